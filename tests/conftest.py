@@ -1,0 +1,76 @@
+"""What every test finds ready: a quiet TensorFlow, the run's seed, the shared fixtures' folder."""
+
+import os
+import random
+import zlib
+from pathlib import Path
+
+# The tolerances are those of a CPU, and looking for a GPU prints a page of messages.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+# Drawn anew for every run; worker processes find it in the environment.
+SEED = int(os.environ.setdefault("ROFORMER_TF_SEED", str(random.SystemRandom().randrange(2**31))))
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    # Four logical CPUs for the tests of tf.distribute: it must be said before the first operation.
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
+    )
+
+ROOT = Path(__file__).resolve().parent.parent
+SEED_LINE = f"seed of this run: {SEED} (repeat it with ROFORMER_TF_SEED={SEED})"
+
+
+def pytest_report_header():
+    return SEED_LINE
+
+
+def pytest_terminal_summary(terminalreporter):
+    if not terminalreporter.showheader:  # with -q: say it all the same
+        terminalreporter.write_line(SEED_LINE)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The top folder of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of golden fixtures and real texts, which is not part of the repository."""
+    folder = Path(os.environ.get("ROFORMER_TF_SHARED", ROOT.parent / "shared"))
+    if not (folder / "golden" / "manifest.json").exists():
+        pytest.skip(
+            f"needs the shared fixtures: no golden/manifest.json in ROFORMER_TF_SHARED={folder}"
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """The seed drawn for this run, printed in its header."""
+    return SEED
+
+
+@pytest.fixture
+def rng(seed, request) -> np.random.Generator:
+    """A generator of this test's own: the same numbers alone as among all other tests."""
+    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
+
+
+@pytest.fixture(autouse=True)
+def _same_start(seed):
+    """Seeds Python, NumPy and Keras, and puts back the global dtype policy a test may set."""
+    keras.utils.set_random_seed(seed)
+    policy = keras.config.dtype_policy()
+    yield
+    keras.config.set_dtype_policy(policy)
