@@ -1,0 +1,31 @@
+"""Keras layers of RoFormer: `keras.ops` only, so they run on the TensorFlow, JAX and PyTorch backends alike."""
+
+from roformer_tf.layers.activations import gelu, gelu_tanh, get_activation
+from roformer_tf.layers.attention_mask import AttentionMask
+from roformer_tf.layers.encoder_block import EncoderBlock
+from roformer_tf.layers.feed_forward import FeedForward
+from roformer_tf.layers.masked_lm_head import MaskedLMHead
+from roformer_tf.layers.pooler import Pooler
+from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.rms_norm import RMSNorm
+from roformer_tf.layers.roformer_embeddings import RoFormerEmbeddings
+from roformer_tf.layers.rotary_position import RotaryPosition
+from roformer_tf.layers.self_attention import SelfAttention
+from roformer_tf.layers.token_embedding import TokenEmbedding
+
+__all__ = [
+    "AttentionMask",
+    "EncoderBlock",
+    "FeedForward",
+    "MaskedLMHead",
+    "Pooler",
+    "PositionScheme",
+    "RMSNorm",
+    "RoFormerEmbeddings",
+    "RotaryPosition",
+    "SelfAttention",
+    "TokenEmbedding",
+    "gelu",
+    "gelu_tanh",
+    "get_activation",
+]

@@ -1,0 +1,75 @@
+"""Activations of the original models, by the names that `bert_config.json` uses."""
+
+import math
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+def gelu(x):
+    """Exact GELU, `0.5 * x * (1 + erf(x / sqrt(2)))`.
+
+    Same values as `keras.activations.gelu(x, approximate=False)`, written with `erf` because Keras' own emits the
+    TensorFlow op `Erfc`, which the ONNX converter does not know.
+
+    Args:
+        x: tensor of any shape, floating.
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import gelu
+    >>> np.array(gelu(np.float32([-1, 0, 1]))).round(4).tolist()
+    [-0.15870000422000885, 0.0, 0.8413000106811523]
+
+    Reference: `gelu_erf` of bert4keras' `backend.py`.
+    """
+    x = ops.convert_to_tensor(x)
+    return 0.5 * x * (1.0 + ops.erf(x * (1.0 / math.sqrt(2.0))))
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+def gelu_tanh(x):
+    """The tanh approximation of GELU, as `hidden_act: "gelu_tanh"` asks for.
+
+    Args:
+        x: tensor of any shape, floating.
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import gelu_tanh
+    >>> np.array(gelu_tanh(np.float32([-1, 0, 1]))).round(4).tolist()
+    [-0.15880000591278076, 0.0, 0.8411999940872192]
+
+    Reference: `gelu_tanh` of bert4keras' `backend.py`.
+    """
+    return keras.activations.gelu(x, approximate=True)
+
+
+def get_activation(name):
+    """Activation by its name in `bert_config.json`, or as any `keras.activations` identifier.
+
+    Args:
+        name: `"gelu"` (exact), `"gelu_tanh"`, any Keras activation name, a callable, or `None` (linear).
+
+    Returns:
+        A callable on tensors.
+
+    Raises:
+        ValueError: if Keras does not know the name either.
+
+    Example:
+
+    >>> from roformer_tf.layers import get_activation
+    >>> get_activation("gelu").__name__, get_activation("relu").__name__
+    ('gelu', 'relu')
+    """
+    return {"gelu": gelu, "gelu_tanh": gelu_tanh}.get(name) or keras.activations.get(name)

@@ -1,0 +1,140 @@
+import keras
+
+from roformer_tf.layers.feed_forward import FeedForward
+from roformer_tf.layers.rms_norm import make_norm
+from roformer_tf.layers.self_attention import SelfAttention
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class EncoderBlock(keras.layers.Layer):
+    """Post-norm Transformer block: attention, add, norm, feed-forward, add, norm.
+
+    Args:
+        hidden_dim: positive integer.
+        intermediate_dim: positive integer.
+        num_heads: positive integer that divides `hidden_dim`.
+        dropout: float, on the outputs of attention and feed-forward, before they are added.
+        attention_dropout: float, on the attention probabilities.
+        activation: name as in `get_activation`.
+        norm: `"layer_norm"` (v1) or `"rms_norm"` (v2).
+        epsilon: float, of the norms.
+        use_bias: whether dense layers have biases (v1 yes, v2 no).
+        position_scheme: a `PositionScheme`, or `None`.
+        kernel_initializer: for all kernels.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        x: tensor `(batch, length, hidden_dim)`.
+        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, or `None`.
+        position: the context made by `position_scheme`, or `None`.
+
+    Returns:
+        Tensor `(batch, length, hidden_dim)`.
+
+    Raises:
+        ValueError: if `num_heads` does not divide `hidden_dim`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import EncoderBlock
+    >>> block = EncoderBlock(hidden_dim=8, intermediate_dim=16, num_heads=2)
+    >>> tuple(block(np.ones((1, 5, 8), "float32")).shape)
+    (1, 5, 8)
+
+    Reference: `RoFormer.apply_main_layers` of bert4keras' `models.py`.
+    """
+
+    def __init__(
+        self,
+        hidden_dim,
+        intermediate_dim,
+        num_heads,
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation="gelu",
+        norm="layer_norm",
+        epsilon=1e-12,
+        use_bias=True,
+        position_scheme=None,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(autocast=False, **kwargs)  # as in `SelfAttention`
+        if hidden_dim % num_heads:
+            raise ValueError(
+                "`num_heads` must divide `hidden_dim`. "
+                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
+            )
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.activation_name = activation
+        self.norm_kind = norm
+        self.epsilon = epsilon
+        self.use_bias = use_bias
+        self.position_scheme = position_scheme
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        dtype = self.dtype_policy
+        self.attention = SelfAttention(
+            num_heads,
+            hidden_dim // num_heads,
+            dropout=attention_dropout,
+            use_bias=use_bias,
+            position_scheme=position_scheme,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=dtype,
+            name="attention",
+        )
+        self.attention_norm = make_norm(norm, epsilon, dtype=dtype, name="attention_norm")
+        self.feed_forward = FeedForward(
+            hidden_dim,
+            intermediate_dim,
+            activation=activation,
+            use_bias=use_bias,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=dtype,
+            name="feed_forward",
+        )
+        self.feed_forward_norm = make_norm(norm, epsilon, dtype=dtype, name="feed_forward_norm")
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=dtype, name="dropout")
+
+    def build(self, x_shape, *shapes, **named_shapes):
+        self.attention.build(x_shape)
+        self.attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+        self.built = True
+
+    def call(self, x, attention_bias=None, position=None, training=None):
+        update = self.attention(x, attention_bias=attention_bias, position=position, training=training)
+        x = self.attention_norm(x + self.dropout_layer(update, training=training))
+        update = self.feed_forward(x)
+        return self.feed_forward_norm(x + self.dropout_layer(update, training=training))
+
+    def compute_output_spec(self, x, attention_bias=None, position=None, training=None):
+        return keras.KerasTensor(x.shape, self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "activation": self.activation_name,
+            "norm": self.norm_kind,
+            "epsilon": self.epsilon,
+            "use_bias": self.use_bias,
+            "position_scheme": keras.saving.serialize_keras_object(self.position_scheme),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        config["position_scheme"] = keras.saving.deserialize_keras_object(config["position_scheme"])
+        return cls(**config)

@@ -1,0 +1,83 @@
+import keras
+
+from roformer_tf.layers.activations import get_activation
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class FeedForward(keras.layers.Layer):
+    """Position-wise feed-forward network: dense, activation, dense.
+
+    Args:
+        hidden_dim: positive integer, width of input and output.
+        intermediate_dim: positive integer, width between the two.
+        activation: name as in `get_activation`.
+        use_bias: whether the dense layers have biases (v1 yes, v2 no).
+        kernel_initializer: for both dense layers.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        x: tensor `(batch, length, hidden_dim)`.
+
+    Returns:
+        Tensor `(batch, length, hidden_dim)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import FeedForward
+    >>> tuple(FeedForward(8, 32)(np.ones((1, 5, 8), "float32")).shape)
+    (1, 5, 8)
+
+    Reference: `FeedForward` of bert4keras' `layers.py`.
+    """
+
+    def __init__(
+        self,
+        hidden_dim,
+        intermediate_dim,
+        activation="gelu",
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.activation_name = activation
+        self.activation = get_activation(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        dense = {"use_bias": use_bias, "dtype": self.dtype_policy}
+        self.intermediate_dense = keras.layers.Dense(
+            intermediate_dim,
+            kernel_initializer=self.kernel_initializer.clone(),
+            name="intermediate_dense",
+            **dense,
+        )
+        self.output_dense = keras.layers.Dense(
+            hidden_dim,
+            kernel_initializer=self.kernel_initializer.clone(),
+            name="output_dense",
+            **dense,
+        )
+
+    def build(self, x_shape):
+        self.intermediate_dense.build(x_shape)
+        self.output_dense.build((*x_shape[:-1], self.intermediate_dim))
+        self.built = True
+
+    def call(self, x):
+        return self.output_dense(self.activation(self.intermediate_dense(x)))
+
+    def compute_output_shape(self, x_shape):
+        return (*x_shape[:-1], self.hidden_dim)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "activation": self.activation_name,
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

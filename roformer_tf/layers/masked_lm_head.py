@@ -1,0 +1,122 @@
+import keras
+from keras import ops
+
+from roformer_tf.layers.activations import get_activation
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class MaskedLMHead(keras.layers.Layer):
+    """Hidden states to logits over the vocabulary, tied to the token embedding.
+
+    v1: dense to `embedding_dim`, activation, layer norm, transposed embedding, bias. v2 (`transform=False`): a bias-free
+    map to `embedding_dim` where the sizes differ, dropout, transposed embedding.
+
+    `keras_hub.layers.MaskedLMHead` maps to the hidden size, always has biases and a norm, and demands positions.
+
+    Args:
+        token_embedding: the `TokenEmbedding` to tie to.
+        transform: whether the head has dense + activation + norm and an output bias (v1), or not (v2).
+        activation: name as in `get_activation`, of the transform.
+        epsilon: float, of the norm: 1e-12 in every version of bert4keras.
+        dropout: float, used when `transform` is `False`.
+        kernel_initializer: initializer.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        x: tensor `(batch, length, hidden_dim)`.
+        mask_positions: int tensor `(batch, count)`, the positions to predict, or `None` for all. The product with the
+            vocabulary is by far the largest of a pretraining step, so name the positions where you can.
+
+    Returns:
+        Logits `(batch, count or length, vocabulary_size)`, in the compute dtype.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import MaskedLMHead, TokenEmbedding
+    >>> embedding = TokenEmbedding(10, 4)
+    >>> embedding.build(None)
+    >>> head = MaskedLMHead(embedding)
+    >>> x = np.ones((2, 5, 8), "float32")
+    >>> tuple(head(x).shape), tuple(head(x, np.array([[1], [3]])).shape)
+    ((2, 5, 10), (2, 1, 10))
+
+    Reference: `apply_final_layers` of bert4keras' `models.py` (BERT for v1, RoFormerV2 for v2).
+    """
+
+    def __init__(
+        self,
+        token_embedding,
+        transform=True,
+        activation="gelu",
+        epsilon=1e-12,
+        dropout=0.0,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(autocast=False, **kwargs)
+        self.token_embedding = token_embedding
+        self.has_transform = transform
+        self.activation_name = activation
+        self.activation = get_activation(activation)
+        self.epsilon = epsilon
+        self.dropout = dropout
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.transform = self.norm = self.output_bias = self.dropout_layer = None
+
+    def build(self, x_shape, mask_positions_shape=None):
+        embedding_dim = self.token_embedding.output_dim
+        dtype = self.dtype_policy
+        if self.has_transform or embedding_dim != x_shape[-1]:
+            self.transform = keras.layers.Dense(
+                embedding_dim,
+                use_bias=self.has_transform,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=dtype,
+                name="transform",
+            )
+            self.transform.build(x_shape)
+        if self.has_transform:
+            self.norm = keras.layers.LayerNormalization(
+                epsilon=self.epsilon, dtype=dtype, name="norm"
+            )
+            self.norm.build((*x_shape[:-1], embedding_dim))
+            self.output_bias = self.add_weight(
+                shape=(self.token_embedding.input_dim,), initializer="zeros", name="output_bias"
+            )
+        else:
+            self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=dtype, name="dropout")
+        self.built = True
+
+    def call(self, x, mask_positions=None, training=None):
+        if mask_positions is not None:
+            index = ops.expand_dims(ops.cast(mask_positions, "int32"), -1)
+            x = ops.take_along_axis(x, index, axis=1)
+        if self.transform is not None:
+            x = self.transform(x)
+        if not self.has_transform:
+            return self.token_embedding(self.dropout_layer(x, training=training), reverse=True)
+        logits = self.token_embedding(self.norm(self.activation(x)), reverse=True)
+        return logits + ops.cast(self.output_bias, logits.dtype)
+
+    def compute_output_spec(self, x, mask_positions=None, training=None):
+        count = x.shape[1] if mask_positions is None else mask_positions.shape[1]
+        shape = (x.shape[0], count, self.token_embedding.input_dim)
+        return keras.KerasTensor(shape, self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "token_embedding": keras.saving.serialize_keras_object(self.token_embedding),
+            "transform": self.has_transform,
+            "activation": self.activation_name,
+            "epsilon": self.epsilon,
+            "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        config["token_embedding"] = keras.saving.deserialize_keras_object(config["token_embedding"])
+        return cls(**config)

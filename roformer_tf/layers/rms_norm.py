@@ -1,0 +1,57 @@
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RMSNorm(keras.layers.Layer):
+    """Weightless root-mean-square norm of RoFormer v2: `x / sqrt(mean(x^2) + epsilon)`.
+
+    `keras.layers.RMSNormalization` always has a scale; the v2 checkpoints have none. The mean and the division are
+    computed in float32 whatever the compute dtype.
+
+    Args:
+        epsilon: float, added to the mean square. bert4keras uses 1e-7.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        x: tensor `(..., features)`.
+
+    Returns:
+        Tensor of the same shape, in the compute dtype.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import RMSNorm
+    >>> np.array(RMSNorm()(np.float32([[3.0, 4.0]]))).round(4).tolist()
+    [[0.8485000133514404, 1.131399989128113]]
+
+    Reference: `LayerNormalization(zero_mean=False, scale=False, offset=False)` of bert4keras.
+    """
+
+    def __init__(self, epsilon=1e-7, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape):
+        self.built = True
+
+    def call(self, x):
+        x = ops.cast(x, "float32")
+        mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
+        return ops.cast(x * ops.rsqrt(mean_square + self.epsilon), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+def make_norm(kind, epsilon, **kwargs):
+    """The norm of a family: `"layer_norm"` (v1, with scale and offset) or `"rms_norm"` (v2, weightless)."""
+    if kind == "layer_norm":
+        return keras.layers.LayerNormalization(epsilon=epsilon, **kwargs)
+    if kind == "rms_norm":
+        return RMSNorm(epsilon=epsilon, **kwargs)
+    raise ValueError(f"`norm` must be 'layer_norm' or 'rms_norm'. Received: norm={kind!r}")

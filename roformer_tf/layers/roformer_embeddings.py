@@ -1,0 +1,134 @@
+import keras
+
+from roformer_tf.layers.rms_norm import make_norm
+from roformer_tf.layers.token_embedding import TokenEmbedding
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerEmbeddings(keras.layers.Layer):
+    """Token and segment embeddings, norm, dropout, and the projection to `hidden_dim` of factorised models.
+
+    v1 (`norm="layer_norm"`) normalises and then drops; v2 (`norm="rms_norm"`) drops and then normalises.
+
+    Args:
+        vocabulary_size: positive integer.
+        embedding_dim: positive integer, size of the embeddings.
+        hidden_dim: positive integer; where it differs from `embedding_dim` a dense layer maps one to the other.
+        num_segments: number of segment ids; 0 for no segment embedding.
+        dropout: float.
+        norm: `"layer_norm"` or `"rms_norm"`.
+        epsilon: float, of the norm.
+        use_bias: whether the projection has a bias (v1 yes, v2 no).
+        embeddings_initializer, kernel_initializer: initializers.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        token_ids: int tensor `(batch, length)`.
+        segment_ids: int tensor `(batch, length)`; not read when `num_segments` is 0.
+
+    Returns:
+        Tensor `(batch, length, hidden_dim)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import RoFormerEmbeddings
+    >>> layer = RoFormerEmbeddings(vocabulary_size=10, embedding_dim=4, hidden_dim=6)
+    >>> ids = np.array([[1, 2, 3]])
+    >>> tuple(layer(ids, ids * 0).shape)
+    (1, 3, 6)
+
+    Reference: `apply_embeddings` of bert4keras' `models.py` (NEZHA for v1, RoFormerV2 for v2).
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        embedding_dim,
+        hidden_dim,
+        num_segments=2,
+        dropout=0.0,
+        norm="layer_norm",
+        epsilon=1e-12,
+        use_bias=True,
+        embeddings_initializer="uniform",
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.embedding_dim = embedding_dim
+        self.hidden_dim = hidden_dim
+        self.num_segments = num_segments
+        self.dropout = dropout
+        self.norm_kind = norm
+        self.epsilon = epsilon
+        self.use_bias = use_bias
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        dtype = self.dtype_policy
+        self.token_embedding = TokenEmbedding(
+            vocabulary_size,
+            embedding_dim,
+            embeddings_initializer=self.embeddings_initializer.clone(),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.segment_embedding = None
+        if num_segments:
+            self.segment_embedding = TokenEmbedding(
+                num_segments,
+                embedding_dim,
+                embeddings_initializer=self.embeddings_initializer.clone(),
+                dtype=dtype,
+                name="segment_embedding",
+            )
+        self.norm = make_norm(norm, epsilon, dtype=dtype, name="norm")
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=dtype, name="dropout")
+        self.projection = None
+        if embedding_dim != hidden_dim:
+            self.projection = keras.layers.Dense(
+                hidden_dim,
+                use_bias=use_bias,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=dtype,
+                name="embedding_hidden_mapping_in",
+            )
+
+    def build(self, token_ids_shape, segment_ids_shape=None):
+        self.token_embedding.build(token_ids_shape)
+        if self.segment_embedding is not None:
+            self.segment_embedding.build(token_ids_shape)
+        shape = (*token_ids_shape, self.embedding_dim)
+        self.norm.build(shape)
+        if self.projection is not None:
+            self.projection.build(shape)
+        self.built = True
+
+    def call(self, token_ids, segment_ids=None, training=None):
+        x = self.token_embedding(token_ids)
+        if self.segment_embedding is not None:
+            x = x + self.segment_embedding(segment_ids)
+        if self.norm_kind == "layer_norm":
+            x = self.dropout_layer(self.norm(x), training=training)
+        else:
+            x = self.norm(self.dropout_layer(x, training=training))
+        return x if self.projection is None else self.projection(x)
+
+    def compute_output_spec(self, token_ids, segment_ids=None, training=None):
+        return keras.KerasTensor((*token_ids.shape, self.hidden_dim), self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "embedding_dim": self.embedding_dim,
+            "hidden_dim": self.hidden_dim,
+            "num_segments": self.num_segments,
+            "dropout": self.dropout,
+            "norm": self.norm_kind,
+            "epsilon": self.epsilon,
+            "use_bias": self.use_bias,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

@@ -1,0 +1,124 @@
+import math
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class SelfAttention(keras.layers.Layer):
+    """Multi-head softmax self-attention with a position scheme.
+
+    One product makes queries, keys and values; the softmax is taken in float32. The columns of `qkv` are
+    `[query | key | value]`, each of them head by head; with `RotaryPosition` the features of a query or key head are in
+    the half layout (`rotary.interleaved_to_half`).
+
+    Args:
+        num_heads: positive integer.
+        head_dim: positive integer; `num_heads * head_dim` is the width of the layer.
+        dropout: float, rate on the attention probabilities.
+        use_bias: whether the projections have biases (v1 yes, v2 no).
+        position_scheme: a `PositionScheme`, or `None` for attention that knows no positions.
+        kernel_initializer: for both projections.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        x: tensor `(batch, length, hidden_dim)`.
+        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, added to the scores
+            (`AttentionMask`), or `None`.
+        position: the context made by `position_scheme`, or `None`.
+
+    Returns:
+        Tensor `(batch, length, num_heads * head_dim)`.
+
+    Raises:
+        ValueError: if `num_heads` or `head_dim` is not a positive integer.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import RotaryPosition, SelfAttention
+    >>> scheme = RotaryPosition(head_dim=4)
+    >>> layer = SelfAttention(num_heads=2, head_dim=4, position_scheme=scheme)
+    >>> x = np.ones((1, 5, 8), "float32")
+    >>> tuple(layer(x, position=scheme(np.zeros((1, 5), "int32"))).shape)
+    (1, 5, 8)
+
+    Reference: equation 2 of arXiv 2104.09864; `MultiHeadAttention` of bert4keras' `layers.py`.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        head_dim,
+        dropout=0.0,
+        use_bias=True,
+        position_scheme=None,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        # autocast would round the float32 `attention_bias` and sines; the dense layers cast `x` themselves
+        super().__init__(autocast=False, **kwargs)
+        for name, value in (("num_heads", num_heads), ("head_dim", head_dim)):
+            if not isinstance(value, int) or value <= 0:
+                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.position_scheme = position_scheme
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        width = num_heads * head_dim
+        dense = {"use_bias": use_bias, "dtype": self.dtype_policy}
+        self.qkv = keras.layers.Dense(
+            3 * width, kernel_initializer=self.kernel_initializer.clone(), name="qkv", **dense
+        )
+        self.output_dense = keras.layers.Dense(
+            width, kernel_initializer=self.kernel_initializer.clone(), name="output_dense", **dense
+        )
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, x_shape, *shapes, **named_shapes):
+        self.qkv.build(x_shape)
+        self.output_dense.build((*x_shape[:-1], self.num_heads * self.head_dim))
+        self.built = True
+
+    def call(self, x, attention_bias=None, position=None, training=None):
+        batch, length = ops.shape(x)[:2]
+        width = self.num_heads * self.head_dim
+        qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
+        query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)  # (batch, head, length, head_dim)
+        if self.position_scheme is not None:
+            query, key = self.position_scheme.rotate_query_key(query, key, position)
+
+        query = query * (1.0 / math.sqrt(self.head_dim))
+        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (batch, head, query, key)
+        scores = ops.cast(scores, "float32")
+        if attention_bias is not None:
+            scores = scores + attention_bias
+        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+        weights = self.dropout_layer(weights, training=training)
+
+        context = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))
+        return self.output_dense(ops.reshape(context, (batch, length, width)))
+
+    def compute_output_spec(self, x, attention_bias=None, position=None, training=None):
+        return keras.KerasTensor((*x.shape[:-1], self.num_heads * self.head_dim), self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "position_scheme": keras.saving.serialize_keras_object(self.position_scheme),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        config["position_scheme"] = keras.saving.deserialize_keras_object(config["position_scheme"])
+        return cls(**config)
+
+

@@ -1,0 +1,40 @@
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class TokenEmbedding(keras.layers.ReversibleEmbedding):
+    """A `keras.layers.ReversibleEmbedding` whose gradient is dense.
+
+    On TensorFlow the gradient of a look-up is a list of (row, gradient) pairs in which an id that occurs twice stands
+    twice, and Keras' Adam then squares each pair by itself: its second moment is the sum of squares where the formula
+    has the square of the sum. A dense gradient adds them up first, for every optimizer.
+
+    Args:
+        input_dim: positive integer, number of ids.
+        output_dim: positive integer, size of the vectors.
+        **kwargs: of `keras.layers.ReversibleEmbedding`.
+
+    Call arguments:
+        inputs: int tensor of ids, any shape; with `reverse=True` a float tensor `(..., output_dim)`.
+        reverse: `True` multiplies by the transposed table: logits over the ids.
+
+    Returns:
+        Tensor `inputs.shape + (output_dim,)`, or `(..., input_dim)` with `reverse=True`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import TokenEmbedding
+    >>> layer = TokenEmbedding(10, 4)
+    >>> vectors = layer(np.array([[1, 2, 2]]))
+    >>> tuple(vectors.shape), tuple(layer(vectors, reverse=True).shape)
+    ((1, 3, 4), (1, 3, 10))
+    """
+
+    def call(self, inputs, reverse=False):
+        if reverse:
+            return super().call(inputs, reverse=True)
+        # The gradient of a reshape is dense; the reshape itself costs nothing.
+        table = ops.reshape(self.embeddings, (self.input_dim, self.output_dim))
+        return ops.cast(ops.take(table, ops.cast(inputs, "int32"), axis=0), self.compute_dtype)

@@ -1,0 +1,246 @@
+"""Rotary position embedding (RoPE): the mathematics, as pure functions.
+
+Reference: RoFormer, arXiv 2104.09864, section 3.2 and equations 12 to 16, and 34;
+the original code is `apply_rotary_position_embeddings` and `SinusoidalPositionEmbedding` of bert4keras.
+
+A feature vector of even size `head_dim` is `head_dim / 2` pairs, and pair i of a token at position m is turned
+by the angle m * theta_i, theta_i = base^(-2i / head_dim). Which features make a pair is the *layout*:
+
+* `"interleaved"`: pair i is (2i, 2i + 1), as in the paper and in the original checkpoints;
+* `"half"`: pair i is (i, i + head_dim / 2), as in GPT-NeoX and LLaMA. It is the faster one (no strided access), so the
+  layers compute in it, and loading an original checkpoint permutes columns with `interleaved_to_half`.
+
+Angles are exact: a float32 product m * theta_i would be wrong by 0.06 radians at m = 1,000,000, so the angle is
+reduced modulo 2 pi on the way (see `angles`). Nothing positional is ever computed in a lower dtype than float32.
+"""
+
+import numpy as np
+from keras import ops
+
+LAYOUTS = ("interleaved", "half")
+
+# 12 significant bits times 12 significant bits fit the 24 of float32, so these products have no rounding error.
+_BITS = 12
+_NUM_PIECES = 4
+
+
+def frequencies(head_dim, base=10000.0):
+    """theta_i = base^(-2i / head_dim), the angle that pair i turns per position.
+
+    Args:
+        head_dim: even positive integer, the size of one attention head.
+        base: positive float, 10000 in the paper (`max_wavelength` of the models).
+
+    Returns:
+        NumPy float64 array of shape `(head_dim // 2,)`, in radians per position.
+
+    Raises:
+        ValueError: if `head_dim` is not a positive even integer or `base` is not positive.
+
+    Example:
+
+    >>> from roformer_tf import rotary
+    >>> rotary.frequencies(4)
+    array([1.  , 0.01])
+
+    Reference: equation 15 of arXiv 2104.09864.
+    """
+    _check_head_dim(head_dim)
+    if not base > 0:
+        raise ValueError(f"`base` must be positive. Received: base={base}")
+    return np.power(float(base), -np.arange(0, head_dim, 2, dtype="float64") / head_dim)
+
+
+def angles(positions, theta):
+    """The angles `positions * theta`, reduced to one turn.
+
+    With NumPy frequencies the product is taken in pieces that float32 holds exactly, whole turns are dropped from every
+    piece, and only then the pieces are added: the result is within 2e-6 radians of the true angle for any position up
+    to 2^24 in absolute value. With a tensor of frequencies (learned, or scaled by the current length) it is the plain
+    float32 product, through which gradients flow.
+
+    Args:
+        positions: tensor of any shape, whole or fractional, negative allowed.
+        theta: frequencies, shape `(head_dim // 2,)`; NumPy array or float32 tensor.
+
+    Returns:
+        float32 tensor of shape `positions.shape + (head_dim // 2,)`, in radians.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf import rotary
+    >>> m = np.array([0, 1, 1_000_000])
+    >>> theta = rotary.frequencies(64)
+    >>> error = np.cos(np.array(rotary.angles(m, theta))) - np.cos(m[:, None] * theta)
+    >>> bool(np.abs(error).max() < 2e-6)
+    True
+
+    Reference: equation 16 of arXiv 2104.09864.
+    """
+    positions = ops.expand_dims(ops.cast(positions, "float32"), -1)
+    if not isinstance(theta, np.ndarray):
+        return positions * ops.cast(theta, "float32")
+    # positions = high + middle + low: multiples of 2^12, whole numbers below 2^12, fractions
+    unit = float(2**_BITS)
+    whole = ops.floor(positions)
+    high = ops.floor(positions / unit) * unit
+    parts = (high, whole - high, positions - whole)
+    turns = 0.0
+    for piece in _pieces(theta / (2 * np.pi)):
+        for part in parts:
+            product = part * piece
+            turns = turns + (product - ops.round(product))
+            turns = turns - ops.round(turns)  # small sums keep small errors
+    return turns * np.float32(2 * np.pi)
+
+
+def _pieces(values):
+    """Splits float64 values below 1 into float32 arrays of 12 significant bits each, whose sum they are to 2^-48."""
+    scale = 2.0 ** (_BITS - np.ceil(np.log2(np.abs(values).max() + 1e-300)))
+    pieces = []
+    for _ in range(_NUM_PIECES):
+        piece = np.floor(values * scale) / scale
+        pieces.append(piece.astype("float32"))
+        values = values - piece
+        scale *= 2.0**_BITS
+    return pieces
+
+
+def tables(positions, theta):
+    """Cosines and signed sines for `rotate`, in the half layout; made once per forward pass, not once per layer.
+
+    Args:
+        positions: tensor `(..., length)`, whole or fractional.
+        theta: frequencies, shape `(head_dim // 2,)`.
+
+    Returns:
+        `(cos, sin)`, float32 tensors of shape `(..., length, head_dim)`. The first half of `sin` is negated, so that
+        `rotate` is two products and a sum.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf import rotary
+    >>> cos, sin = rotary.tables(np.arange(3), rotary.frequencies(4))
+    >>> tuple(cos.shape), np.array(sin)[1].round(4).tolist()
+    ((3, 4), [-0.8414999842643738, -0.009999999776482582, 0.8414999842643738, 0.009999999776482582])
+    """
+    angle = angles(positions, theta)
+    cos, sin = ops.cos(angle), ops.sin(angle)
+    return ops.concatenate([cos, cos], axis=-1), ops.concatenate([-sin, sin], axis=-1)
+
+
+def rotate(x, cos, sin, layout="half"):
+    """Turns every pair of features of `x` by its angle: R_m x.
+
+    Computed in float32 and rounded to the dtype of `x` once, at the end.
+
+    Args:
+        x: tensor `(..., length, head_dim)`.
+        cos, sin: `tables(...)`, broadcast against `x`.
+        layout: `"half"` or `"interleaved"`, the layout of the features of `x` (the tables are the same for both).
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
+
+    Raises:
+        ValueError: if `layout` is unknown.
+
+    Example: a rotation keeps lengths, and the product of two rotated vectors depends on their distance only.
+
+    >>> import numpy as np
+    >>> from roformer_tf import rotary
+    >>> theta = rotary.frequencies(8)
+    >>> q, k = np.random.default_rng(0).normal(size=(2, 1, 8)).astype("float32")
+    >>> def score(m, n):
+    ...     turned = [rotary.rotate(x, *rotary.tables([p], theta)) for x, p in ((q, m), (k, n))]
+    ...     return float(np.sum(np.array(turned[0]) * np.array(turned[1])))
+    >>> abs(score(3, 1) - score(1003, 1001)) < 1e-5
+    True
+
+    Reference: equation 34 of arXiv 2104.09864.
+    """
+    dtype = x.dtype
+    x = ops.cast(x, "float32")
+    if layout == "half":
+        partner = ops.roll(x, shift=x.shape[-1] // 2, axis=-1)
+    elif layout == "interleaved":
+        order = half_to_interleaved(x.shape[-1])
+        cos, sin = ops.take(cos, order, axis=-1), ops.take(sin, order, axis=-1)
+        partner = ops.take(x, np.arange(x.shape[-1]) ^ 1, axis=-1)
+    else:
+        raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
+    return ops.cast(x * cos + partner * sin, dtype)
+
+
+def rotate_inverse(x, cos, sin, layout="half"):
+    """Undoes `rotate`: a rotation by the negative angles, R_m^T x = R_{-m} x.
+
+    Args:
+        x: tensor `(..., length, head_dim)`.
+        cos, sin: the tables that `rotate` was called with.
+        layout: `"half"` or `"interleaved"`.
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf import rotary
+    >>> x = np.ones((5, 4), "float32")
+    >>> cos, sin = rotary.tables(np.arange(5), rotary.frequencies(4))
+    >>> back = rotary.rotate_inverse(rotary.rotate(x, cos, sin), cos, sin)
+    >>> bool(np.allclose(np.array(back), x, atol=1e-6))
+    True
+    """
+    return rotate(x, cos, -sin, layout=layout)
+
+
+def interleaved_to_half(head_dim):
+    """Order of features that turns the interleaved layout into the half layout: `x_half = x_interleaved[order]`.
+
+    Applied to the columns of the query and key projections of each head it makes an interleaved checkpoint compute the
+    same attention scores in the half layout.
+
+    Args:
+        head_dim: even positive integer.
+
+    Returns:
+        NumPy int array of shape `(head_dim,)`: 0, 2, 4, …, 1, 3, 5, …
+
+    Example:
+
+    >>> from roformer_tf import rotary
+    >>> rotary.interleaved_to_half(6).tolist()
+    [0, 2, 4, 1, 3, 5]
+    """
+    _check_head_dim(head_dim)
+    return np.concatenate([np.arange(0, head_dim, 2), np.arange(1, head_dim, 2)])
+
+
+def half_to_interleaved(head_dim):
+    """The inverse of `interleaved_to_half`: `x_interleaved = x_half[order]`.
+
+    Args:
+        head_dim: even positive integer.
+
+    Returns:
+        NumPy int array of shape `(head_dim,)`.
+
+    Example:
+
+    >>> from roformer_tf import rotary
+    >>> rotary.half_to_interleaved(6).tolist()
+    [0, 3, 1, 4, 2, 5]
+    """
+    return np.argsort(interleaved_to_half(head_dim))
+
+
+def _check_head_dim(head_dim):
+    if not isinstance(head_dim, (int, np.integer)) or head_dim <= 0 or head_dim % 2:
+        raise ValueError(
+            "`head_dim` must be a positive even integer, since RoPE turns pairs of features. "
+            f"Received: head_dim={head_dim!r}"
+        )
