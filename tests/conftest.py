@@ -17,6 +17,8 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from tests.oracles import Original  # noqa: E402
+
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
@@ -59,6 +61,14 @@ def shared_dir() -> Path:
 def seed() -> int:
     """The seed drawn for this run, printed in its header."""
     return SEED
+
+
+@pytest.fixture(scope="session")
+def original():
+    """bert4keras itself, in one process for the whole run; it starts when first asked."""
+    process = Original()
+    yield process
+    process.close()
 
 
 @pytest.fixture

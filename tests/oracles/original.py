@@ -1,0 +1,208 @@
+"""The original implementation, bert4keras 0.11.5 on tf-keras, as a process that answers requests.
+
+`tests.oracles.Original` starts it and speaks with it: a request is a pickled `(name, arguments)` on standard
+input, an answer is a pickled `("result", value)` or `("error", traceback)` on what was standard output.
+bert4keras needs Keras 2, so it cannot share a process with the Keras 3 under test.
+"""
+
+import json
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def import_bert4keras():
+    """Imports bert4keras unedited on a current TensorFlow: five shims, none of which touches a number."""
+    os.environ.update(
+        TF_KERAS="1",  # 1. bert4keras on tf.keras, as the original train.py requires
+        TF_USE_LEGACY_KERAS="1",  # 2. and tf.keras is tf-keras (Keras 2)
+        TF_ENABLE_ONEDNN_OPTS="0",  # bit-reproducible results
+        TF_CPP_MIN_LOG_LEVEL="3",
+        CUDA_VISIBLE_DEVICES="-1",
+    )
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    tf.keras.optimizers.Optimizer = (
+        tf.keras.optimizers.legacy.Optimizer
+    )  # 3. its optimizers subclass it
+    tf.Session, tf.train.Saver = tf.compat.v1.Session, tf.compat.v1.train.Saver  # 4. for saving
+    from bert4keras.backend import K
+
+    def batch_get_value(variables):  # 5. the same, also inside `with tf.Graph()`
+        with context.eager_mode():
+            return [variable.numpy() for variable in variables]
+
+    K.batch_get_value = batch_get_value
+    return K
+
+
+def build(folder, model, application, kwargs, dtype="float32", load=True):
+    """Builds bert4keras' own model object for an original folder, with its weights if `load`."""
+    from bert4keras.backend import K
+    from bert4keras.models import build_transformer_model
+
+    K.clear_session()
+    K.set_floatx(dtype)
+    kwargs = dict(kwargs)
+    if (
+        "compound_tokens" in kwargs
+    ):  # bert4keras wants ids with weights as a tuple, JSON gives a list
+        kwargs["compound_tokens"] = [
+            tuple(item) if isinstance(item[0], (list, tuple)) else item
+            for item in kwargs["compound_tokens"]
+        ]
+    return build_transformer_model(
+        os.path.join(folder, "bert_config.json"),
+        os.path.join(folder, "bert_model.ckpt") if load else None,
+        model=model,
+        application=application,
+        return_keras_model=False,
+        **kwargs,
+    )
+
+
+def add_head(transformer, head):
+    """The two outputs of the goldens that no argument of bert4keras gives."""
+    import keras  # tf-keras, as bert4keras registers it
+
+    model = transformer.model
+    if head is None:
+        return model
+    if (
+        head == "masked_mean"
+    ):  # as finetune_scm.py; bert4keras replaces this layer by one that skips padding
+        output = keras.layers.GlobalAveragePooling1D()(model.output)
+    elif head == "all_layers":
+        names = [f"Transformer-{i}-FeedForward-Norm" for i in range(transformer.num_hidden_layers)]
+        output = [model.get_layer(name).output for name in ["Embedding-Norm", *names]]
+    else:
+        raise ValueError(f'`head` must be None, "masked_mean" or "all_layers". Received: {head!r}')
+    return keras.models.Model(model.inputs, output)
+
+
+def forward(folder, model, application, kwargs, inputs, head, dtype):
+    """Returns the list of a model's outputs; `inputs` are the arrays in bert4keras' order."""
+    transformer = build(folder, model, application, kwargs, dtype)
+    outputs = add_head(transformer, head).predict(
+        list(inputs), batch_size=len(inputs[0]), verbose=0
+    )
+    return outputs if isinstance(outputs, list) else [outputs]
+
+
+def named_weights(transformer):
+    """Yields (variable's name in the checkpoint, Keras weight)."""
+    for layer, names in transformer.variable_mapping().items():
+        if layer in transformer.layers:
+            yield from zip(names, transformer.layers[layer].trainable_weights, strict=True)
+
+
+def make_checkpoint(folder, config, model, seed, kwargs, embedding_scale, vocabulary):
+    """Writes an original folder of random weights, distributed as those of the golden fixtures."""
+    import numpy as np
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    tokens = SPECIAL_TOKENS + [f"[unused{i}]" for i in range(5, config["vocab_size"])]
+    tokens = tokens if vocabulary is None else vocabulary
+    Path(folder, "vocab.txt").write_text(
+        "".join(f"{token}\n" for token in tokens), encoding="utf-8"
+    )
+    Path(folder, "bert_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    transformer = build(folder, model, "encoder", kwargs, load=False)
+    rng = np.random.default_rng(seed)
+    for name, weight in named_weights(transformer):
+        noise = rng.standard_normal(weight.shape)
+        if name.startswith("bert/embeddings/") and name.endswith("_embeddings"):
+            value = embedding_scale * noise
+        elif name.endswith("gamma"):
+            value = 1 + 0.2 * noise
+        elif name.endswith(("beta", "bias")):
+            value = 0.2 * noise
+        elif embedding_scale < 0.1 and name.startswith("cls/predictions/transform/dense/kernel"):
+            value = embedding_scale * noise  # small inputs for the head's norm too
+        elif name.endswith(("query/kernel", "key/kernel")):
+            value = 2 / weight.shape[0] ** 0.5 * noise  # attention far from uniform
+        else:
+            value = 1.2 / weight.shape[0] ** 0.5 * noise
+        weight.assign(value)
+    transformer.save_weights_as_checkpoint(os.path.join(folder, "bert_model.ckpt"))
+
+
+def variables(folder):
+    """Returns every tensor of a checkpoint by name."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(os.path.join(folder, "bert_model.ckpt"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def gradients(folder, model, application, kwargs, inputs, labels, dtype):
+    """Loss and gradients by variable name, as train.py's `CrossEntropy` with all dropout off.
+
+    The loss is the mean cross entropy over positions whose label is not 0.
+    """
+    import tensorflow as tf
+
+    kwargs = {"with_mlm": "linear", **kwargs, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+    transformer = build(folder, model, application, kwargs, dtype)
+    weights = dict(named_weights(transformer))
+    with tf.GradientTape() as tape:
+        logits = transformer.model([tf.cast(array, dtype) for array in inputs], training=True)
+        mask = tf.cast(tf.not_equal(labels, 0), dtype)
+        loss = tf.keras.backend.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        loss = tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)
+    # the word embedding's gradient is sparse without a head: dense here, repeated rows summed
+    values = tape.gradient(loss, weights)
+    return float(loss), {
+        name: tf.convert_to_tensor(value).numpy() for name, value in values.items()
+    }
+
+
+def encode(vocab_path, texts, second_texts, word_level, do_lower_case, arguments):
+    """`Tokenizer.encode` for many strings: a list of [token ids, segment ids], or the exception's name."""
+    import jieba
+    from bert4keras.tokenizers import Tokenizer
+
+    tokenizer = Tokenizer(
+        vocab_path,
+        do_lower_case=do_lower_case,
+        pre_tokenize=(lambda text: jieba.cut(text, HMM=False)) if word_level else None,
+    )
+    results = []
+    for text, second in zip(texts, second_texts or [None] * len(texts), strict=True):
+        try:
+            results.append(list(map(list, tokenizer.encode(text, second, **arguments))))
+        except Exception as error:  # what the original raises is part of what it does
+            results.append(type(error).__name__)
+    return results
+
+
+REQUESTS = {
+    function.__name__: function
+    for function in (forward, make_checkpoint, variables, gradients, encode)
+}
+
+
+def main():
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print goes elsewhere
+    import_bert4keras()
+    while True:
+        try:
+            name, arguments = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer = "result", REQUESTS[name](**arguments)
+        except Exception:
+            answer = "error", traceback.format_exc()
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

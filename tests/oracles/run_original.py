@@ -1,0 +1,229 @@
+"""The tests' side of the original implementation: starts it once and asks it."""
+
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+INPUT_ORDER = ("token_ids", "segment_ids", "position_ids")
+
+
+class Original:
+    """bert4keras 0.11.5 itself, in one process for the whole run of the tests.
+
+    The process starts with the first request (some five seconds) and ends with `close`.
+    Every `folder` is an original one: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
+    `model`, `application` and keyword arguments are those of `bert4keras.models.build_transformer_model`:
+    `model` is "roformer", "roformer_v2", "bert" or "nezha"; `application` "encoder", "lm" or "unilm".
+    """
+
+    def __init__(self):
+        self._process = None
+        self._log = None
+
+    def make_checkpoint(
+        self,
+        folder,
+        config,
+        seed,
+        model="roformer",
+        embedding_scale=0.5,
+        vocabulary=None,
+        **kwargs,
+    ):
+        """Writes an original folder with random weights, by bert4keras' `save_weights_as_checkpoint`.
+
+        Args:
+            folder: where to; made if it is not there.
+            config: dict written as `bert_config.json`; `tests.oracles.run_original.small_config()` is a start.
+            seed: int or list of ints for `numpy.random.default_rng`.
+            model: the original's name of the model.
+            embedding_scale: standard deviation of the embeddings; below 0.1 it is also that of the kernel
+                of the MLM transform, which makes the epsilon of layer normalisation visible (0.003).
+            vocabulary: list of tokens for `vocab.txt`; the five special ones and placeholders if None.
+            **kwargs: heads whose variables shall be there: `with_mlm`, `with_pool`, `with_nsp`. All three
+                for RoFormer if none is named, none for RoFormerV2, which has no variables of heads.
+
+        Returns:
+            dict of the variables by name, as `variables(folder)`.
+        """
+        if not kwargs and model != "roformer_v2":
+            kwargs = {"with_mlm": "linear", "with_pool": True, "with_nsp": True}
+        self._ask(
+            "make_checkpoint",
+            folder=str(folder),
+            config=config,
+            model=model,
+            seed=seed,
+            kwargs=kwargs,
+            embedding_scale=embedding_scale,
+            vocabulary=vocabulary,
+        )
+        return self.variables(folder)
+
+    def variables(self, folder) -> dict[str, np.ndarray]:
+        """Every variable of the checkpoint in `folder`, by name."""
+        return self._ask("variables", folder=str(folder))
+
+    def forward(
+        self,
+        folder,
+        inputs,
+        model="roformer",
+        application="encoder",
+        head=None,
+        dtype="float32",
+        **kwargs,
+    ) -> list[np.ndarray]:
+        """The outputs of bert4keras for the checkpoint in `folder`, as the list it returns them in.
+
+        Args:
+            folder: an original folder.
+            inputs: dict of `token_ids`, `segment_ids` (unless `segment_vocab_size=0`) and, with
+                `custom_position_ids=True`, `position_ids`; arrays of shape (batch, length).
+            model: the original's name of the model.
+            application: "encoder", "lm" or "unilm".
+            head: None, "masked_mean" (mean of the encoder's output over the real tokens) or "all_layers"
+                (embedding output and output of each layer).
+            dtype: "float32", or "float64" for the same model in double precision.
+            **kwargs: `with_mlm`, `with_pool`, `with_nsp`, `custom_position_ids`, `keep_tokens`,
+                `compound_tokens`, `segment_vocab_size`, `hidden_act`, ...
+        """
+        return self._ask(
+            "forward",
+            folder=str(folder),
+            model=model,
+            application=application,
+            kwargs=kwargs,
+            inputs=ordered(inputs),
+            head=head,
+            dtype=dtype,
+        )
+
+    def forward_with_noise(self, folder, inputs, **kwargs) -> tuple[list[np.ndarray], list[float]]:
+        """Float32 outputs, and for each `float32_noise`: its max |difference| from the same model in float64."""
+        single = self.forward(folder, inputs, **kwargs)
+        double = self.forward(folder, inputs, dtype="float64", **kwargs)
+        return single, [float(np.abs(s - d).max()) for s, d in zip(single, double, strict=True)]
+
+    def gradients(
+        self,
+        folder,
+        inputs,
+        labels,
+        model="roformer",
+        application="encoder",
+        dtype="float32",
+        **kwargs,
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        """Loss and gradients (by variable name) of the original `train.py`, all dropout off.
+
+        The loss is the mean cross entropy of the MLM logits over positions whose label is not 0;
+        `labels` are token ids of shape (batch, length).
+        """
+        return self._ask(
+            "gradients",
+            folder=str(folder),
+            model=model,
+            application=application,
+            kwargs=kwargs,
+            inputs=ordered(inputs),
+            labels=np.asarray(labels),
+            dtype=dtype,
+        )
+
+    def encode(
+        self,
+        vocab_path,
+        texts,
+        second_texts=None,
+        word_level=True,
+        do_lower_case=True,
+        **arguments,
+    ) -> list:
+        """bert4keras' `Tokenizer.encode` of each text (or pair of texts).
+
+        Args:
+            vocab_path: a `vocab.txt`.
+            texts: list of strings.
+            second_texts: list of strings of the same length, or None.
+            word_level: segment with `jieba.cut(text, HMM=False)` first, as the word models do.
+            do_lower_case: as the original's.
+            **arguments: `maxlen`, `pattern`, `truncate_from` of `encode`.
+
+        Returns:
+            for each text `[token ids, segment ids]`, or the name of the exception that the original raises.
+        """
+        return self._ask(
+            "encode",
+            vocab_path=str(vocab_path),
+            texts=list(texts),
+            second_texts=None if second_texts is None else list(second_texts),
+            word_level=word_level,
+            do_lower_case=do_lower_case,
+            arguments=arguments,
+        )
+
+    def close(self):
+        """Ends the process, if it was started."""
+        if self._process is not None:
+            self._process.stdin.close()
+            self._process.wait(timeout=60)
+            self._process.stdout.close()
+            self._log.close()
+            self._process = None
+
+    def _ask(self, name, **arguments):
+        if self._process is None:
+            self._log = tempfile.TemporaryFile()
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("original.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+            )
+        try:
+            pickle.dump((name, arguments), self._process.stdin)
+            self._process.stdin.flush()
+            kind, value = pickle.load(self._process.stdout)
+        except (EOFError, BrokenPipeError) as error:
+            self._log.seek(0)
+            raise RuntimeError(
+                f"The process that runs bert4keras ended while it was asked for `{name}`. It needs "
+                "bert4keras==0.11.5 (pip install --no-deps) and tf-keras, which `make test` installs. "
+                f"It wrote:\n{self._log.read().decode(errors='replace')[-4000:]}"
+            ) from error
+        if kind == "error":
+            raise RuntimeError(f"bert4keras failed on `{name}`:\n{value}")
+        return value
+
+
+def ordered(inputs) -> list[np.ndarray]:
+    """The arrays of `inputs` in the order of the original's model inputs."""
+    unknown = set(inputs) - set(INPUT_ORDER)
+    if unknown:
+        raise ValueError(
+            f"`inputs` may have the keys {INPUT_ORDER}. Received also: {sorted(unknown)}"
+        )
+    return [np.asarray(inputs[name]) for name in INPUT_ORDER if name in inputs]
+
+
+def small_config(**changes) -> dict:
+    """A `bert_config.json` of the size of the golden ones (2 layers, 4 heads, 32 wide, 200 tokens)."""
+    return {
+        "attention_probs_dropout_prob": 0.1,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "hidden_size": 32,
+        "initializer_range": 0.02,
+        "intermediate_size": 64,
+        "max_position_embeddings": 512,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "type_vocab_size": 2,
+        "vocab_size": 200,
+        **changes,
+    }
