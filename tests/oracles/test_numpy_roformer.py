@@ -1,0 +1,101 @@
+"""The NumPy oracle agrees with bert4keras: two implementations that share nothing but the equations."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.oracles import numpy_roformer as oracle
+
+NAMES = """encoder encoder_all_layers one_token mlm_linear mlm_softmax pool pool_nsp pool_nsp_mlm lm lm_linear
+unilm_sim unilm_linear factorised factorised_mlm padded padded_mlm padded_masked_mean odd_masks odd_masks_lm
+position_ids_default position_ids_integer position_ids_fractional v2_encoder_mlm v2_lm_mlm v2_unilm_mlm
+v2_encoder act_gelu act_gelu_tanh act_relu keep_tokens compound_tokens keep_and_compound small_embeddings
+small_embeddings_mlm small_embeddings_v2 no_segments""".split()
+
+
+def outputs_of(case, variables, config, inputs):
+    """The outputs of a case of the manifest, in the original's order."""
+    kwargs = case["kwargs"]
+    variables = oracle.select_tokens(
+        variables, kwargs.get("keep_tokens"), kwargs.get("compound_tokens")
+    )
+    activation = kwargs.get("hidden_act", config["hidden_act"])
+    states = oracle.encoder(
+        variables, config, **inputs, application=case["application"], activation=activation
+    )
+    if case.get("head") == "all_layers":
+        return states
+    if case.get("head") == "masked_mean":
+        return [oracle.masked_mean(states[-1], oracle.padding_mask(inputs["token_ids"]))]
+    outputs = []
+    if with_pool := kwargs.get("with_pool") or kwargs.get("with_nsp"):
+        pooled = oracle.pooler(states[-1], variables, "tanh" if with_pool is True else with_pool)
+        outputs.append(
+            oracle.next_sentence(pooled, variables) if kwargs.get("with_nsp") else pooled
+        )
+    if with_mlm := kwargs.get("with_mlm") or case["application"] != "encoder":
+        logits = oracle.mlm_head(states[-1], variables, activation)
+        outputs.append(oracle.softmax(logits) if with_mlm is True else logits)
+    return outputs or [states[-1]]
+
+
+@pytest.fixture(scope="module")
+def golden(shared_dir):
+    manifest = json.loads((shared_dir / "golden" / "manifest.json").read_text())
+    return shared_dir / "golden", {case["name"]: case for case in manifest["cases"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_agrees_with_golden_case(golden, name):
+    folder, cases = golden
+    case = cases[name]
+    checkpoint = folder / "checkpoints" / case["checkpoint"]
+    reader = tf.train.load_checkpoint(str(checkpoint / "bert_model.ckpt"))
+    arrays = np.load(folder / "cases" / f"{name}.npz")
+    outputs = outputs_of(
+        case,
+        {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()},
+        json.loads((checkpoint / "bert_config.json").read_text()),
+        {key: arrays[f"input_{key}"] for key in case["inputs"]},
+    )
+    assert len(outputs) == len(case["outputs"])
+    for i, (output, noise) in enumerate(zip(outputs, case["float32_noise"], strict=True)):
+        # `noise` is bert4keras' own distance from float64, so this is float64 against float32
+        np.testing.assert_allclose(output, arrays[f"output_{i}"], rtol=0, atol=1.25 * noise)
+
+
+def test_epsilon_of_the_older_release(golden):
+    """bert4keras 0.10.4, which made the release, has 1e-12 everywhere; small embeddings show it."""
+    folder, cases = golden
+    case = cases["small_embeddings"]
+    checkpoint = folder / "checkpoints" / case["checkpoint"]
+    reader = tf.train.load_checkpoint(str(checkpoint / "bert_model.ckpt"))
+    arrays = np.load(folder / "cases" / "small_embeddings.npz")
+    states = oracle.encoder(
+        {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()},
+        json.loads((checkpoint / "bert_config.json").read_text()),
+        arrays["input_token_ids"],
+        arrays["input_segment_ids"],
+        epsilon=1e-12,
+    )
+    older = np.load(folder / "cases_bert4keras_0.10.4" / "small_embeddings.npz")["output_0"]
+    np.testing.assert_allclose(states[-1], older, rtol=0, atol=4e-6)  # float32 rounding
+    assert np.abs(states[-1] - arrays["output_0"]).max() > 1e-3
+
+
+def test_rotation_depends_on_distance_only(rng):
+    query, key = rng.standard_normal((2, 1, 1, 1, 8))
+    products = [
+        (oracle.rotary_interleaved(query, [m]) * oracle.rotary_interleaved(key, [m - 5])).sum()
+        for m in (5, 17, 1000)
+    ]
+    np.testing.assert_allclose(products, products[0], rtol=1e-12)
+
+
+def test_half_layout_is_a_permutation(rng):
+    x = rng.standard_normal((2, 3, 2, 8))
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    expected = oracle.rotary_interleaved(x, [0, 1, 7])[..., order]
+    np.testing.assert_array_equal(oracle.rotary_half(x[..., order], [0, 1, 7]), expected)
