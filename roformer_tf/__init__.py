@@ -1,0 +1,23 @@
+"""RoFormer, the Transformer with rotary position embedding (arXiv 2104.09864), for TensorFlow and Keras 3."""
+
+from roformer_tf.models import (
+    RoFormerBackbone,
+    RoFormerCausalLM,
+    RoFormerCausalLMPreprocessor,
+    RoFormerMaskedLM,
+    RoFormerMaskedLMPreprocessor,
+    RoFormerTextClassifier,
+    RoFormerTextClassifierPreprocessor,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RoFormerBackbone",
+    "RoFormerCausalLM",
+    "RoFormerCausalLMPreprocessor",
+    "RoFormerMaskedLM",
+    "RoFormerMaskedLMPreprocessor",
+    "RoFormerTextClassifier",
+    "RoFormerTextClassifierPreprocessor",
+]

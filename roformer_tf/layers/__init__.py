@@ -5,6 +5,7 @@ from roformer_tf.layers.attention_mask import AttentionMask
 from roformer_tf.layers.encoder_block import EncoderBlock
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.masked_lm_head import MaskedLMHead
+from roformer_tf.layers.mean_pooling import MeanPooling
 from roformer_tf.layers.pooler import Pooler
 from roformer_tf.layers.position_scheme import PositionScheme
 from roformer_tf.layers.rms_norm import RMSNorm
@@ -18,6 +19,7 @@ __all__ = [
     "EncoderBlock",
     "FeedForward",
     "MaskedLMHead",
+    "MeanPooling",
     "Pooler",
     "PositionScheme",
     "RMSNorm",

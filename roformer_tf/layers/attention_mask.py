@@ -60,7 +60,9 @@ class AttentionMask(keras.layers.Layer):
             visible = ops.logical_and(visible, (index[None, :] <= index[:, None])[None, None])
         elif self.masking == "unilm":
             if segment_ids is None:
-                raise ValueError("`masking='unilm'` needs `segment_ids`. Received: segment_ids=None")
+                raise ValueError(
+                    "`masking='unilm'` needs `segment_ids`. Received: segment_ids=None"
+                )
             index = ops.cumsum(ops.cast(segment_ids, "int32"), axis=1)
             prefix = index[:, None, :] <= index[:, :, None]  # (batch, query, key)
             visible = ops.logical_and(visible, prefix[:, None])

@@ -109,7 +109,9 @@ class EncoderBlock(keras.layers.Layer):
         self.built = True
 
     def call(self, x, attention_bias=None, position=None, training=None):
-        update = self.attention(x, attention_bias=attention_bias, position=position, training=training)
+        update = self.attention(
+            x, attention_bias=attention_bias, position=position, training=training
+        )
         x = self.attention_norm(x + self.dropout_layer(update, training=training))
         update = self.feed_forward(x)
         return self.feed_forward_norm(x + self.dropout_layer(update, training=training))

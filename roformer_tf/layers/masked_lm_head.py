@@ -8,8 +8,8 @@ from roformer_tf.layers.activations import get_activation
 class MaskedLMHead(keras.layers.Layer):
     """Hidden states to logits over the vocabulary, tied to the token embedding.
 
-    v1: dense to `embedding_dim`, activation, layer norm, transposed embedding, bias. v2 (`transform=False`): a bias-free
-    map to `embedding_dim` where the sizes differ, dropout, transposed embedding.
+    v1: dense to `embedding_dim`, activation, layer norm, transposed embedding, bias. v2 (`transform=False`): a
+    bias-free map to `embedding_dim` where the sizes differ, dropout, transposed embedding.
 
     `keras_hub.layers.MaskedLMHead` maps to the hidden size, always has biases and a norm, and demands positions.
 

@@ -86,7 +86,9 @@ class SelfAttention(keras.layers.Layer):
         batch, length = ops.shape(x)[:2]
         width = self.num_heads * self.head_dim
         qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
-        query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)  # (batch, head, length, head_dim)
+        query, key, value = ops.unstack(
+            ops.transpose(qkv, (2, 0, 3, 1, 4)), 3
+        )  # (batch, head, length, head_dim)
         if self.position_scheme is not None:
             query, key = self.position_scheme.rotate_query_key(query, key, position)
 
@@ -102,7 +104,9 @@ class SelfAttention(keras.layers.Layer):
         return self.output_dense(ops.reshape(context, (batch, length, width)))
 
     def compute_output_spec(self, x, attention_bias=None, position=None, training=None):
-        return keras.KerasTensor((*x.shape[:-1], self.num_heads * self.head_dim), self.compute_dtype)
+        return keras.KerasTensor(
+            (*x.shape[:-1], self.num_heads * self.head_dim), self.compute_dtype
+        )
 
     def get_config(self):
         return {
@@ -120,5 +124,3 @@ class SelfAttention(keras.layers.Layer):
         config = dict(config)
         config["position_scheme"] = keras.saving.deserialize_keras_object(config["position_scheme"])
         return cls(**config)
-
-

@@ -1,0 +1,46 @@
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class MeanPooling(keras.layers.Layer):
+    """Mean over the real tokens of each row.
+
+    `keras.layers.GlobalAveragePooling1D` sums in the compute dtype and gives NaN for a row without real tokens; this
+    one sums in float32 and gives zeros.
+
+    Args:
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        x: tensor `(batch, length, features)`.
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens.
+
+    Returns:
+        Tensor `(batch, features)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import MeanPooling
+    >>> x = np.float32([[[2.0], [4.0], [9.0]]])
+    >>> np.array(MeanPooling()(x, np.array([[1, 1, 0]]))).tolist()
+    [[3.0]]
+
+    Reference: `GlobalAveragePooling1D` of bert4keras' `layers.py`, as used by `finetune_scm.py`.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+
+    def build(self, *shapes, **named_shapes):
+        self.built = True
+
+    def call(self, x, padding_mask):
+        weights = ops.cast(padding_mask, "float32")[:, :, None]
+        total = ops.sum(ops.cast(x, "float32") * weights, axis=1)
+        mean = total / ops.maximum(ops.sum(weights, axis=1), 1.0)
+        return ops.cast(mean, self.compute_dtype)
+
+    def compute_output_spec(self, x, padding_mask):
+        return keras.KerasTensor((x.shape[0], x.shape[-1]), self.compute_dtype)

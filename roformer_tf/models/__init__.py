@@ -1,0 +1,21 @@
+"""Backbone, tasks and their preprocessors, on KerasHub's base classes."""
+
+from roformer_tf.models.roformer_backbone import RoFormerBackbone
+from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
+from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
+from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
+from roformer_tf.models.roformer_masked_lm_preprocessor import RoFormerMaskedLMPreprocessor
+from roformer_tf.models.roformer_text_classifier import RoFormerTextClassifier
+from roformer_tf.models.roformer_text_classifier_preprocessor import (
+    RoFormerTextClassifierPreprocessor,
+)
+
+__all__ = [
+    "RoFormerBackbone",
+    "RoFormerCausalLM",
+    "RoFormerCausalLMPreprocessor",
+    "RoFormerMaskedLM",
+    "RoFormerMaskedLMPreprocessor",
+    "RoFormerTextClassifier",
+    "RoFormerTextClassifierPreprocessor",
+]

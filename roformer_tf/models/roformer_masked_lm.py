@@ -1,0 +1,78 @@
+import keras
+import keras_hub
+
+from roformer_tf.layers import MaskedLMHead
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
+from roformer_tf.models.roformer_masked_lm_preprocessor import RoFormerMaskedLMPreprocessor
+from roformer_tf.models.roformer_task import RoFormerTask
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
+    """Masked-language model: logits over the vocabulary, at the masked positions or at all.
+
+    Args:
+        backbone: a `RoFormerBackbone`.
+        preprocessor: a `RoFormerMaskedLMPreprocessor`, or `None` for token ids in place of strings.
+        head_epsilon: float, epsilon of the layer norm in the head, 1e-12 in every version of bert4keras.
+        **kwargs: of `keras.Model`.
+
+    Call arguments:
+        inputs: dictionary as of `RoFormerBackbone`, and optionally `mask_positions`, int `(batch, count)`.
+
+    Returns:
+        Logits `(batch, count, vocabulary_size)`, or `(batch, length, vocabulary_size)` without `mask_positions`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import roformer_tf
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone)
+    >>> ids = np.array([[2, 15, 31, 3]])
+    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    >>> tuple(masked_lm(inputs).shape)
+    (1, 4, 100)
+    >>> tuple(masked_lm({**inputs, "mask_positions": np.array([[2]])}).shape)
+    (1, 1, 100)
+
+    Reference: `with_mlm` of bert4keras' `models.py`.
+    """
+
+    backbone_cls = RoFormerBackbone
+    preprocessor_cls = RoFormerMaskedLMPreprocessor
+    optional_inputs = ("position_ids", "mask_positions")
+
+    def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.head = language_model_head(backbone, head_epsilon)
+
+        # === Functional model ===
+        mask_positions = keras.Input((None,), dtype="int32", name="mask_positions", optional=True)
+        inputs = {**backbone.input, "mask_positions": mask_positions}
+        hidden = sequence_output(backbone(backbone.input))
+        super().__init__(inputs=inputs, outputs=self.head(hidden, mask_positions), **kwargs)
+
+        # === Config ===
+        self.head_epsilon = head_epsilon
+
+    def get_config(self):
+        return {**super().get_config(), "head_epsilon": self.head_epsilon}
+
+
+def language_model_head(backbone, epsilon):
+    """The head of masked and causal language models, as the backbone's family has it."""
+    return MaskedLMHead(
+        backbone.token_embedding,
+        transform=backbone.norm == "layer_norm",
+        activation=backbone.activation,
+        epsilon=epsilon,
+        dropout=backbone.dropout,
+        kernel_initializer=initializer_of(backbone.norm, backbone.num_layers),
+        dtype=backbone.dtype_policy,
+        name="head",
+    )

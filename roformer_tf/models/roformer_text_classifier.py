@@ -1,0 +1,142 @@
+import keras
+import keras_hub
+
+from roformer_tf.layers import MeanPooling
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
+from roformer_tf.models.roformer_task import RoFormerTask, check_class_labels
+from roformer_tf.models.roformer_text_classifier_preprocessor import (
+    RoFormerTextClassifierPreprocessor,
+)
+
+POOLINGS = ("cls", "mean", "pooler")
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
+    """Classification or regression of single texts and pairs of texts.
+
+    The default loss follows the outputs: cross entropy over classes; binary cross entropy for `num_classes=1` with
+    `activation="sigmoid"`; mean squared error for `num_classes=1` without activation, which is regression.
+
+    Args:
+        backbone: a `RoFormerBackbone`.
+        num_classes: positive integer; 1 for regression or a single probability.
+        preprocessor: a `RoFormerTextClassifierPreprocessor`, or `None` for token ids in place of strings.
+        activation: of the outputs: `None` for logits, `"softmax"`, `"sigmoid"`.
+        dropout: float, on the pooled vector.
+        pooling: `"cls"` (vector of the first token), `"mean"` (over real tokens), or `"pooler"` (of a backbone that
+            was made with one).
+        **kwargs: of `keras.Model`.
+
+    Call arguments:
+        inputs: dictionary as of `RoFormerBackbone`.
+
+    Returns:
+        Tensor `(batch, num_classes)`.
+
+    Raises:
+        ValueError: if `pooling` is unknown, or is `"pooler"` for a backbone without one.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import roformer_tf
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> classifier = roformer_tf.RoFormerTextClassifier(backbone, num_classes=3, pooling="mean")
+    >>> ids = np.array([[2, 15, 31, 3]])
+    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    >>> classifier.predict(inputs, verbose=0).shape
+    (1, 3)
+
+    Reference: the fine-tuning scripts of the original repository.
+    """
+
+    backbone_cls = RoFormerBackbone
+    preprocessor_cls = RoFormerTextClassifierPreprocessor
+
+    def __init__(
+        self,
+        backbone,
+        num_classes,
+        preprocessor=None,
+        activation=None,
+        dropout=0.1,
+        pooling="cls",
+        **kwargs,
+    ):
+        if not isinstance(num_classes, int) or num_classes < 1:
+            raise ValueError(
+                f"`num_classes` must be a positive integer. Received: num_classes={num_classes!r}"
+            )
+        if pooling not in POOLINGS:
+            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
+        if pooling == "pooler" and backbone.pooler is None:
+            raise ValueError(
+                "`pooling='pooler'` needs a backbone with a pooler: build it with `pooler='tanh'` or "
+                "`pooler='linear'`. Received: a backbone with pooler=None"
+            )
+        # === Config (before the model, whose constructor compiles it) ===
+        self.num_classes = num_classes
+        self.activation = keras.activations.get(activation)
+        self.dropout = dropout
+        self.pooling = pooling
+
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.mean_pooling = MeanPooling(name="mean_pooling") if pooling == "mean" else None
+        self.output_dropout = keras.layers.Dropout(dropout, dtype="float32", name="output_dropout")
+        # Logits in float32 under every policy: softmax and loss need the bits.
+        self.logits_dense = keras.layers.Dense(
+            num_classes,
+            activation=activation,
+            kernel_initializer=initializer_of(backbone.norm, backbone.num_layers),
+            dtype="float32",
+            name="logits",
+        )
+
+        # === Functional model ===
+        inputs = backbone.input
+        outputs = backbone(inputs)
+        if pooling == "pooler":
+            pooled = outputs["pooled_output"]
+        elif pooling == "mean":
+            pooled = self.mean_pooling(sequence_output(outputs), inputs["padding_mask"])
+        else:
+            pooled = sequence_output(outputs)[:, 0]
+        super().__init__(
+            inputs=inputs, outputs=self.logits_dense(self.output_dropout(pooled)), **kwargs
+        )
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+        """See `keras_hub.models.TextClassifier.compile`; the defaults for one output are those of the class."""
+        if self.num_classes == 1:
+            probability = self.activation is keras.activations.sigmoid
+            if loss == "auto":
+                loss = (
+                    keras.losses.BinaryCrossentropy()
+                    if probability
+                    else keras.losses.MeanSquaredError()
+                )
+            if metrics == "auto":
+                metrics = [
+                    keras.metrics.BinaryAccuracy()
+                    if probability
+                    else keras.metrics.MeanAbsoluteError()
+                ]
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def check_labels(self, y):
+        if self.num_classes > 1:
+            check_class_labels(y, self.num_classes)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "activation": keras.activations.serialize(self.activation),
+            "dropout": self.dropout,
+            "pooling": self.pooling,
+        }
