@@ -1,0 +1,45 @@
+"""The command line: `python -m roformer_tf COMMAND`."""
+
+import argparse
+import importlib
+import os
+import sys
+
+# Each is a module of `roformer_tf.cli`, see there.
+COMMANDS = ("inspect", "convert")
+
+
+def make_parser():
+    """The parser of the whole command line, an `argparse.ArgumentParser`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m roformer_tf", description="RoFormer for TensorFlow and Keras 3."
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = importlib.import_module(f"roformer_tf.cli.{name.replace('-', '_')}")
+        module.add_parser(subparsers)
+    return parser
+
+
+def main(arguments=None):
+    """Runs the command line.
+
+    Args:
+        arguments: list of str, `sys.argv[1:]` by default.
+
+    Returns:
+        Exit status: 0 if all is well; 1 if not, with a message on standard error; 2 for wrong arguments.
+    """
+    os.environ.setdefault(
+        "TF_CPP_MIN_LOG_LEVEL", "3"
+    )  # TensorFlow's log is not for the user of a command
+    args = make_parser().parse_args(arguments)
+    try:
+        return args.run(args)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

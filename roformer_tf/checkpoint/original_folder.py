@@ -1,0 +1,190 @@
+"""From an original folder to a ready model: what `from_preset` does for such folders."""
+
+import inspect
+from pathlib import Path
+
+from roformer_tf.checkpoint import mapping
+from roformer_tf.checkpoint.family import guess_family
+from roformer_tf.checkpoint.hugging_face_reader import is_hugging_face
+from roformer_tf.checkpoint.loading import load_checkpoint
+from roformer_tf.checkpoint.original_config import backbone_arguments
+from roformer_tf.checkpoint.paths import is_tf1_folder
+from roformer_tf.checkpoint.readers import open_checkpoint
+from roformer_tf.checkpoint.vocabulary import (
+    check_vocabulary_size,
+    edited_size,
+    is_word_level,
+    read_vocabulary,
+    vocabulary_file,
+)
+from roformer_tf.models import RoFormerBackbone, RoFormerCausalLM, RoFormerTextClassifier
+from roformer_tf.text import RoFormerTokenizer
+
+_APPLICATION_MASKING = {"encoder": "bidirectional", "lm": "causal", "unilm": "unilm"}
+
+
+def is_original_folder(path):
+    """Whether `path` is a folder for `load_original`, and not one written by `save_to_preset`.
+
+    It holds a `bert_config.json`, a TF1 checkpoint (an `.index` file), or Hugging Face's layout. Nothing is read but
+    names, so a damaged folder is still an original folder.
+
+    Args:
+        path: str or path; need not exist.
+
+    Returns:
+        bool
+
+    Example:
+
+    >>> from roformer_tf.checkpoint import is_original_folder
+    >>> is_original_folder("no/such/folder")
+    False
+    """
+    return is_tf1_folder(path) or is_hugging_face(path)
+
+
+def load_original(cls, folder, load_weights=True, **kwargs):
+    """Builds a backbone, task, preprocessor or tokenizer from an original folder.
+
+    Sizes come from `bert_config.json`, the family (v1 or v2) from the variables, word or character level from the
+    vocabulary. What is seen by a query is the class's: `RoFormerCausalLM` is causal, or UniLM if the folder looks like
+    RoFormer-Sim; masked LM and classifier see both sides; a bare backbone is what the folder was trained as. A bare
+    backbone gets a pooler if the checkpoint has one.
+
+    Args:
+        cls: a class of `roformer_tf`.
+        folder: str or path; a folder in Hugging Face's layout will do too.
+        load_weights: `False` leaves the weights random; the checkpoint is then needed only to tell the family.
+        **kwargs: overrides, each to where it belongs:
+            of the constructor of `cls` (`num_classes`, `pooling`, `dropout`, `preprocessor`, …);
+            of `RoFormerBackbone` (`dtype`, `masking`, `pooler`, `layer_norm_epsilon`, `attention_dropout`, …; a name
+            that both have is the task's);
+            of the preprocessor (`sequence_length`, …) and of `RoFormerTokenizer` (`word_level`, `vocabulary`,
+            `lower_case`, …);
+            `family`, `strict`, `keep_tokens`, `compound_tokens`, `nsp_head` of `load_checkpoint`; with
+            `compound_tokens` the new `vocabulary` must be given too, if there is to be a preprocessor.
+
+    Returns:
+        An instance of `cls`.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file is damaged, or the parts do not fit each other (vocabulary and settings, settings and
+            checkpoint), or the family cannot be loaded.
+
+    Example:
+
+    >>> import tempfile
+    >>> import roformer_tf
+    >>> from roformer_tf.checkpoint import load_original, save_checkpoint
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32, dropout=0.2
+    ... )
+    >>> folder = save_checkpoint(backbone, tempfile.mkdtemp())
+    >>> load_original(roformer_tf.RoFormerBackbone, folder).dropout
+    0.2
+    """
+    folder = Path(folder)
+    if issubclass(cls, RoFormerTokenizer):
+        return _tokenizer(folder, None, None, kwargs)
+    if not issubclass(cls, RoFormerBackbone) and not hasattr(cls, "preprocessor_cls"):
+        tokenizer = kwargs.pop("tokenizer", None)
+        if tokenizer is None:
+            tokenizer = _tokenizer(folder, None, None, _take(kwargs, _names(RoFormerTokenizer)))
+        return cls(tokenizer=tokenizer, **kwargs)
+
+    reader = open_checkpoint(folder)
+    settings = reader.config
+    guess = guess_family(reader.shapes, settings, folder.resolve().name, kwargs.get("family"))
+    _check_supported(guess, reader)
+    surgery = _take(kwargs, ("keep_tokens", "compound_tokens"))
+    options = {"family": guess.family, **_take(kwargs, ("strict", "nsp_head"))}
+    kwargs.pop("family", None)
+
+    task_names = () if issubclass(cls, RoFormerBackbone) else _names(cls)
+    backbone = kwargs.pop("backbone", None) if task_names else None
+    if backbone is None:
+        overrides = _take(kwargs, (n for n in _names(RoFormerBackbone) if n not in task_names))
+        if not task_names:
+            overrides.update(kwargs)  # name, trainable: of keras.Model
+        arguments = backbone_arguments(settings, guess.family, str(reader.folder))
+        arguments["vocabulary_size"] = edited_size(arguments["vocabulary_size"], **surgery)
+        arguments["masking"] = _masking(cls, guess)
+        arguments["pooler"] = _pooler(cls, guess, options, kwargs)
+        backbone = RoFormerBackbone(**{**arguments, **overrides})
+    if not task_names:
+        model = backbone
+    else:
+        if "preprocessor" not in kwargs:
+            kwargs["preprocessor"] = _preprocessor(cls, folder, backbone, surgery, kwargs)
+        model = cls(backbone=backbone, **kwargs)
+    if load_weights:
+        load_checkpoint(model, folder, **options, **surgery)
+    return model
+
+
+def _check_supported(guess, reader):
+    family = mapping.FAMILIES.get(guess.family)
+    if family is None or not family.supported:
+        title = family.title if family else "a model of unknown family"
+        raise ValueError(
+            f"Wrong family: {reader.source} holds {title}, which cannot be built: its position scheme is not supported "
+            f"yet. Guessed because: {guess.reasons[0]}. If the guess is wrong, pass family='roformer' or "
+            "family='roformer_v2'."
+        )
+
+
+def _masking(cls, guess):
+    if issubclass(cls, RoFormerBackbone):
+        return _APPLICATION_MASKING[guess.application]
+    if issubclass(cls, RoFormerCausalLM):
+        return "unilm" if guess.application == "unilm" else "causal"
+    return "bidirectional"
+
+
+def _pooler(cls, guess, options, kwargs):
+    if issubclass(cls, RoFormerBackbone):
+        return guess.pooler
+    if issubclass(cls, RoFormerTextClassifier) and kwargs.get("pooling") == "pooler":
+        return "tanh" if options.get("nsp_head") else guess.pooler or "tanh"
+    return None
+
+
+def _preprocessor(cls, folder, backbone, surgery, kwargs):
+    size = backbone.vocabulary_size
+    tokenizer = _tokenizer(folder, size, surgery, _take(kwargs, _names(RoFormerTokenizer)))
+    # what the task itself does not take is the preprocessor's, which says what it does not know
+    rest = _take(kwargs, [name for name in kwargs if name not in _names(cls) and name != "name"])
+    return cls.preprocessor_cls(tokenizer, **rest)
+
+
+def _tokenizer(folder, vocabulary_size, surgery, kwargs):
+    vocabulary = kwargs.pop("vocabulary", None)
+    if vocabulary is None:
+        file = vocabulary_file(folder)
+        ids = read_vocabulary(file)
+        vocabulary = file
+        if surgery and surgery.get("compound_tokens") is not None:
+            raise ValueError(
+                "`compound_tokens` adds tokens that have no names yet: pass `vocabulary=[…]`, the list of all tokens "
+                "in their new order, or `preprocessor=None`."
+            )
+        if surgery and surgery.get("keep_tokens") is not None:
+            names = {i: token for token, i in ids.items()}
+            vocabulary = [names[i] for i in surgery["keep_tokens"]]
+            ids = dict.fromkeys(vocabulary)
+        if vocabulary_size is not None:
+            check_vocabulary_size(ids, vocabulary_size, file)
+        kwargs.setdefault("word_level", is_word_level(ids)[0])
+    return RoFormerTokenizer(vocabulary=vocabulary, **kwargs)
+
+
+def _names(cls):
+    """Names of the arguments that a class itself declares, without the open-ended `**kwargs`."""
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
+
+
+def _take(kwargs, names):
+    return {name: kwargs.pop(name) for name in list(names) if name in kwargs}

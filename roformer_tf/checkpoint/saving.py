@@ -1,0 +1,107 @@
+"""Writes a model as an original folder."""
+
+import os
+import shutil
+from json import dumps
+from pathlib import Path
+
+import keras
+
+from roformer_tf.checkpoint.atomic import replace_files
+from roformer_tf.checkpoint.binding import ModelBinding
+from roformer_tf.checkpoint.original_config import original_config
+from roformer_tf.checkpoint.paths import CONFIG_FILE, VOCABULARY_FILE
+from roformer_tf.checkpoint.tf1_files import write_checkpoint
+from roformer_tf.checkpoint.vocabulary import check_vocabulary_size, read_vocabulary
+
+
+def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=False):
+    """Saves a model in the original format, which bert4keras and `from_preset` read.
+
+    Writes `bert_config.json`, `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001`, `checkpoint` and, if
+    there is a vocabulary, `vocab.txt`. All of them appear together at the end or, if anything fails, not at all; other
+    files in the folder stay. What the model does not have is not written, and a checkpoint that was loaded is written
+    with the same bytes per variable. LoRA weights are merged. Weights are stored in float32.
+
+    Args:
+        model: `RoFormerBackbone`, `RoFormerMaskedLM`, `RoFormerCausalLM`, or a classifier that is the next-sentence
+            head.
+        folder: str or path; made if it does not exist.
+        vocabulary: path of a `vocab.txt`, or list of tokens; by default that of the model's tokenizer, if it has one.
+        settings: dict of further entries for `bert_config.json`, such as `{"max_position_embeddings": 1536}`.
+        nsp_head: save the head of a classifier with `pooling="pooler"` and two classes as next-sentence head.
+
+    Returns:
+        `pathlib.Path` of the folder.
+
+    Raises:
+        ValueError: if the model has something that the format cannot hold (a classifier's head, another
+            `max_wavelength`), the vocabulary has another size than the model, or `settings` contradict the model.
+        NotADirectoryError: if `folder` is a file.
+
+    Example:
+
+    >>> import tempfile
+    >>> import roformer_tf
+    >>> from roformer_tf.checkpoint import save_checkpoint
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> folder = save_checkpoint(backbone, tempfile.mkdtemp())
+    >>> for file in sorted(folder.iterdir()):
+    ...     print(file.name)
+    bert_config.json
+    bert_model.ckpt.data-00000-of-00001
+    bert_model.ckpt.index
+    checkpoint
+
+    Reference: `save_weights_as_checkpoint` of bert4keras' `models.py`.
+    """
+    binding = ModelBinding(model, nsp_head)
+    if hasattr(model, "logits_dense") and not nsp_head:
+        raise ValueError(
+            f"The original format has no place for the classifier's head of {binding.label}. Save the encoder alone "
+            "with `save_checkpoint(model.backbone, …)`, or everything with `model.save_to_preset`; if it is the "
+            "next-sentence head, pass nsp_head=True."
+        )
+    config = _merge_settings(original_config(binding.backbone), settings or {})
+    if vocabulary is None:
+        tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
+        vocabulary = None if tokenizer is None else tokenizer.get_vocabulary()
+    if vocabulary is not None:
+        is_file = isinstance(vocabulary, (str, os.PathLike))
+        tokens = read_vocabulary(Path(vocabulary)) if is_file else list(vocabulary)
+        check_vocabulary_size(tokens, binding.backbone.vocabulary_size, "`vocabulary`")
+
+    with replace_files(folder) as temporary:
+        write_checkpoint(temporary, original_tensors(binding))
+        (temporary / CONFIG_FILE).write_text(dumps(config, indent=2) + "\n", encoding="utf-8")
+        if vocabulary is not None and is_file:
+            shutil.copyfile(vocabulary, temporary / VOCABULARY_FILE)
+        elif vocabulary is not None:
+            text = "".join(f"{token}\n" for token in tokens)
+            (temporary / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
+    return Path(folder)
+
+
+def original_tensors(binding):
+    """Dict from original name to float32 array of everything that a `ModelBinding` has."""
+    tensors = {}
+    for path, variables in binding.by_weight().items():
+        weight = keras.ops.convert_to_numpy(binding.weight(path)).astype("float32", copy=False)
+        tensors.update((v.name, v.to_original(weight)) for v in variables)
+    return tensors
+
+
+def _merge_settings(config, settings):
+    contradictions = {
+        name: value
+        for name, value in settings.items()
+        if name in config and name != "max_position_embeddings" and config[name] != value
+    }
+    if contradictions:
+        raise ValueError(
+            f"`settings` must not contradict the model, which has "
+            f"{ {name: config[name] for name in contradictions} }. Received: {contradictions}"
+        )
+    return {**config, **settings}
