@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.oracles import numpy_roformer as oracle
 
 NAMES = """encoder encoder_all_layers one_token mlm_linear mlm_softmax pool pool_nsp pool_nsp_mlm lm lm_linear
-unilm_sim unilm_linear factorised factorised_mlm padded padded_mlm padded_masked_mean odd_masks odd_masks_lm
+unilm_sim unilm_linear long factorised factorised_mlm padded padded_mlm padded_masked_mean odd_masks odd_masks_lm
 position_ids_default position_ids_integer position_ids_fractional v2_encoder_mlm v2_lm_mlm v2_unilm_mlm
 v2_encoder act_gelu act_gelu_tanh act_relu keep_tokens compound_tokens keep_and_compound small_embeddings
 small_embeddings_mlm small_embeddings_v2 no_segments""".split()
@@ -62,8 +62,8 @@ def test_agrees_with_golden_case(golden, name):
     )
     assert len(outputs) == len(case["outputs"])
     for i, (output, noise) in enumerate(zip(outputs, case["float32_noise"], strict=True)):
-        # `noise` is bert4keras' own distance from float64, so this is float64 against float32
-        np.testing.assert_allclose(output, arrays[f"output_{i}"], rtol=0, atol=1.25 * noise)
+        # `noise` is bert4keras' own distance from its float64 run, so nothing is left for this one
+        np.testing.assert_allclose(output, arrays[f"output_{i}"], rtol=0, atol=1.001 * noise)
 
 
 def test_epsilon_of_the_older_release(golden):
