@@ -1,0 +1,85 @@
+import re
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class LayerwiseAdamW(keras.optimizers.Adam):
+    """AdamW for fine-tuning: lower layers learn more slowly, norms and biases do not decay.
+
+    With `num_layers` blocks, heads and pooler learn at the full rate, block i at `layer_decay^(num_layers - i)` of it
+    and the embeddings at `layer_decay^(num_layers + 1)`. Weight decay is decoupled and goes with the rate of the layer.
+    `layer_decay=1.0` gives plain AdamW.
+
+    Args:
+        learning_rate: float or schedule, such as `LinearWarmupDecay`.
+        num_layers: positive integer, `backbone.num_layers`.
+        layer_decay: float in (0, 1].
+        weight_decay: float.
+        no_decay: regular expressions, searched in the paths of weights that shall not decay.
+        **kwargs: of `keras.optimizers.Adam`.
+
+    Raises:
+        ValueError: if `layer_decay` is not in (0, 1].
+
+    Example:
+
+    >>> from roformer_tf.optimizers import LayerwiseAdamW
+    >>> optimizer = LayerwiseAdamW(2e-5, num_layers=12, layer_decay=0.9)
+    >>> round(optimizer.multiplier("encoder_block_11/attention/qkv/kernel"), 4)
+    0.9
+    >>> round(optimizer.multiplier("embeddings/token_embedding/embeddings"), 4)
+    0.2542
+
+    Reference: Clark et al., ELECTRA, arXiv 2003.10555, appendix A (layer-wise decay); Loshchilov and Hutter, AdamW,
+    arXiv 1711.05101.
+    """
+
+    def __init__(
+        self,
+        learning_rate,
+        num_layers,
+        layer_decay=1.0,
+        weight_decay=0.01,
+        no_decay=("bias", "gamma", "beta"),
+        name="layerwise_adamw",
+        **kwargs,
+    ):
+        if not 0 < layer_decay <= 1:
+            raise ValueError(
+                f"`layer_decay` must be in (0, 1]. Received: layer_decay={layer_decay}"
+            )
+        # Keras would apply its own weight decay at the same rate for all layers
+        super().__init__(learning_rate, weight_decay=None, name=name, **kwargs)
+        self.num_layers = num_layers
+        self.layer_decay = layer_decay
+        self.decoupled_weight_decay = weight_decay
+        self.no_decay = tuple(no_decay)
+
+    def multiplier(self, path):
+        """Share of the learning rate that the weight at `path` gets."""
+        block = re.search(r"encoder_block_(\d+)/", path)
+        if block:
+            return self.layer_decay ** (self.num_layers - int(block.group(1)))
+        if re.search(r"(^|/)embeddings/", path):
+            return self.layer_decay ** (self.num_layers + 1)
+        return 1.0
+
+    def update_step(self, gradient, variable, learning_rate):
+        path = getattr(variable, "path", None) or variable.name  # of Keras or of TensorFlow
+        learning_rate = ops.cast(learning_rate, variable.dtype) * self.multiplier(path)
+        if self.decoupled_weight_decay and not any(re.search(p, path) for p in self.no_decay):
+            self.assign_sub(variable, variable * (learning_rate * self.decoupled_weight_decay))
+        super().update_step(gradient, variable, learning_rate)
+
+    def get_config(self):
+        config = super().get_config()
+        del config["weight_decay"]
+        return {
+            **config,
+            "num_layers": self.num_layers,
+            "layer_decay": self.layer_decay,
+            "weight_decay": self.decoupled_weight_decay,
+            "no_decay": self.no_decay,
+        }

@@ -1,0 +1,61 @@
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Learning rate that rises in a line from 0 to its peak, and falls in a line to its end.
+
+    `keras.optimizers.schedules` has warm-up for the cosine only.
+
+    Args:
+        peak: float, the highest learning rate, reached after `warmup_steps`.
+        total_steps: positive integer; from here on the rate stays at `end`.
+        warmup_steps: integer from 0 to `total_steps`, or a float below 1: a share of `total_steps`.
+        end: float, the last learning rate.
+
+    Raises:
+        ValueError: if the steps do not fit each other.
+
+    Example:
+
+    >>> from roformer_tf.optimizers import LinearWarmupDecay
+    >>> schedule = LinearWarmupDecay(1e-4, total_steps=100, warmup_steps=0.1)
+    >>> [round(float(schedule(step)) * 1e4, 4) for step in (0, 5, 10, 55, 100, 200)]
+    [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]
+
+    Reference: `extend_with_piecewise_linear_lr` of bert4keras with `{warmup_steps: 1, total_steps: 0}`.
+    """
+
+    def __init__(self, peak, total_steps, warmup_steps=0.1, end=0.0):
+        if not isinstance(total_steps, int) or total_steps < 1:
+            raise ValueError(
+                f"`total_steps` must be a positive integer. Received: total_steps={total_steps!r}"
+            )
+        if isinstance(warmup_steps, float) and 0 <= warmup_steps < 1:
+            warmup_steps = int(warmup_steps * total_steps)
+        if not isinstance(warmup_steps, int) or not 0 <= warmup_steps <= total_steps:
+            raise ValueError(
+                "`warmup_steps` must be an integer from 0 to `total_steps`, or a share below 1. "
+                f"Received: warmup_steps={warmup_steps!r}, total_steps={total_steps}"
+            )
+        self.peak = peak
+        self.total_steps = total_steps
+        self.warmup_steps = warmup_steps
+        self.end = end
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        rising = step / max(self.warmup_steps, 1)
+        falling = (self.total_steps - step) / max(self.total_steps - self.warmup_steps, 1)
+        falling = ops.clip(falling, 0.0, 1.0)
+        decayed = self.end + (self.peak - self.end) * falling
+        return ops.where(step < self.warmup_steps, self.peak * rising, decayed)
+
+    def get_config(self):
+        return {
+            "peak": self.peak,
+            "total_steps": self.total_steps,
+            "warmup_steps": self.warmup_steps,
+            "end": self.end,
+        }

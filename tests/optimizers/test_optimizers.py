@@ -1,0 +1,96 @@
+"""The fine-tuning optimizer and schedule against NumPy formulas."""
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.optimizers import LayerwiseAdamW, LinearWarmupDecay
+
+
+def small_backbone():
+    return roformer_tf.RoFormerBackbone(
+        vocabulary_size=50,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        intermediate_dim=16,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+
+
+def test_layerwise_adamw_equals_the_formula():
+    keras.utils.set_random_seed(0)
+    rate, decay, layer_decay, steps = 1e-2, 0.1, 0.5, 4
+    model = roformer_tf.RoFormerTextClassifier(small_backbone(), num_classes=2, dropout=0.0)
+    optimizer = LayerwiseAdamW(rate, num_layers=2, layer_decay=layer_decay, weight_decay=decay)
+    optimizer.build(model.trainable_variables)
+    share = {"embeddings/": 0.5**3, "encoder_block_0/": 0.5**2, "encoder_block_1/": 0.5**1}
+
+    rng = np.random.default_rng(0)
+    weights = [np.array(v, "float64") for v in model.trainable_variables]
+    first = [np.zeros_like(w) for w in weights]
+    second = [np.zeros_like(w) for w in weights]
+    for step in range(1, steps + 1):
+        gradients = [rng.normal(size=w.shape).astype("float32") for w in weights]
+        optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients])
+        for i, (variable, gradient) in enumerate(
+            zip(model.trainable_variables, gradients, strict=True)
+        ):
+            lr = rate * next((s for p, s in share.items() if variable.path.startswith(p)), 1.0)
+            first[i] = 0.9 * first[i] + 0.1 * gradient
+            second[i] = 0.999 * second[i] + 0.001 * np.float64(gradient) ** 2
+            if not any(word in variable.path for word in ("bias", "gamma", "beta")):
+                weights[i] = weights[i] - lr * decay * weights[i]
+            corrected = np.sqrt(second[i] / (1 - 0.999**step)) + 1e-7 / np.sqrt(1 - 0.999**step)
+            weights[i] = weights[i] - lr * first[i] / (1 - 0.9**step) / corrected
+    for variable, weight in zip(model.trainable_variables, weights, strict=True):
+        # four float32 updates of size 1e-2: a few units in the last place of the update
+        np.testing.assert_allclose(np.array(variable), weight, atol=1e-6, err_msg=variable.path)
+
+
+def test_layerwise_adamw_trains_saves_and_continues(tmp_path):
+    keras.utils.set_random_seed(1)
+    ids = np.random.default_rng(0).integers(1, 50, (8, 6))
+    x = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    y = np.arange(8) % 2
+    model = roformer_tf.RoFormerTextClassifier(small_backbone(), num_classes=2, dropout=0.0)
+    schedule = LinearWarmupDecay(1e-2, total_steps=10, warmup_steps=2)
+    model.compile(optimizer=LayerwiseAdamW(schedule, num_layers=2, layer_decay=0.8))
+    model.fit(x, y, batch_size=8, epochs=3, verbose=0, shuffle=False)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert int(again.optimizer.iterations) == 3
+    assert again.optimizer.layer_decay == 0.8
+    for m in (model, again):
+        m.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), again.predict(x, verbose=0))
+
+
+@pytest.mark.parametrize("end", [0.0, 1e-5])
+def test_schedule_equals_the_broken_line(end):
+    schedule = LinearWarmupDecay(1e-3, total_steps=50, warmup_steps=10, end=end)
+    steps = np.arange(80)
+    line = np.interp(steps, [0, 10, 50], [0.0, 1e-3, end])
+    ours = [float(schedule(step)) for step in steps]
+    np.testing.assert_allclose(ours, line, atol=1e-9)  # float32 of 1e-3
+    again = LinearWarmupDecay.from_config(schedule.get_config())
+    assert [float(again(step)) for step in steps] == ours
+
+
+def test_schedule_without_warmup_starts_at_the_peak():
+    assert float(LinearWarmupDecay(1.0, total_steps=4, warmup_steps=0)(0)) == 1.0
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"total_steps": 0}, {"total_steps": 5, "warmup_steps": 6}, {"total_steps": 2.5}]
+)
+def test_schedule_refuses_impossible_steps(arguments):
+    with pytest.raises(ValueError, match="_steps` must be"):
+        LinearWarmupDecay(1.0, **arguments)
+
+
+def test_layer_decay_out_of_range():
+    with pytest.raises(ValueError, match="layer_decay=1.5"):
+        LayerwiseAdamW(1e-3, num_layers=2, layer_decay=1.5)
