@@ -1,0 +1,115 @@
+"""Original folders made on the spot: by TF1's own Saver, with names written down apart from the package's table."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.oracles.run_original import small_config
+
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def random_variables(rng, config, family="roformer", heads=("pooler", "nsp", "mlm")):
+    """dict of an original checkpoint's variables, random."""
+    v, h, f = config["vocab_size"], config["hidden_size"], config["intermediate_size"]
+    e = config.get("embedding_size", h)
+    shapes = {
+        "bert/embeddings/word_embeddings": (v, e),
+        "bert/embeddings/token_type_embeddings": (config["type_vocab_size"], e),
+        "bert/embeddings/LayerNorm/beta": (e,),
+        "bert/embeddings/LayerNorm/gamma": (e,),
+    }
+    if e != h:
+        shapes["bert/encoder/embedding_hidden_mapping_in/kernel"] = (e, h)
+        shapes["bert/encoder/embedding_hidden_mapping_in/bias"] = (h,)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"bert/encoder/layer_{i}"
+        for part in ("self/query", "self/key", "self/value", "output/dense"):
+            shapes[f"{layer}/attention/{part}/kernel"] = (h, h)
+            shapes[f"{layer}/attention/{part}/bias"] = (h,)
+        shapes[f"{layer}/intermediate/dense/kernel"] = (h, f)
+        shapes[f"{layer}/intermediate/dense/bias"] = (f,)
+        shapes[f"{layer}/output/dense/kernel"] = (f, h)
+        shapes[f"{layer}/output/dense/bias"] = (h,)
+        for norm in ("attention/output", "output"):
+            shapes[f"{layer}/{norm}/LayerNorm/beta"] = (h,)
+            shapes[f"{layer}/{norm}/LayerNorm/gamma"] = (h,)
+    if family == "roformer_v2":
+        shapes = {n: s for n, s in shapes.items() if not n.endswith(("bias", "beta", "gamma"))}
+        heads = ()
+    if family == "bert":
+        shapes["bert/embeddings/position_embeddings"] = (config["max_position_embeddings"], e)
+    if "pooler" in heads:
+        shapes["bert/pooler/dense/kernel"] = (h, h)
+        shapes["bert/pooler/dense/bias"] = (h,)
+    if "nsp" in heads:
+        shapes["cls/seq_relationship/output_weights"] = (2, h)
+        shapes["cls/seq_relationship/output_bias"] = (2,)
+    if "mlm" in heads:
+        shapes["cls/predictions/transform/dense/kernel"] = (h, e)
+        shapes["cls/predictions/transform/dense/bias"] = (e,)
+        shapes["cls/predictions/transform/LayerNorm/beta"] = (e,)
+        shapes["cls/predictions/transform/LayerNorm/gamma"] = (e,)
+        shapes["cls/predictions/output_bias"] = (v,)
+    return {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+
+
+def write_original(folder, variables, config, tokens=None, name="bert_model.ckpt"):
+    """An original folder; the checkpoint is written by `tf.compat.v1.train.Saver`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tensors = {
+            n: tf.compat.v1.get_variable(n, shape=a.shape, dtype=a.dtype, trainable=False)
+            for n, a in variables.items()
+        }
+        placeholders = {n: tf.compat.v1.placeholder(a.dtype, a.shape) for n, a in variables.items()}
+        assigns = [tf.compat.v1.assign(tensors[n], placeholders[n]) for n in variables]
+        session.run(assigns, {placeholders[n]: a for n, a in variables.items()})
+        tf.compat.v1.train.Saver(tensors).save(session, str(folder / name), write_meta_graph=False)
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    tokens = tokens or TOKENS + [f"[unused{i}]" for i in range(len(TOKENS), config["vocab_size"])]
+    (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens), encoding="utf-8")
+    return folder
+
+
+def read_variables(path):
+    """dict of all variables of a checkpoint, read by TensorFlow alone."""
+    reader = tf.train.load_checkpoint(str(path))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def assert_same_bytes(left, right):
+    """Every variable of `left` is in `right`, bit for bit."""
+    for name, array in left.items():
+        assert array.dtype == right[name].dtype, name
+        assert array.shape == right[name].shape, name
+        assert array.tobytes() == np.ascontiguousarray(right[name]).tobytes(), name
+
+
+@pytest.fixture
+def config():
+    """Two layers, four heads, 32 wide, 200 tokens."""
+    return small_config()
+
+
+@pytest.fixture
+def variables(rng, config):
+    """Random variables of a v1 checkpoint with all heads."""
+    return random_variables(rng, config)
+
+
+@pytest.fixture
+def folder(tmp_path, variables, config):
+    """An original v1 folder with all heads."""
+    return write_original(tmp_path / "chinese_roformer", variables, config)
+
+
+@pytest.fixture
+def v2_folder(tmp_path, rng, config):
+    """An original v2 folder."""
+    config = {**config, "hidden_act": "relu"}
+    return write_original(
+        tmp_path / "chinese_roformer_v2", random_variables(rng, config, "roformer_v2"), config
+    )

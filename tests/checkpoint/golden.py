@@ -1,0 +1,99 @@
+"""Runs a golden case of bert4keras through our models, as a user would load them."""
+
+import json
+
+import keras
+import numpy as np
+
+import roformer_tf
+from roformer_tf.checkpoint import load_original
+
+MASKING = {"encoder": "bidirectional", "lm": "causal", "unilm": "unilm"}
+
+
+def read_manifest(shared_dir):
+    return json.loads((shared_dir / "golden" / "manifest.json").read_text(encoding="utf-8"))
+
+
+def model_inputs(npz):
+    """Our inputs for those of a golden file: the original's mask is `ids != 0`, and never hides position 0."""
+    ids = npz["input_token_ids"].astype("int32")
+    segments = npz["input_segment_ids"] if "input_segment_ids" in npz else np.zeros_like(ids)
+    inputs = {
+        "token_ids": ids,
+        "segment_ids": segments.astype("int32"),
+        "padding_mask": original_padding_mask(ids),
+    }
+    if "input_position_ids" in npz:
+        inputs["position_ids"] = npz["input_position_ids"].astype("float32")
+    return inputs
+
+
+def original_padding_mask(ids):
+    mask = (ids != 0).astype("int32")
+    mask[:, 0] = 1
+    return mask
+
+
+def compound_tokens(items):
+    """JSON has lists where the weighted form `(ids, weights)` is a tuple."""
+    return items and [tuple(i) if isinstance(i[0], list) else i for i in items]
+
+
+def run_case(case, folder, inputs, layer_norm_epsilon):
+    """Our outputs for a case of the manifest, in bert4keras' order: list of arrays."""
+    kwargs = case["kwargs"]
+    options = {"preprocessor": None, "family": case["model"]}
+    options["keep_tokens"] = kwargs.get("keep_tokens")
+    options["compound_tokens"] = compound_tokens(kwargs.get("compound_tokens"))
+    pool = kwargs.get("with_pool")
+    backbone_options = {
+        "masking": MASKING[case["application"]],
+        "pooler": {True: "tanh", None: None}.get(pool, pool),
+        "layer_norm_epsilon": layer_norm_epsilon,
+        "family": case["model"],
+        "keep_tokens": options["keep_tokens"],
+        "compound_tokens": options["compound_tokens"],
+    }
+    if "hidden_act" in kwargs:
+        backbone_options["activation"] = kwargs["hidden_act"]
+    if "segment_vocab_size" in kwargs:
+        backbone_options["num_segments"] = kwargs["segment_vocab_size"]
+    backbone = load_original(roformer_tf.RoFormerBackbone, folder, **backbone_options)
+    mlm = kwargs.get("with_mlm", case["application"] != "encoder")
+    outputs = []
+    if kwargs.get("with_nsp"):
+        classifier = load_original(
+            roformer_tf.RoFormerTextClassifier,
+            folder,
+            backbone=backbone,
+            num_classes=2,
+            pooling="pooler",
+            activation="softmax",
+            nsp_head=True,
+            **options,
+        )
+        outputs.append(numpy(classifier(inputs)))
+    elif pool:
+        outputs.append(numpy(backbone(inputs)["pooled_output"]))
+    if mlm:
+        lm = case["application"] != "encoder"
+        cls = roformer_tf.RoFormerCausalLM if lm else roformer_tf.RoFormerMaskedLM
+        logits = cls_load(cls, folder, backbone, options)(inputs)
+        outputs.append(numpy(logits if mlm == "linear" else keras.ops.softmax(logits)))
+    if case.get("head") == "all_layers":
+        layers = [backbone.embeddings, *backbone.encoder_blocks]
+        inner = keras.Model(backbone.input, [layer.output for layer in layers])
+        return [numpy(x) for x in inner({**inputs, "position_ids": None})]
+    if case.get("head") == "masked_mean":
+        pooling = roformer_tf.layers.MeanPooling()
+        return [numpy(pooling(backbone(inputs), inputs["padding_mask"]))]
+    return outputs or [numpy(backbone(inputs))]
+
+
+def cls_load(cls, folder, backbone, options):
+    return load_original(cls, folder, backbone=backbone, **options)
+
+
+def numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)

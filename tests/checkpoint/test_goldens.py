@@ -1,0 +1,109 @@
+"""Every output that bert4keras itself computed from a checkpoint comes out of our models, loaded from it."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import roformer_tf
+from roformer_tf.checkpoint import load_original
+from roformer_tf.checkpoint.binding import ModelBinding
+from tests.checkpoint.golden import model_inputs, original_padding_mask, read_manifest, run_case
+
+# Names only, so that each case is a test of its own; a test fails if the manifest has a case that is not here.
+CASES = """
+encoder encoder_all_layers one_token mlm_linear mlm_softmax pool pool_nsp pool_nsp_mlm lm lm_linear unilm_sim
+unilm_linear factorised factorised_mlm padded padded_mlm padded_masked_mean odd_masks odd_masks_lm long
+position_ids_default position_ids_integer position_ids_fractional v2_encoder_mlm v2_lm_mlm v2_unilm_mlm v2_encoder
+act_gelu act_gelu_tanh act_relu keep_tokens compound_tokens keep_and_compound bert_encoder bert_mlm bert_lm
+nezha_encoder nezha_mlm nezha_lm nezha_long small_embeddings small_embeddings_mlm small_embeddings_v2 no_segments
+""".split()
+CASES_0_10_4 = """
+encoder lm mlm_linear odd_masks padded small_embeddings small_embeddings_mlm unilm_sim
+""".split()
+
+# No float32 implementation can be closer to another than a small multiple of the recorded noise: the original's
+# own distance to its run in float64.
+NOISE_FACTOR = 4
+
+
+@pytest.fixture(scope="module")
+def manifest(shared_dir):
+    return read_manifest(shared_dir)
+
+
+def test_no_case_is_left_out(manifest, shared_dir):
+    assert sorted(case["name"] for case in manifest["cases"]) == sorted(CASES)
+    files = (shared_dir / "golden" / "cases_bert4keras_0.10.4").iterdir()
+    assert sorted(file.stem for file in files) == sorted(CASES_0_10_4)
+
+
+# Keras warns of a softmax over one key: it is what a text of one token needs.
+@pytest.mark.filterwarnings("ignore:.*softmax over axis:UserWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name, manifest, shared_dir):
+    # bert4keras 0.11.5: 1e-7 in the encoder, 1e-12 in the head
+    _check_case(name, manifest, shared_dir / "golden" / "cases", shared_dir, epsilon=1e-7)
+
+
+@pytest.mark.parametrize("name", CASES_0_10_4)
+def test_golden_of_bert4keras_0_10_4(name, manifest, shared_dir):
+    _check_case(
+        name, manifest, shared_dir / "golden" / "cases_bert4keras_0.10.4", shared_dir, epsilon=1e-12
+    )
+
+
+def _check_case(name, manifest, expected_folder, shared_dir, epsilon):
+    case = next(case for case in manifest["cases"] if case["name"] == name)
+    if case["model"] in ("bert", "nezha"):
+        pytest.skip(f"the position scheme of {case['model']} arrives with 'Encodings'")
+    golden = shared_dir / "golden"
+    inputs = model_inputs(np.load(golden / "cases" / f"{name}.npz"))
+    folder = golden / "checkpoints" / case["checkpoint"]
+    outputs = run_case(case, folder, inputs, epsilon)
+    expected = np.load(expected_folder / f"{name}.npz")
+    assert len(outputs) == len(case["outputs"])
+    for i, (output, noise) in enumerate(zip(outputs, case["float32_noise"], strict=True)):
+        wanted = expected[f"output_{i}"]
+        assert output.shape == wanted.shape
+        difference = np.abs(output - wanted).max()
+        assert difference <= NOISE_FACTOR * noise, f"{difference:.1e}, noise {noise:.1e}"
+        assert difference <= 1e-5 * np.abs(wanted).max()
+
+
+def test_gradients(shared_dir):
+    """Loss and every gradient of the original's `train.py`, dropout off, under the names of the checkpoint."""
+    training = shared_dir / "golden" / "training"
+    noise = json.loads((training / "training.json").read_text(encoding="utf-8"))["float32_noise"]
+    batches, expected = np.load(training / "batches.npz"), np.load(training / "gradients.npz")
+    model = load_original(
+        roformer_tf.RoFormerMaskedLM,
+        shared_dir / "golden" / "checkpoints" / "roformer",
+        preprocessor=None,
+        layer_norm_epsilon=1e-7,
+    )
+    ids, segments, labels = (batches[k][0] for k in ("token_ids", "segment_ids", "labels"))
+    inputs = {
+        "token_ids": ids,
+        "segment_ids": segments,
+        "padding_mask": original_padding_mask(ids),
+    }
+    binding = ModelBinding(model)
+    weights = {path: binding.variable(path) for path in binding.by_weight()}
+    with tf.GradientTape() as tape:
+        logits = model(inputs, training=False)
+        mask = tf.cast(labels != 0, "float32")
+        losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+    gradients = tape.gradient(loss, [weight.value for weight in weights.values()])
+    assert abs(float(loss) - expected["loss"]) <= 1e-6 * expected["loss"]
+    compared = {"loss"}
+    for path, gradient in zip(weights, gradients, strict=True):
+        gradient = tf.convert_to_tensor(gradient).numpy()
+        for variable in binding.by_weight()[path]:
+            difference = np.abs(variable.to_original(gradient) - expected[variable.name]).max()
+            assert difference <= NOISE_FACTOR * noise["gradients"], variable.name
+            compared.add(variable.name)
+    assert compared == set(expected)

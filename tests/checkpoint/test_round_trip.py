@@ -1,0 +1,158 @@
+"""Original -> ours -> original gives the same bytes, and bert4keras reads what we write."""
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoint import load_checkpoint, load_original, save_checkpoint
+from tests.checkpoint.conftest import (
+    assert_same_bytes,
+    random_variables,
+    read_variables,
+    write_original,
+)
+from tests.checkpoint.golden import model_inputs, numpy
+from tests.oracles.run_original import small_config
+
+
+def masked_lm(folder, **kwargs):
+    kwargs = {"preprocessor": None, **kwargs}
+    return load_original(roformer_tf.RoFormerMaskedLM, folder, **kwargs)
+
+
+@pytest.mark.parametrize("changes", [{}, {"embedding_size": 24}, {"num_attention_heads": 2}])
+def test_every_variable_comes_back_bit_for_bit(rng, tmp_path, changes):
+    config = small_config(**changes)
+    variables = random_variables(rng, config, heads=("pooler", "mlm"))
+    folder = write_original(tmp_path / "original", variables, config)
+    model = masked_lm(folder, backbone=load_original(roformer_tf.RoFormerBackbone, folder))
+    saved = read_variables(save_checkpoint(model, tmp_path / "saved"))
+    assert set(saved) == set(variables)
+    assert_same_bytes(variables, saved)
+
+
+@pytest.mark.parametrize("changes", [{}, {"embedding_size": 24}])
+def test_v2_comes_back_bit_for_bit(rng, tmp_path, changes):
+    config = small_config(hidden_act="relu", **changes)
+    variables = random_variables(rng, config, "roformer_v2")
+    folder = write_original(tmp_path / "v2", variables, config)
+    # a factorised v2 has a projection in its head that no original checkpoint holds
+    model = load_original(roformer_tf.RoFormerBackbone, folder) if changes else masked_lm(folder)
+    saved = read_variables(save_checkpoint(model, tmp_path / "saved"))
+    assert set(saved) == set(variables)
+    assert_same_bytes(variables, saved)
+
+
+def test_factorised_v2_head_is_saved_and_loaded(rng, tmp_path):
+    config = small_config(hidden_act="relu", embedding_size=24)
+    folder = write_original(tmp_path / "v2", random_variables(rng, config, "roformer_v2"), config)
+    model = masked_lm(folder, strict=False)
+    saved = save_checkpoint(model, tmp_path / "saved")
+    again = masked_lm(saved)
+    np.testing.assert_array_equal(
+        numpy(again.head.transform.kernel), numpy(model.head.transform.kernel)
+    )
+
+
+def test_next_sentence_head_comes_back(folder, variables, tmp_path):
+    classifier = load_original(
+        roformer_tf.RoFormerTextClassifier,
+        folder,
+        num_classes=2,
+        pooling="pooler",
+        nsp_head=True,
+        preprocessor=None,
+    )
+    saved = read_variables(save_checkpoint(classifier, tmp_path / "saved", nsp_head=True))
+    assert set(saved) == {n for n in variables if not n.startswith("cls/predictions")}
+    assert_same_bytes(saved, variables)
+
+
+def test_files_are_those_of_tf1_saver(rng, config, tmp_path):
+    variables = random_variables(rng, config, heads=("mlm",))
+    folder = write_original(tmp_path / "original", variables, config)
+    saved = save_checkpoint(masked_lm(folder), tmp_path / "saved")
+    for name in ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"):
+        assert (saved / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["roformer", "roformer_factorised", "roformer_v2"])
+def test_golden_checkpoints_come_back(name, shared_dir, tmp_path):
+    folder = shared_dir / "golden" / "checkpoints" / name
+    backbone = load_original(roformer_tf.RoFormerBackbone, folder)
+    model = masked_lm(folder, backbone=backbone)
+    saved = read_variables(save_checkpoint(model, tmp_path / "saved"))
+    wanted = read_variables(folder / "bert_model.ckpt")
+    assert set(saved) == {n for n in wanted if "seq_relationship" not in n}
+    assert_same_bytes(saved, wanted)
+
+
+def test_rotary_features_are_really_permuted(folder, variables):
+    backbone = load_original(roformer_tf.RoFormerBackbone, folder)
+    kernel = numpy(backbone.encoder_blocks[1].attention.qkv.kernel)
+    key = variables["bert/encoder/layer_1/attention/self/key/kernel"]
+    # head 2 of 4, 8 features each: even features first
+    np.testing.assert_array_equal(kernel[:, 32 + 16 : 32 + 20], key[:, 16:24:2])
+    np.testing.assert_array_equal(kernel[:, 32 + 20 : 32 + 24], key[:, 17:24:2])
+    value = variables["bert/encoder/layer_1/attention/self/value/kernel"]
+    np.testing.assert_array_equal(kernel[:, 64:], value)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("model", ["roformer", "roformer_v2"])
+def test_bert4keras_loads_what_we_save(model, original, rng, tmp_path):
+    config = small_config(hidden_act="relu" if model == "roformer_v2" else "gelu")
+    seed = int(rng.integers(2**31))
+    variables = original.make_checkpoint(tmp_path / "theirs", config, seed=seed, model=model)
+    epsilon = {"layer_norm_epsilon": 1e-7}
+    ours = masked_lm(tmp_path / "theirs", **epsilon)
+    inputs = {
+        "token_ids": rng.integers(1, 200, size=(3, 17)),
+        "segment_ids": np.sort(rng.integers(0, 2, size=(3, 17))),
+    }
+    kwargs = {"model": model, "with_mlm": "linear"}
+    (expected,), (noise,) = original.forward_with_noise(tmp_path / "theirs", inputs, **kwargs)
+    logits = numpy(ours({**inputs, "padding_mask": np.ones((3, 17), "int32")}))
+    assert np.abs(logits - expected).max() <= 4 * noise
+
+    saved = save_checkpoint(ours, tmp_path / "ours", vocabulary=tmp_path / "theirs" / "vocab.txt")
+    names = original.variables(saved)
+    assert_same_bytes(names, variables)
+    # same weights, same program: the same bits
+    np.testing.assert_array_equal(original.forward(saved, inputs, **kwargs)[0], expected)
+
+
+def test_a_second_model_computes_the_same(folder, tmp_path, rng):
+    first = masked_lm(folder)
+    second = masked_lm(save_checkpoint(first, tmp_path / "saved"))
+    inputs = model_inputs({"input_token_ids": rng.integers(1, 200, size=(2, 9))})
+    np.testing.assert_array_equal(numpy(first(inputs)), numpy(second(inputs)))
+
+
+def test_reduced_precision_is_saved_in_float32(folder, tmp_path):
+    backbone = load_original(roformer_tf.RoFormerBackbone, folder, dtype="bfloat16")
+    saved = read_variables(save_checkpoint(backbone, tmp_path / "saved"))
+    assert {array.dtype for array in saved.values()} == {np.dtype("float32")}
+    mixed = load_original(roformer_tf.RoFormerBackbone, folder, dtype="mixed_bfloat16")
+    assert_same_bytes(
+        read_variables(save_checkpoint(mixed, tmp_path / "mixed")),
+        read_variables(folder / "bert_model.ckpt"),
+    )
+
+
+def test_lora_is_merged_into_what_is_saved(folder, tmp_path, rng):
+    backbone = load_original(roformer_tf.RoFormerBackbone, folder)
+    backbone.enable_lora(4)
+    layer = backbone.encoder_blocks[0].attention.qkv
+    layer.lora_kernel_b.assign(rng.normal(size=layer.lora_kernel_b.shape))
+    saved = load_original(
+        roformer_tf.RoFormerBackbone, save_checkpoint(backbone, tmp_path / "saved")
+    )
+    inputs = model_inputs({"input_token_ids": rng.integers(1, 200, size=(2, 9))})
+    np.testing.assert_allclose(
+        numpy(saved(inputs)["sequence_output"]),
+        numpy(backbone(inputs)["sequence_output"]),
+        atol=1e-5,  # the merged product is rounded once more
+    )
+    with pytest.raises(ValueError, match="LoRA enabled"):
+        load_checkpoint(backbone, folder)
