@@ -1,0 +1,237 @@
+"""Hugging Face's layout: there and back, and the PyTorch model that reads it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoint import convert, inspect_checkpoint, load_checkpoint, load_original
+from tests.checkpoint.conftest import (
+    assert_same_bytes,
+    random_variables,
+    read_variables,
+    write_original,
+)
+from tests.checkpoint.golden import numpy
+from tests.oracles.run_original import small_config
+
+pytest.importorskip("safetensors")
+
+
+def make_folder(path, rng, heads=("mlm",), **changes):
+    config = small_config(**changes)
+    return write_original(path, random_variables(rng, config, heads=heads), config)
+
+
+def random_inputs(rng, mask=True):
+    ids = rng.integers(1, 200, size=(3, 13)).astype("int32")
+    lengths = np.array([13, 9, 4])
+    mask = (np.arange(13) < lengths[:, None]).astype("int32")
+    return {
+        "token_ids": ids,
+        "segment_ids": rng.integers(0, 2, size=ids.shape).astype("int32"),
+        "padding_mask": mask,
+    }
+
+
+def torch_outputs(folder, inputs, cls_name):
+    """Outputs of the PyTorch model that `from_pretrained` makes of a folder, with nothing missing or left over."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    cls = getattr(transformers, cls_name)
+    model, info = cls.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    assert not info["unexpected_keys"]
+    model = model.eval()
+    tensors = {
+        "input_ids": torch.tensor(inputs["token_ids"]).long(),
+        "token_type_ids": torch.tensor(inputs["segment_ids"]).long(),
+        "attention_mask": torch.tensor(inputs["padding_mask"]).long(),
+    }
+    with torch.no_grad():
+        outputs = model(**tensors)
+        double = model.double()(**tensors)
+    exact = double[0].numpy()
+    return outputs[0].numpy(), exact, float(np.abs(outputs[0].numpy() - exact).max())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"embedding_size": 24},
+        {"hidden_act": "gelu_tanh"},
+        {"hidden_act": "relu"},
+        {"layer_norm_eps": 1e-5},
+    ],
+    ids=str,
+)
+def test_pytorch_gives_our_logits(rng, tmp_path, changes):
+    folder = make_folder(tmp_path / "original", rng, **changes)
+    convert(folder, tmp_path / "hf")
+    inputs = random_inputs(rng)
+    model = load_original(
+        roformer_tf.RoFormerMaskedLM,
+        folder,
+        preprocessor=None,
+        head_epsilon=changes.get("layer_norm_eps", 1e-12),
+    )
+    _, exact, noise = torch_outputs(tmp_path / "hf", inputs, "RoFormerForMaskedLM")
+    logits = numpy(model(inputs))
+    # both float32 programs are some noise away from the exact numbers
+    assert np.abs(logits - exact).max() <= 4 * noise
+    assert np.abs(logits - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+def test_pytorch_gives_our_hidden_states(rng, tmp_path):
+    folder = make_folder(tmp_path / "original", rng, heads=())
+    report = convert(folder, tmp_path / "hf")
+    assert not report.dropped
+    inputs = random_inputs(rng)
+    _, exact, noise = torch_outputs(tmp_path / "hf", inputs, "RoFormerModel")
+    hidden = numpy(load_original(roformer_tf.RoFormerBackbone, folder)(inputs))
+    assert np.abs(hidden - exact).max() <= 4 * noise
+
+
+@pytest.mark.parametrize("embedding_size", [None, 24])
+@pytest.mark.parametrize("cls_name", ["RoFormerForMaskedLM", "RoFormerModel"])
+def test_we_read_what_pytorch_saves(rng, tmp_path, cls_name, embedding_size):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(int(rng.integers(2**31)))
+    config = transformers.RoFormerConfig(
+        vocab_size=200,
+        hidden_size=32,
+        embedding_size=embedding_size,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    getattr(transformers, cls_name)(config).save_pretrained(tmp_path / "hf")
+    inputs = random_inputs(rng)
+    _, exact, noise = torch_outputs(tmp_path / "hf", inputs, cls_name)
+    if cls_name == "RoFormerModel":
+        model = roformer_tf.RoFormerBackbone.from_preset(str(tmp_path / "hf"))
+    else:
+        model = roformer_tf.RoFormerMaskedLM.from_preset(str(tmp_path / "hf"), preprocessor=None)
+    assert np.abs(numpy(model(inputs)) - exact).max() <= 4 * noise
+
+    convert(tmp_path / "hf", tmp_path / "original")
+    again = load_original(
+        type(model),
+        tmp_path / "original",
+        **({} if cls_name == "RoFormerModel" else {"preprocessor": None}),
+    )
+    np.testing.assert_array_equal(numpy(again(inputs)), numpy(model(inputs)))
+
+
+@pytest.mark.parametrize("heads", [(), ("mlm",), ("mlm", "pooler")], ids=str)
+@pytest.mark.parametrize("embedding_size", [32, 24])
+def test_there_and_back_is_bit_for_bit(rng, tmp_path, heads, embedding_size):
+    folder = make_folder(tmp_path / "original", rng, heads=heads, embedding_size=embedding_size)
+    convert(folder, tmp_path / "hf")
+    report = convert(tmp_path / "hf", tmp_path / "back")
+    assert report.layout == "original"
+    before = read_variables(folder / "bert_model.ckpt")
+    after = read_variables(tmp_path / "back" / "bert_model.ckpt")
+    assert set(before) == set(after)
+    assert_same_bytes(before, after)
+    assert (tmp_path / "back" / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
+    first, second = (
+        json.loads((f / "bert_config.json").read_text()) for f in (folder, tmp_path / "back")
+    )
+    assert {k: second.get(k, 32) for k in first} == first
+
+
+def test_what_has_no_place_there_is_named(folder, tmp_path):
+    report = convert(folder, tmp_path / "hf")
+    assert report.dropped == (
+        "cls/seq_relationship/output_bias",
+        "cls/seq_relationship/output_weights",
+    )
+
+
+def test_inspect_reads_the_layout(folder, tmp_path):
+    convert(folder, tmp_path / "hf")
+    report = inspect_checkpoint(tmp_path / "hf")
+    assert (report.layout, report.family, report.complete) == ("huggingface", "roformer", True)
+
+
+def test_load_checkpoint_reads_pytorch_model_bin(folder, tmp_path, rng):
+    torch = pytest.importorskip("torch")
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    convert(folder, tmp_path / "hf")
+    tensors = numpy_files.load_file(tmp_path / "hf" / "model.safetensors")
+    tensors["cls.predictions.decoder.weight"] = tensors[
+        "roformer.embeddings.word_embeddings.weight"
+    ]
+    torch.save(
+        {n: torch.from_numpy(a.copy()) for n, a in tensors.items()},
+        tmp_path / "hf" / "pytorch_model.bin",
+    )
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    model = load_original(
+        roformer_tf.RoFormerMaskedLM, folder, preprocessor=None, load_weights=False
+    )
+    assert load_checkpoint(model, tmp_path / "hf").complete
+    wanted = load_original(roformer_tf.RoFormerMaskedLM, folder, preprocessor=None)
+    for ours, theirs in zip(model.weights, wanted.weights, strict=True):
+        np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+
+
+def test_untied_output_is_refused(folder, tmp_path):
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    convert(folder, tmp_path / "hf")
+    file = tmp_path / "hf" / "model.safetensors"
+    tensors = numpy_files.load_file(file)
+    tensors["cls.predictions.decoder.weight"] = (
+        tensors["roformer.embeddings.word_embeddings.weight"] + 1
+    )
+    numpy_files.save_file(tensors, file)
+    with pytest.raises(ValueError, match="tie_word_embeddings"):
+        inspect_checkpoint(tmp_path / "hf")
+
+
+def test_other_families_are_refused(v2_folder, tmp_path):
+    with pytest.raises(ValueError, match="RoFormer v1 only.*RoFormer v2.*no bias"):
+        convert(v2_folder, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_rotary_value_is_refused(folder, tmp_path):
+    convert(folder, tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps({**config, "rotary_value": True}))
+    with pytest.raises(ValueError, match="`rotary_value`"):
+        load_original(roformer_tf.RoFormerBackbone, tmp_path / "hf")
+
+
+def test_other_models_are_refused(folder, tmp_path):
+    convert(folder, tmp_path / "hf")
+    (tmp_path / "hf" / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ValueError, match="model_type='roformer'. Received: 'gpt2'"):
+        convert(tmp_path / "hf", tmp_path / "back")
+
+
+def test_cut_off_weights_are_refused(folder, tmp_path):
+    convert(folder, tmp_path / "hf")
+    file = tmp_path / "hf" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="damaged or cut off"):
+        inspect_checkpoint(tmp_path / "hf")
+
+
+def test_an_incomplete_checkpoint_is_not_converted(rng, config, tmp_path):
+    variables = random_variables(rng, config)
+    del variables["bert/encoder/layer_1/output/dense/bias"]
+    variables["bert/extra"] = np.zeros(3, "float32")
+    folder = write_original(tmp_path / "original", variables, config)
+    with pytest.raises(
+        ValueError, match="missing: bert/encoder/layer_1/output/dense/bias.*\n.*unknown: bert/extra"
+    ):
+        convert(folder, tmp_path / "hf")
+    with pytest.raises(ValueError, match="`to` must be one of"):
+        convert(folder, tmp_path / "hf", to="onnx")
