@@ -1,5 +1,18 @@
 """Strings to token ids, in TensorFlow ops only."""
 
+from roformer_tf.text.graph_detokenizer import GraphDetokenizer
+from roformer_tf.text.graph_tokenizer import GraphTokenizer
 from roformer_tf.text.pair_packer import PairPacker
+from roformer_tf.text.roformer_tokenizer import RoFormerTokenizer
+from roformer_tf.text.segmentation_dictionary import SegmentationDictionary
+from roformer_tf.text.vocabulary import load_vocabulary, simplify_vocabulary
 
-__all__ = ["PairPacker"]
+__all__ = [
+    "GraphDetokenizer",
+    "GraphTokenizer",
+    "PairPacker",
+    "RoFormerTokenizer",
+    "SegmentationDictionary",
+    "load_vocabulary",
+    "simplify_vocabulary",
+]

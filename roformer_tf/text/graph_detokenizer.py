@@ -1,0 +1,126 @@
+"""bert4keras' `Tokenizer.decode` as TensorFlow ops."""
+
+import re
+import sys
+import unicodedata
+
+import tensorflow as tf
+
+from roformer_tf.text.ragged_ops import splits_of
+from roformer_tf.text.vocabulary import is_cjk, is_punctuation
+
+# How a token is written; SPECIAL ones, "[…]", are left out
+SPECIAL, GLUED, PUNCTUATION, WORD = range(4)
+# What the text ends with after it
+OTHER, CJK, UNCHANGED = range(3)
+
+# `Tokenizer._cjk_punctuation` of bert4keras
+CJK_PUNCTUATION = (
+    "\uff02\uff03\uff04\uff05\uff06\uff07\uff08\uff09\uff0a\uff0b\uff0c\uff0d\uff0f\uff1a\uff1b"
+    "\uff1c\uff1d\uff1e\uff20\uff3b\uff3c\uff3d\uff3e\uff3f\uff40\uff5b\uff5c\uff5d\uff5e\uff5f"
+    "\uff60\uff62\uff63\uff64\u3000\u3001\u3003\u3008\u3009\u300a\u300b\u300c\u300d\u300e\u300f"
+    "\u3010\u3011\u3014\u3015\u3016\u3017\u3018\u3019\u301a\u301b\u301c\u301d\u301e\u301f\u3030"
+    "\u303e\u303f\u2013\u2014\u2018\u2019\u201b\u201c\u201d\u201e\u201f\u2026\u2027\ufe4f\ufe51"
+    "\ufe54\u00b7\uff01\uff1f\uff61\u3002"
+)
+
+
+def _character_class(characters):
+    return "[" + "".join(map(re.escape, characters)) + "]"
+
+
+class GraphDetokenizer(tf.Module):
+    """Maps rows of token ids to readable text with core TensorFlow ops only.
+
+    Args:
+        vocabulary: `Vocabulary`.
+
+    Call arguments:
+        ids: RaggedTensor int32 (batch, tokens).
+
+    Returns:
+        string tensor (batch,).
+
+    Raises:
+        tf.errors.InvalidArgumentError: an id that is not in the vocabulary.
+
+    Example:
+
+    >>> from roformer_tf.text.vocabulary import Vocabulary
+    >>> detokenizer = GraphDetokenizer(Vocabulary(["[CLS]", "追一", "ro", "##former", "。"]))
+    >>> detokenizer(tf.ragged.constant([[0, 2, 3, 1, 4]]))[0].numpy().decode()
+    'roformer 追一。'
+
+    Source: `Tokenizer.decode` of bert4keras 0.11.5.  Where that raises IndexError, for a word after
+    nothing but the token `##`, a space goes before the word, which is then stripped.
+    """
+
+    def __init__(self, vocabulary, name=None):
+        super().__init__(name)
+        tokens = [vocabulary.token(i) for i in range(vocabulary.size)]
+        texts, kinds, lasts = zip(*map(_describe, tokens), strict=True)
+        with tf.device("CPU"), tf.init_scope():
+            self._texts = tf.constant([text.encode() for text in texts])
+            self._kinds = tf.constant(kinds)
+            self._lasts = tf.constant(lasts)
+        self._size = vocabulary.size
+        # RE2 has a Unicode version of its own: digits and white space are spelt out, as Python's
+        characters = [chr(c) for c in range(sys.maxunicode + 1)]
+        digit = _character_class(c for c in characters if unicodedata.category(c) == "Nd")
+        space = _character_class(c for c in characters if c.isspace())
+        glued = _character_class(CJK_PUNCTUATION + "+-/={(<[")
+        self._replacements = (
+            (" +", " "),
+            ("' (re|m|s|t|ve|d|ll) ", r"'\1 "),
+            (f"({glued}) ", r"\1"),
+            (rf"({digit}\.) ({digit})", r"\1\2"),
+            (f"^{space}+|{space}+$", ""),
+        )
+
+    @tf.function(
+        input_signature=[tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)],
+        autograph=False,
+    )
+    def __call__(self, ids):
+        with tf.device("CPU"):
+            tf.debugging.Assert(
+                tf.reduce_all((ids.values >= 0) & (ids.values < self._size)),
+                [f"token ids must be in [0, {self._size}), the vocabulary. Received:", ids.values],
+            )
+            kinds = tf.gather(self._kinds, ids.values)
+            keep = tf.not_equal(kinds, SPECIAL)
+            splits = tf.gather(
+                splits_of(tf.cast(keep, tf.int32)), tf.cast(ids.row_splits, tf.int32)
+            )
+            values, kinds = tf.boolean_mask(ids.values, keep), tf.boolean_mask(kinds, keep)
+
+            # what the text before each token ends with: see the nearest token that says it
+            lasts = tf.gather(self._lasts, values)
+            says = tf.not_equal(lasts, UNCHANGED)
+            said = splits_of(tf.cast(says, tf.int32))
+            said_before_row = tf.gather(said, splits[:-1])
+            said = said[:-1]
+            rows = tf.RaggedTensor.from_row_splits(said, tf.cast(splits, tf.int64), validate=False)
+            any_in_row = (rows - said_before_row[:, tf.newaxis]).values > 0
+            lasts = tf.concat([[OTHER], tf.boolean_mask(lasts, says)], 0)
+            after_cjk = any_in_row & tf.equal(tf.gather(lasts, said), CJK)
+
+            texts = tf.gather(self._texts, values)
+            spaced = tf.equal(kinds, WORD) & ~after_cjk
+            texts = tf.where(spaced, " " + texts, texts)
+            texts = tf.strings.reduce_join(rows.with_values(texts), axis=-1)
+            for pattern, replacement in self._replacements:
+                texts = tf.strings.regex_replace(texts, pattern, replacement)
+            return texts
+
+
+def _describe(token):
+    """-> the token as it is written, how, and what the text ends with after it."""
+    if token is None or token[:1] == "[" and token[-1:] == "]":
+        return "", SPECIAL, UNCHANGED
+    if len(token) == 1 and is_punctuation(token) and not is_cjk(token):
+        return token + " ", PUNCTUATION, OTHER
+    kind = GLUED if token[:2] == "##" or len(token) == 1 and is_cjk(token) else WORD
+    text = token[2:] if token[:2] == "##" else token
+    # an empty WORD gives a space after anything but a Chinese character, and nothing after one
+    return text, kind, (CJK if is_cjk(text[-1]) else OTHER) if text else UNCHANGED

@@ -1,0 +1,274 @@
+"""bert4keras' `Tokenizer` over `jieba.cut(HMM=False)` as TensorFlow ops."""
+
+import types
+
+import tensorflow as tf
+
+from roformer_tf.text.best_words import best_sizes
+from roformer_tf.text.characters import CAPITAL_SIGMA, CONTROL, ISOLATED, LETTER
+from roformer_tf.text.ragged_ops import flags, ranges, reached, runs, splits_of, where
+
+
+class GraphTokenizer(tf.Module):
+    """Maps a batch of UTF-8 strings to token ids with core TensorFlow ops only.
+
+    A `tf.Module` whose tables travel with it, so a module that holds one can be saved by
+    `tf.saved_model.save` and answers in a process that has neither Keras nor TensorFlow Text.
+    After `unicode_decode` all is integer arithmetic on one flat array of symbols: those of all rows
+    one after the other, every row closed by a newline, which belongs to no word.
+
+    Time is linear in the length of the text and, besides, in the longest run without punctuation or
+    space of the batch: about 20 µs for each of its characters.
+
+    Args:
+        tables: `TokenizerTables`.
+
+    Call arguments:
+        texts: string tensor (batch,), UTF-8.
+
+    Returns:
+        RaggedTensor int32 (batch, tokens), without special tokens.
+
+    Example:
+
+    >>> from roformer_tf.text import RoFormerTokenizer
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "追", "一"]
+    >>> graph = RoFormerTokenizer(vocabulary, word_level=False).graph
+    >>> graph(tf.constant(["追一", "一二"]))
+    <tf.RaggedTensor [[5, 6], [6, 1]]>
+    """
+
+    def __init__(self, tables, name=None):
+        super().__init__(name)
+        self._word_level = bool(tables.word_level)
+        self._lowercase = bool(tables.lowercase)
+        self._word_maxlen = int(tables.word_maxlen)
+        self._roots = tables.roots.tolist()
+        self._unk_entry = int(tables.unk_entry)
+        self._unknown_score = float(tables.unknown_score)
+        self._final_sigma = int(tables.final_sigma)
+        self._n_symbols = len(tables.symbol_kind)
+        self._n_entries = len(tables.entry_start)
+        # Strings have no kernel on accelerators: left to itself TensorFlow may put the tables on a
+        # GPU and copy them back for every batch.  So the CPU is named here and in each method.
+        with tf.device("CPU"), tf.init_scope():
+            # a plain object: TensorFlow would wrap a dict, to track its values
+            self._tables = types.SimpleNamespace()
+            for field in (
+                *("char_page", "char_code", "case_page", "case_code"),
+                *("expand_start", "expand_count", "expand_symbols"),
+                *("symbol_kind", "symbol_block", "symbol_alnum"),
+                *("entry_start", "entry_count", "entry_score"),
+                *("entry_ids", "entry_begin", "entry_end"),
+            ):
+                setattr(self._tables, field, tf.constant(getattr(tables, field)))
+            self._edges = tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(tables.edge_key, tables.edge_child), -1
+            )
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def __call__(self, texts):
+        with tf.device("CPU"):
+            symbols, splits = self._symbols(texts)
+            entries, _ = self._entries(symbols)
+            index, _, splits = self._parts(entries, splits)
+            ids = tf.gather(self._tables.entry_ids, index)
+            return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def tokenize_with_offsets(self, texts):
+        """Token ids, and where each token begins and ends in its text.
+
+        Returns:
+            Three RaggedTensors int32 (batch, tokens): ids; start and end, in characters of the
+            original string (an invalid byte counts as one character).
+        """
+        t = self._tables
+        with tf.device("CPU"):
+            symbols, splits, origin = self._symbols(texts, with_origin=True)
+            entries, unk_size = self._entries(symbols)
+            index, place, splits = self._parts(entries, splits)
+            begin = place + tf.gather(t.entry_begin, index)
+            end = place + tf.gather(t.entry_end, index)
+            # [UNK] stands for a whole run
+            size = tf.gather(unk_size, place)
+            end = tf.where(size > 0, place + size, end)
+            flat = (
+                tf.gather(t.entry_ids, index),
+                tf.gather(origin, begin),
+                tf.gather(origin, end - 1) + 1,
+            )
+            return tuple(tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in flat)
+
+    def _entries(self, symbols):
+        """The entry at the first place of every word or piece, 0 elsewhere; see `_word_piece`."""
+        if self._word_level:
+            entries, letters = self._jieba(symbols)
+        else:
+            kind = tf.gather(self._tables.symbol_kind, symbols)
+            letters = tf.equal(kind, LETTER)
+            entries = tf.where(tf.equal(kind, ISOLATED), symbols, 0)
+        return self._word_piece(symbols, letters, entries)
+
+    def _parts(self, entries, splits):
+        """Of every token: its index in `entry_ids`, the place of its entry; and row splits."""
+        count = tf.gather(self._tables.entry_count, entries)
+        splits = tf.cast(tf.gather(splits_of(count), splits), tf.int64)
+        place = where(count > 0)
+        entries, count = tf.gather(entries, place), tf.gather(count, place)
+        index = ranges(tf.gather(self._tables.entry_start, entries), count)
+        return index, tf.repeat(place, count), splits
+
+    # -- characters
+
+    def _symbols(self, texts, with_origin=False):
+        """Normalised symbols of all rows, row splits; and the place of each symbol in its text."""
+        t = self._tables
+        rows = tf.strings.unicode_decode(texts + "\n", "UTF-8")
+        codes, splits = rows.flat_values, tf.cast(rows.row_splits, tf.int32)
+        # what goes with every symbol: always the symbol, and its place when somebody asks for it
+        extra = [_places_in_rows(splits)] if with_origin else []
+
+        def look_up(page, table):
+            return tf.gather(table, tf.gather(page, codes // 256) * 256 + codes % 256)
+
+        symbols = look_up(t.char_page, t.char_code)
+
+        def final_sigma():
+            """A capital sigma after a cased and not before a cased character.
+
+            Case-ignorable characters in between are not counted.
+            """
+            case = tf.cast(look_up(t.case_page, t.case_code), tf.int32)
+            sigma = where(tf.equal(codes, ord(CAPITAL_SIGMA)))
+            solid = where(tf.not_equal(case, 2))  # ends with the newline
+            case = tf.concat([tf.gather(case, solid), [0]], 0)
+            i = tf.searchsorted(solid, sigma)
+            before = i - 1 + tf.where(tf.equal(i, 0), tf.size(case), 0)
+            final = tf.boolean_mask(
+                sigma,
+                tf.equal(tf.gather(case, before), 1) & tf.not_equal(tf.gather(case, i + 1), 1),
+            )
+            return tf.tensor_scatter_nd_update(
+                symbols, final[:, None], tf.fill([tf.size(final)], self._final_sigma)
+            )
+
+        def expanded():
+            many = tf.maximum(-symbols, 0)
+            count = tf.where(symbols < 0, tf.gather(t.expand_count, many), 1)
+            own = tf.repeat(symbols, count)
+            place = tf.where(own < 0, ranges(tf.gather(t.expand_start, many), count), 0)
+            return (
+                tf.where(own < 0, tf.gather(t.expand_symbols, place), own),
+                tf.gather(splits_of(count), splits),
+                *(tf.repeat(x, count) for x in extra),
+            )
+
+        if self._lowercase:
+            has_sigma = tf.reduce_any(tf.equal(codes, ord(CAPITAL_SIGMA)))
+            symbols = tf.cond(has_sigma, final_sigma, lambda: symbols)
+            symbols, splits, *extra = tf.cond(
+                tf.reduce_any(symbols < 0), expanded, lambda: (symbols, splits, *extra)
+            )
+        if not self._word_level:  # control characters vanish, what is around closes up
+            keep = tf.not_equal(tf.gather(t.symbol_kind, symbols), CONTROL)
+            splits = tf.gather(splits_of(tf.cast(keep, tf.int32)), splits)
+            symbols, *extra = (tf.boolean_mask(x, keep) for x in (symbols, *extra))
+        return symbols, splits, *extra
+
+    # -- words
+
+    def _matches(self, symbols, starts, roots):
+        """All entries that begin at `starts`, short ones first: (index into starts, length, entry)."""
+
+        def body(depth, who, node, m_who, m_len, m_entry):
+            symbol = tf.gather(symbols, tf.gather(starts, who) + depth)
+            node = self._edges.lookup(node * self._n_symbols + tf.cast(symbol, tf.int64))
+            alive = where(node >= 0)
+            who, node = tf.gather(who, alive), tf.gather(node, alive)
+            hit = where(node < self._n_entries)
+            depth += 1
+            return (
+                depth,
+                who,
+                node,
+                tf.concat([m_who, tf.gather(who, hit)], 0),
+                tf.concat([m_len, tf.fill([tf.size(hit)], depth)], 0),
+                tf.concat([m_entry, tf.cast(tf.gather(node, hit), tf.int32)], 0),
+            )
+
+        # Not tf.zeros([0]): Grappler (TensorFlow 2.21) takes the static shape of what a loop
+        # variable starts with for the shape it ends with, and folds its tf.size to 0.
+        none = where(starts < 0)
+        return tf.while_loop(
+            lambda depth, who, *_: tf.size(who) > 0,
+            body,
+            [0, tf.range(tf.size(starts)), roots, none, none, none],
+            shape_invariants=[tf.TensorShape([])] + [tf.TensorShape([None])] * 5,
+        )[3:]
+
+    def _jieba(self, symbols):
+        """`jieba.cut(HMM=False)`.
+
+        Returns the entry at the first place of every word, 0 elsewhere; and flags of the single
+        letters and digits, whose runs are words for WordPiece.
+        """
+        t = self._tables
+        place, first, run, left = runs(tf.gather(t.symbol_block, symbols))
+        n_places = tf.size(place)
+        root = tf.fill([n_places], tf.constant(self._roots[0], tf.int64))
+        who, size, entry = self._matches(symbols, place, root)
+        score = tf.gather(t.entry_score, entry)
+        best = best_sizes(first, run, left, who, size, score, self._unknown_score)
+        begins = reached(best, left, first)
+        taken = tf.gather(begins, who) & tf.equal(size, tf.gather(best, who)) & (size > 1)
+        word = tf.math.unsorted_segment_max(
+            tf.boolean_mask(entry, taken), tf.boolean_mask(who, taken), n_places
+        )
+        symbol = tf.gather(symbols, place)
+        single = begins & tf.equal(best, 1)
+        letter = single & tf.gather(t.symbol_alnum, symbol)
+        word = tf.where(single, tf.where(letter, 0, symbol), tf.maximum(word, 0))
+        return (
+            tf.tensor_scatter_nd_update(symbols, place[:, None], word),
+            flags(tf.size(symbols), tf.boolean_mask(place, letter)),
+        )
+
+    def _word_piece(self, symbols, letters, entries):
+        """Greedy longest-match-first WordPiece of the runs of `letters`.
+
+        Returns `entries` with those of the pieces; and, at the first place of every run that is
+        [UNK] as a whole, the length of the run, 0 elsewhere.
+        """
+        place, first, run, left = runs(letters)
+        n_places = tf.size(place)
+        who, size, entry = self._matches(
+            tf.where(letters, symbols, 0),
+            place,
+            tf.where(first, *(tf.constant(root, tf.int64) for root in self._roots[1:])),
+        )
+        last = tf.math.unsorted_segment_max(tf.range(tf.size(who)), who, n_places)
+        last = tf.where(last < 0, tf.size(who), last)
+        longest = tf.gather(tf.concat([size, [0]], 0), last)
+        piece = tf.gather(tf.concat([entry, [0]], 0), last)
+        begins = reached(longest, left, first)
+        # One place without a piece, or too many letters: [UNK] for the run.  A run that is in the
+        # vocabulary is never [UNK], since the original looks up the word that it could not split.
+        bad = begins & tf.equal(longest, 0)
+        bad |= first & (left > self._word_maxlen) & (longest < left)
+        n_runs = tf.reduce_sum(tf.cast(first, tf.int32))
+        bad = tf.gather(flags(n_runs, tf.boolean_mask(run, bad)), run)
+        piece = tf.where(bad, tf.where(first, self._unk_entry, 0), tf.where(begins, piece, 0))
+        unk_size = tf.where(bad & first, left, 0)
+        return (
+            tf.tensor_scatter_nd_update(entries, place[:, None], piece),
+            tf.scatter_nd(place[:, None], unk_size, [tf.size(symbols)]),
+        )
+
+
+def _places_in_rows(splits):
+    """0, 1, 2, … for each row; no row is empty."""
+    begins, size = splits[:-1], splits[-1]
+    # at the start of each row, how far it is from the start of the row before
+    steps = tf.concat([[0], begins[1:] - begins[:-1]], 0)[: tf.size(begins)]
+    return tf.range(size) - tf.cumsum(tf.scatter_nd(begins[:, None], steps, [size]))

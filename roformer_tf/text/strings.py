@@ -1,0 +1,51 @@
+"""Whatever holds strings -> TensorFlow string tensors."""
+
+import re
+
+import numpy as np
+import tensorflow as tf
+
+# A code point that has, like a surrogate, no case, no decomposition and no place in a vocabulary
+_LIKE_A_SURROGATE = "\U0010ffff"
+
+
+def encode_utf8(text):
+    r"""The UTF-8 bytes of a string; a lone surrogate, which UTF-8 cannot hold, becomes U+10FFFF.
+
+    Both are, for the tokenizer, unknown letters: the ids are those of the original.
+
+    >>> encode_utf8("追"), encode_utf8("\ud83d")
+    (b'\xe8\xbf\xbd', b'\xf4\x8f\xbf\xbf')
+    """
+    if isinstance(text, bytes):
+        return text
+    if not isinstance(text, str):
+        raise TypeError(
+            "The tokenizer takes strings: str, bytes, lists or tensors of them. Received an "
+            f"element of type {type(text).__name__}: {text!r}"
+        )
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return re.sub("[\ud800-\udfff]", _LIKE_A_SURROGATE, text).encode()
+
+
+def to_string_tensor(inputs):
+    """-> string Tensor or RaggedTensor from str, bytes, (nested) lists, arrays or tensors."""
+    if isinstance(inputs, tf.Tensor | tf.RaggedTensor):
+        if inputs.dtype != tf.string:
+            raise TypeError(
+                "The tokenizer takes strings. Received a tensor of "
+                f"dtype={inputs.dtype.name}, shape={inputs.shape}"
+            )
+        return inputs
+    if isinstance(inputs, np.ndarray):
+        inputs = inputs.tolist()
+    elif hasattr(inputs, "to_list"):  # a column of pandas
+        inputs = inputs.to_list()
+    if not isinstance(inputs, list | tuple):
+        return tf.constant(encode_utf8(inputs))
+    if any(isinstance(x, list | tuple) for x in inputs):
+        return tf.ragged.stack([to_string_tensor(x) for x in inputs])
+    # A list of bytes does not go by way of a NumPy array, in which every string takes the space of the longest
+    return tf.constant([encode_utf8(x) for x in inputs], tf.string, shape=[len(inputs)])
