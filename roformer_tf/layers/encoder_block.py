@@ -1,4 +1,5 @@
 import keras
+from keras import ops
 
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.rms_norm import make_norm
@@ -109,6 +110,7 @@ class EncoderBlock(keras.layers.Layer):
         self.built = True
 
     def call(self, x, attention_bias=None, position=None, training=None):
+        x = ops.cast(x, self.compute_dtype)
         update = self.attention(
             x, attention_bias=attention_bias, position=position, training=training
         )
