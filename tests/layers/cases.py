@@ -1,0 +1,299 @@
+"""Every layer with its inputs and its float64 oracle, for `test_every_layer.py` and for the other backends."""
+
+import numpy as np
+
+from roformer_tf import layers, rotary
+from tests.layers.harness import Case, original_variables
+from tests.oracles import numpy_roformer as oracle
+
+B, T, H, HEADS, F, V, E = 2, 6, 16, 2, 24, 20, 12
+HEAD_DIM = H // HEADS
+
+_rng = np.random.default_rng(2104_09864)
+X = _rng.normal(size=(B, T, H)).astype("float32")
+IDS = np.array([[2, 7, 7, 19, 3, 0], [2, 5, 9, 9, 9, 3]], "int32")
+SEGMENTS = np.array([[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 1]], "int32")
+PADDING = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]], "int32")
+POSITIONS = np.array([[0, 1, 2, 3, 4, 5], [-3.5, 0.25, 7, 1000, 1001, 65536]], "float32")
+MASKINGS = {"bidirectional": "encoder", "causal": "lm", "unilm": "unilm"}
+
+
+def bias_of(visible):
+    """(b, query, key) of booleans as what `AttentionMask` adds to the scores."""
+    return np.where(visible, 0, -1e9).astype("float32")[:, None]
+
+
+def context(positions=POSITIONS, head_dim=HEAD_DIM):
+    """What `RotaryPosition` makes, in float32: (b, 1, t, d) each."""
+    angle = np.asarray(positions, "float64")[:, None, :, None] * rotary.frequencies(head_dim)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return tuple(np.concatenate(x, -1).astype("float32") for x in ([cos, cos], [-sin, sin]))
+
+
+def attention_oracle(weights, x, attention_bias=None, position=None):
+    positions = np.zeros_like(POSITIONS) if position is None else POSITIONS
+    mask = np.ones((len(x), T, T), bool)
+    if attention_bias is not None:
+        mask = np.broadcast_to(attention_bias[:, 0] == 0, mask.shape)
+    variables = original_variables(weights, head_dim=HEAD_DIM)
+    return oracle.self_attention(x.astype("float64"), variables, 0, HEADS, positions, mask)
+
+
+def block_oracle(activation, epsilon):
+    def block(weights, x, attention_bias, position):
+        mask = np.broadcast_to(attention_bias[:, 0] == 0, (B, T, T))
+        variables = original_variables(weights, head_dim=HEAD_DIM)
+        x = x.astype("float64")
+        return oracle.encoder_block(x, variables, 0, HEADS, POSITIONS, mask, activation, epsilon)
+
+    return block
+
+
+def embeddings_oracle(epsilon):
+    names = {
+        "token_embedding/embeddings": "bert/embeddings/word_embeddings",
+        "segment_embedding/embeddings": "bert/embeddings/token_type_embeddings",
+        "norm/gamma": "bert/embeddings/LayerNorm/gamma",
+        "norm/beta": "bert/embeddings/LayerNorm/beta",
+        "embedding_hidden_mapping_in/kernel": "bert/encoder/embedding_hidden_mapping_in/kernel",
+        "embedding_hidden_mapping_in/bias": "bert/encoder/embedding_hidden_mapping_in/bias",
+    }
+
+    def embed(weights, token_ids, segment_ids=None):
+        variables = {names[path]: value for path, value in weights.items()}
+        return oracle.embeddings(variables, token_ids, segment_ids, epsilon)
+
+    return embed
+
+
+def head_oracle(weights, x, mask_positions=None):
+    if mask_positions is not None:
+        x = np.stack([row[index] for row, index in zip(x, mask_positions, strict=True)])
+    prefix = "cls/predictions/transform"
+    names = {
+        "token_embedding/embeddings": "bert/embeddings/word_embeddings",
+        "transform/kernel": f"{prefix}/dense/kernel",
+        "transform/bias": f"{prefix}/dense/bias",
+        "norm/gamma": f"{prefix}/LayerNorm/gamma",
+        "norm/beta": f"{prefix}/LayerNorm/beta",
+        "output_bias": "cls/predictions/output_bias",
+    }
+    weights = dict(weights)
+    if "transform/bias" not in weights and "transform/kernel" in weights:
+        x = x @ weights.pop("transform/kernel")  # v2: the map to the embedding's size
+    return oracle.mlm_head(x, {names[path]: value for path, value in weights.items()})
+
+
+def feed_forward_oracle(activation):
+    def feed_forward(weights, x):
+        variables = {
+            f"bert/encoder/layer_0/{path.replace('_dense', '/dense')}": value
+            for path, value in weights.items()
+        }
+        return oracle.feed_forward(x, variables, 0, activation)
+
+    return feed_forward
+
+
+def pooler_oracle(activation):
+    def pool(weights, x):
+        variables = {f"bert/pooler/{path}": value for path, value in weights.items()}
+        return oracle.pooler(x, variables, activation)
+
+    return pool
+
+
+def tables_oracle(weights, token_ids, position_ids=None):
+    positions = np.arange(T)[None] if position_ids is None else position_ids
+    angle = np.asarray(positions, "float64")[:, None, :, None] * rotary.frequencies(HEAD_DIM)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.concatenate([cos, cos], -1), np.concatenate([-sin, sin], -1)
+
+
+def mask_oracle(masking):
+    def mask(weights, padding_mask, segment_ids):
+        visible = oracle.attention_mask(padding_mask == 1, MASKINGS[masking], segment_ids)
+        return bias_of(visible[:, :1] if masking == "bidirectional" else visible)
+
+    return mask
+
+
+def attention(**options):
+    return lambda **kwargs: layers.SelfAttention(HEADS, HEAD_DIM, **options, **kwargs)
+
+
+def rotary_attention(**options):
+    return attention(position_scheme=layers.RotaryPosition(HEAD_DIM), **options)
+
+
+def block(**options):
+    scheme = layers.RotaryPosition(HEAD_DIM)
+    return lambda **kwargs: layers.EncoderBlock(
+        H, F, HEADS, position_scheme=scheme, **options, **kwargs
+    )
+
+
+def head(embedding_dim, **options):
+    def make(dtype="float32", **kwargs):
+        embedding = layers.TokenEmbedding(V, embedding_dim, dtype=dtype, name="token_embedding")
+        embedding.build(None)
+        return layers.MaskedLMHead(embedding, dtype=dtype, **options, **kwargs)
+
+    return make
+
+
+def embeddings(embedding_dim, **options):
+    return lambda **kwargs: layers.RoFormerEmbeddings(V, embedding_dim, H, **options, **kwargs)
+
+
+CAUSAL = bias_of(oracle.attention_mask(PADDING == 1, "lm"))
+PADDED = bias_of(oracle.attention_mask(PADDING == 1)[:, :1])
+V2 = {"norm": "rms_norm", "epsilon": 1e-7, "use_bias": False}
+
+CASES = [
+    Case(
+        "rms_norm",
+        lambda **kwargs: layers.RMSNorm(**kwargs),
+        {"x": X},
+        lambda weights, x: oracle.rms_norm(x, 1e-7),
+        roundings=2,
+    ),
+    Case(
+        "token_embedding",
+        lambda **kwargs: layers.TokenEmbedding(V, H, **kwargs),
+        {"inputs": IDS},
+        lambda weights, inputs: weights["embeddings"][inputs],
+        roundings=1,
+    ),
+    Case(
+        "token_embedding_reversed",
+        lambda **kwargs: layers.TokenEmbedding(V, H, **kwargs),
+        {"inputs": X},
+        lambda weights, inputs: inputs @ weights["embeddings"].T,
+        constants={"reverse": True},
+    ),
+    Case(
+        "embeddings_v1",
+        embeddings(H),
+        {"token_ids": IDS, "segment_ids": SEGMENTS},
+        embeddings_oracle(1e-12),
+    ),
+    Case(
+        "embeddings_factorised",
+        embeddings(E),
+        {"token_ids": IDS, "segment_ids": SEGMENTS},
+        embeddings_oracle(1e-12),
+    ),
+    Case(
+        "embeddings_without_segments",
+        embeddings(H, num_segments=0),
+        {"token_ids": IDS},
+        embeddings_oracle(1e-12),
+    ),
+    Case(
+        "embeddings_v2",
+        embeddings(E, **V2),
+        {"token_ids": IDS, "segment_ids": SEGMENTS},
+        embeddings_oracle(1e-7),
+    ),
+    Case(
+        "rotary_position",
+        lambda **kwargs: layers.RotaryPosition(HEAD_DIM, **kwargs),
+        {"token_ids": IDS},
+        tables_oracle,
+        output_dtype="float32",
+    ),
+    Case(
+        "rotary_position_given",
+        lambda **kwargs: layers.RotaryPosition(HEAD_DIM, **kwargs),
+        {"token_ids": IDS, "position_ids": POSITIONS},
+        tables_oracle,
+        output_dtype="float32",
+    ),
+    *(
+        Case(
+            f"attention_mask_{masking}",
+            lambda masking=masking, **kwargs: layers.AttentionMask(masking, **kwargs),
+            {"padding_mask": PADDING, "segment_ids": SEGMENTS},
+            mask_oracle(masking),
+            output_dtype="float32",
+        )
+        for masking in MASKINGS
+    ),
+    Case("attention_without_positions", attention(), {"x": X}, attention_oracle),
+    Case(
+        "attention_rotary",
+        rotary_attention(),
+        {"x": X, "attention_bias": PADDED, "position": context()},
+        attention_oracle,
+        noise=2e-6,
+    ),
+    Case(
+        "attention_v2_causal",
+        rotary_attention(use_bias=False),
+        {"x": X, "attention_bias": CAUSAL, "position": context()},
+        attention_oracle,
+        noise=2e-6,
+    ),
+    Case(
+        "feed_forward",
+        lambda **kwargs: layers.FeedForward(H, F, **kwargs),
+        {"x": X},
+        feed_forward_oracle("gelu"),
+    ),
+    Case(
+        "feed_forward_gelu_tanh",
+        lambda **kwargs: layers.FeedForward(H, F, activation="gelu_tanh", **kwargs),
+        {"x": X},
+        feed_forward_oracle("gelu_tanh"),
+    ),
+    Case(
+        "feed_forward_v2",
+        lambda **kwargs: layers.FeedForward(H, F, activation="relu", use_bias=False, **kwargs),
+        {"x": X},
+        feed_forward_oracle("relu"),
+    ),
+    Case(
+        "encoder_block_v1",
+        block(),
+        {"x": X, "attention_bias": PADDED, "position": context()},
+        block_oracle("gelu", 1e-12),
+        noise=2e-6,
+        roundings=10,
+    ),
+    Case(
+        "encoder_block_v2",
+        block(activation="relu", **V2),
+        {"x": X, "attention_bias": CAUSAL, "position": context()},
+        block_oracle("relu", 1e-7),
+        noise=2e-6,
+        roundings=10,
+    ),
+    *(
+        Case(
+            f"pooler_{activation}",
+            lambda activation=activation, **kwargs: layers.Pooler(activation, **kwargs),
+            {"x": X},
+            pooler_oracle(activation),
+        )
+        for activation in ("tanh", "linear")
+    ),
+    Case(
+        "mean_pooling",
+        lambda **kwargs: layers.MeanPooling(**kwargs),
+        {"x": X, "padding_mask": PADDING},
+        lambda weights, x, padding_mask: oracle.masked_mean(x, padding_mask),
+        roundings=2,
+    ),
+    Case("head_v1", head(H), {"x": X}, head_oracle, noise=2e-6, roundings=8),
+    Case(
+        "head_of_positions",
+        head(E),
+        {"x": X, "mask_positions": np.array([[1, 4], [5, 0]], "int32")},
+        head_oracle,
+        noise=2e-6,
+        roundings=8,
+    ),
+    Case("head_v2", head(H, transform=False), {"x": X}, head_oracle),
+    Case("head_v2_factorised", head(E, transform=False), {"x": X}, head_oracle),
+]
