@@ -4,6 +4,7 @@ from roformer_tf.layers.activations import gelu, gelu_tanh, get_activation
 from roformer_tf.layers.attention_mask import AttentionMask
 from roformer_tf.layers.encoder_block import EncoderBlock
 from roformer_tf.layers.feed_forward import FeedForward
+from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.masked_lm_head import MaskedLMHead
 from roformer_tf.layers.mean_pooling import MeanPooling
 from roformer_tf.layers.pooler import Pooler
@@ -18,6 +19,7 @@ __all__ = [
     "AttentionMask",
     "EncoderBlock",
     "FeedForward",
+    "FlatDense",
     "MaskedLMHead",
     "MeanPooling",
     "Pooler",

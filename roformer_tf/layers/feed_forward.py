@@ -1,6 +1,7 @@
 import keras
 
 from roformer_tf.layers.activations import get_activation
+from roformer_tf.layers.flat_dense import FlatDense
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -48,13 +49,14 @@ class FeedForward(keras.layers.Layer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         dense = {"use_bias": use_bias, "dtype": self.dtype_policy}
-        self.intermediate_dense = keras.layers.Dense(
+        self.intermediate_dense = FlatDense(
             intermediate_dim,
+            activation=self.activation,
             kernel_initializer=self.kernel_initializer.clone(),
             name="intermediate_dense",
             **dense,
         )
-        self.output_dense = keras.layers.Dense(
+        self.output_dense = FlatDense(
             hidden_dim,
             kernel_initializer=self.kernel_initializer.clone(),
             name="output_dense",
@@ -67,7 +69,7 @@ class FeedForward(keras.layers.Layer):
         self.built = True
 
     def call(self, x):
-        return self.output_dense(self.activation(self.intermediate_dense(x)))
+        return self.output_dense(self.intermediate_dense(x))
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.hidden_dim)

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.activations import get_activation
+from roformer_tf.layers.flat_dense import FlatDense
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -68,7 +69,7 @@ class MaskedLMHead(keras.layers.Layer):
         embedding_dim = self.token_embedding.output_dim
         dtype = self.dtype_policy
         if self.has_transform or embedding_dim != x_shape[-1]:
-            self.transform = keras.layers.Dense(
+            self.transform = FlatDense(
                 embedding_dim,
                 use_bias=self.has_transform,
                 kernel_initializer=self.kernel_initializer.clone(),

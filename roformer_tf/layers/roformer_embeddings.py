@@ -1,5 +1,6 @@
 import keras
 
+from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.token_embedding import TokenEmbedding
 
@@ -87,7 +88,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=dtype, name="dropout")
         self.projection = None
         if embedding_dim != hidden_dim:
-            self.projection = keras.layers.Dense(
+            self.projection = FlatDense(
                 hidden_dim,
                 use_bias=use_bias,
                 kernel_initializer=self.kernel_initializer.clone(),

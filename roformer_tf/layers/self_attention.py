@@ -3,6 +3,8 @@ import math
 import keras
 from keras import ops
 
+from roformer_tf.layers.flat_dense import FlatDense
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SelfAttention(keras.layers.Layer):
@@ -69,10 +71,10 @@ class SelfAttention(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         width = num_heads * head_dim
         dense = {"use_bias": use_bias, "dtype": self.dtype_policy}
-        self.qkv = keras.layers.Dense(
+        self.qkv = FlatDense(
             3 * width, kernel_initializer=self.kernel_initializer.clone(), name="qkv", **dense
         )
-        self.output_dense = keras.layers.Dense(
+        self.output_dense = FlatDense(
             width, kernel_initializer=self.kernel_initializer.clone(), name="output_dense", **dense
         )
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")

