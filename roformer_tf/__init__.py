@@ -9,6 +9,7 @@ from roformer_tf.models import (
     RoFormerTextClassifier,
     RoFormerTextClassifierPreprocessor,
 )
+from roformer_tf.text import RoFormerTokenizer
 
 __version__ = "0.1.0"
 
@@ -20,4 +21,5 @@ __all__ = [
     "RoFormerMaskedLMPreprocessor",
     "RoFormerTextClassifier",
     "RoFormerTextClassifierPreprocessor",
+    "RoFormerTokenizer",
 ]
