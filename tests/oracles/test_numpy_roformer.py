@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.oracles import numpy_roformer as oracle
+from tests.oracles.run_original import small_config
 
 NAMES = """encoder encoder_all_layers one_token mlm_linear mlm_softmax pool pool_nsp pool_nsp_mlm lm lm_linear
 unilm_sim unilm_linear long factorised factorised_mlm padded padded_mlm padded_masked_mean odd_masks odd_masks_lm
@@ -99,3 +100,37 @@ def test_half_layout_is_a_permutation(rng):
     order = [0, 2, 4, 6, 1, 3, 5, 7]
     expected = oracle.rotary_interleaved(x, [0, 1, 7])[..., order]
     np.testing.assert_array_equal(oracle.rotary_half(x[..., order], [0, 1, 7]), expected)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("application", ["encoder", "lm", "unilm"])
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("roformer", {}),
+        ("roformer", {"embedding_size": 24, "hidden_act": "relu"}),
+        ("roformer_v2", {"hidden_act": "relu"}),
+    ],
+    ids=["v1", "v1-factorised", "v2"],
+)
+def test_agrees_with_live_original(original, tmp_path, rng, model, changes, application):
+    """A checkpoint, inputs and mask drawn anew in every run; both sides in float64."""
+    config = small_config(**changes)
+    variables = original.make_checkpoint(tmp_path, config, int(rng.integers(2**31)), model=model)
+    token_ids = rng.integers(1, 200, (4, 23))
+    token_ids[np.arange(23) >= rng.integers(2, 24, (4, 1))] = 0
+    token_ids[3, rng.integers(0, 23, 5)] = 0  # padding in the middle, and perhaps at position 0
+    segment_ids = np.sort(rng.integers(0, 2, token_ids.shape))
+    inputs = {
+        "token_ids": token_ids,
+        "segment_ids": segment_ids,
+        "position_ids": rng.uniform(-100, 100, token_ids.shape),
+    }
+    kwargs = {"with_mlm": "linear", "custom_position_ids": True}
+    (expected,) = original.forward(
+        tmp_path, inputs, model=model, application=application, dtype="float64", **kwargs
+    )
+    case = {"kwargs": kwargs, "application": application}
+    (logits,) = outputs_of(case, variables, config, inputs)
+    # float64 rounding, of logits that reach 20 through some 200 operations
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-11)
