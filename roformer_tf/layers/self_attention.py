@@ -99,7 +99,11 @@ class SelfAttention(keras.layers.Layer):
         scores = ops.cast(scores, "float32")
         if attention_bias is not None:
             scores = scores + attention_bias
-        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+        if scores.shape[-1] == 1:  # a single token; Keras warns of a softmax over one number
+            weights = ops.ones_like(scores)
+        else:
+            weights = ops.softmax(scores, axis=-1)
+        weights = ops.cast(weights, value.dtype)
         weights = self.dropout_layer(weights, training=training)
 
         context = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))
