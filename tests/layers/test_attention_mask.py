@@ -1,0 +1,44 @@
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.layers import AttentionMask
+from tests.layers.harness import numpy
+from tests.oracles import numpy_roformer as oracle
+
+
+@pytest.mark.parametrize("kind", ["int32", "bool", "float32"])
+@pytest.mark.parametrize("masking", ["bidirectional", "causal", "unilm"])
+def test_equals_loops(rng, masking, kind):
+    padding = rng.integers(0, 2, size=(5, 9))
+    segments = np.sort(rng.integers(0, 2, size=(5, 9)), axis=1)
+    bias = numpy(AttentionMask(masking)(padding.astype(kind), segments))
+    application = {"bidirectional": "encoder", "causal": "lm"}.get(masking, masking)
+    visible = oracle.attention_mask(padding == 1, application, segments)
+    assert bias.dtype == np.float32
+    assert bias.shape == (5, 1, 1 if masking == "bidirectional" else 9, 9)
+    np.testing.assert_array_equal(np.broadcast_to(bias[:, 0], visible.shape) == 0, visible)
+    assert set(np.unique(bias)) <= {0, -1e9}
+
+
+def test_unilm_of_several_segments():
+    """The original's rule holds for any segment ids: each 1 begins a step that only later ones see."""
+    segments = np.array([[0, 0, 1, 0, 1]])
+    bias = numpy(AttentionMask("unilm")(np.ones((1, 5)), segments))[0, 0]
+    expected = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [1] * 5]
+    np.testing.assert_array_equal(bias == 0, np.array(expected, bool))
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_is_float32_under_every_policy(dtype):
+    """-1e9 would be infinite in float16."""
+    bias = AttentionMask("causal", dtype=dtype)(np.array([[1, 0, 1]]))
+    assert keras.backend.standardize_dtype(bias.dtype) == "float32"
+    assert np.isfinite(numpy(bias)).all()
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="`masking` must be one of .*Received: masking='future'"):
+        AttentionMask("future")
+    with pytest.raises(ValueError, match="`masking='unilm'` needs `segment_ids`"):
+        AttentionMask("unilm")(np.ones((1, 3)))

@@ -1,0 +1,111 @@
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.layers import MaskedLMHead, RoFormerEmbeddings, TokenEmbedding
+from tests.layers.harness import gradients, numpy, randomize
+from tests.layers.numpy_adam import NumpyAdam
+
+# Id 3 stands four times in a batch, 4 twice, 9 never.
+BATCHES = np.array([[[3, 3, 1], [3, 4, 3]], [[4, 4, 3], [0, 1, 3]], [[3, 3, 3], [2, 2, 3]]])
+TARGETS = np.random.default_rng(11).normal(size=(3, 2, 3, 5))
+
+
+def trained(layer, start):
+    """The table after three steps of `keras.optimizers.Adam` on sum((vectors - targets)^2)."""
+    import tensorflow as tf
+
+    layer.build((None, 3))
+    layer.set_weights([start])
+    optimizer = keras.optimizers.Adam(0.1)
+    for ids, targets in zip(BATCHES, TARGETS, strict=True):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((layer(ids) - targets.astype("float32")) ** 2)
+        gradient = tape.gradient(loss, layer.trainable_variables[0].value)
+        optimizer.apply([gradient], layer.trainable_variables)
+    return layer.get_weights()[0], gradient
+
+
+def by_formula(start):
+    adam = NumpyAdam({"table": start}, learning_rate=0.1)
+    for ids, targets in zip(BATCHES, TARGETS, strict=True):
+        gradient = np.zeros_like(adam.values["table"])
+        # adds up what falls on the same row
+        np.add.at(gradient, ids, 2 * (adam.values["table"][ids] - targets))
+        adam.step({"table": gradient})
+    return adam.values["table"]
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="sparse gradients of TensorFlow"
+)
+def test_adam_sees_the_sum_of_the_gradients_of_an_id(rng):
+    import tensorflow as tf
+
+    start = rng.normal(size=(10, 5)).astype("float32")
+    table, gradient = trained(TokenEmbedding(10, 5), start)
+    assert isinstance(gradient, tf.Tensor)
+    np.testing.assert_allclose(table, by_formula(start), atol=2e-6)  # float32 against float64
+
+    stock, gradient = trained(keras.layers.ReversibleEmbedding(10, 5), start)
+    assert isinstance(gradient, tf.IndexedSlices)
+    assert np.abs(stock - by_formula(start)).max() > 1e-2, (
+        "Keras' Adam now adds up the gradients of repeated ids: `TokenEmbedding` may give way to "
+        "`keras.layers.ReversibleEmbedding`"
+    )
+
+
+def test_gradient_of_both_uses_of_a_tied_table(rng):
+    """Look-up and logits: the gradient of the one table is the sum of both."""
+    layer = TokenEmbedding(10, 5)
+    layer.build(None)
+    randomize(layer)
+    ids, cotangent = BATCHES[0], rng.normal(size=(2, 3, 10))
+    _, (gradient,) = gradients(lambda: layer(layer(ids), reverse=True), [], cotangent, layer)
+    table = layer.get_weights()[0].astype("float64")
+    expected = np.einsum("btv,bte->ve", cotangent, table[ids])
+    np.add.at(expected, ids, cotangent @ table)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_head_at_positions_is_rows_of_the_whole(rng):
+    embedding = TokenEmbedding(20, 6)
+    embedding.build(None)
+    head = MaskedLMHead(embedding)
+    x = rng.normal(size=(3, 7, 8)).astype("float32")
+    head.build(x.shape)
+    randomize(head)
+    positions = np.array([[0, 6, 3], [1, 1, 5], [2, 0, 0]])
+    whole, chosen = numpy(head(x)), numpy(head(x, positions))
+    expected = np.stack([row[index] for row, index in zip(whole, positions, strict=True)])
+    # the same sums; a matrix product of other shape may order them otherwise
+    np.testing.assert_allclose(chosen, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_logits_are_computed_in_the_compute_dtype():
+    for dtype in ("float16", "bfloat16"):
+        layer = TokenEmbedding(10, 5, dtype=f"mixed_{dtype}")
+        logits = layer(np.ones((2, 5), "float32"), reverse=True)
+        assert keras.backend.standardize_dtype(logits.dtype) == dtype
+    layer = TokenEmbedding(10, 5, dtype="mixed_bfloat16", reverse_dtype="float32")
+    logits = layer(np.ones((2, 5), "float32"), reverse=True)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    assert TokenEmbedding.from_config(layer.get_config()).reverse_dtype == "float32"
+    assert TokenEmbedding(10, 5).get_config()["reverse_dtype"] is None
+
+
+def test_order_of_norm_and_dropout():
+    """v1 normalises and then drops, so that zeros show; v2 drops and then normalises: unit mean square."""
+    ids = np.arange(200).reshape(1, 200) % 20
+    for norm in ("layer_norm", "rms_norm"):
+        layer = RoFormerEmbeddings(20, 64, 64, num_segments=0, dropout=0.5, norm=norm)
+        layer.build((1, 200))
+        randomize(layer)
+        output = numpy(layer(ids, training=True))
+        still = numpy(layer(ids, training=False))
+        kept = output != 0
+        assert 0.45 < kept.mean() < 0.55  # 12,800 draws: five standard deviations are 0.022
+        if norm == "layer_norm":
+            np.testing.assert_allclose(output[kept], 2 * still[kept], rtol=1e-6)
+        else:
+            np.testing.assert_allclose((output**2).mean(-1), 1, rtol=1e-4)
