@@ -1,5 +1,6 @@
 """bert4keras' `Tokenizer.decode` as TensorFlow ops."""
 
+import functools
 import re
 import sys
 import unicodedata
@@ -25,8 +26,24 @@ CJK_PUNCTUATION = (
 )
 
 
-def _character_class(characters):
-    return "[" + "".join(map(re.escape, characters)) + "]"
+@functools.cache
+def _replacements():
+    """(pattern, replacement) pairs for RE2, to be applied in this order."""
+
+    def one_of(characters):
+        return "[" + "".join(map(re.escape, characters)) + "]"
+
+    # RE2 has a Unicode version of its own: digits and white space are spelt out, as Python's
+    characters = [chr(c) for c in range(sys.maxunicode + 1)]
+    digit = one_of(c for c in characters if unicodedata.category(c) == "Nd")
+    space = one_of(c for c in characters if c.isspace())
+    return (
+        (" +", " "),
+        ("' (re|m|s|t|ve|d|ll) ", r"'\1 "),
+        (f"({one_of(CJK_PUNCTUATION + '+-/={(<[')}) ", r"\1"),
+        (rf"({digit}\.) ({digit})", r"\1\2"),
+        (f"^{space}+|{space}+$", ""),
+    )
 
 
 class GraphDetokenizer(tf.Module):
@@ -64,18 +81,6 @@ class GraphDetokenizer(tf.Module):
             self._kinds = tf.constant(kinds)
             self._lasts = tf.constant(lasts)
         self._size = vocabulary.size
-        # RE2 has a Unicode version of its own: digits and white space are spelt out, as Python's
-        characters = [chr(c) for c in range(sys.maxunicode + 1)]
-        digit = _character_class(c for c in characters if unicodedata.category(c) == "Nd")
-        space = _character_class(c for c in characters if c.isspace())
-        glued = _character_class(CJK_PUNCTUATION + "+-/={(<[")
-        self._replacements = (
-            (" +", " "),
-            ("' (re|m|s|t|ve|d|ll) ", r"'\1 "),
-            (f"({glued}) ", r"\1"),
-            (rf"({digit}\.) ({digit})", r"\1\2"),
-            (f"^{space}+|{space}+$", ""),
-        )
 
     @tf.function(
         input_signature=[tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)],
@@ -109,7 +114,7 @@ class GraphDetokenizer(tf.Module):
             spaced = tf.equal(kinds, WORD) & ~after_cjk
             texts = tf.where(spaced, " " + texts, texts)
             texts = tf.strings.reduce_join(rows.with_values(texts), axis=-1)
-            for pattern, replacement in self._replacements:
+            for pattern, replacement in _replacements():
                 texts = tf.strings.regex_replace(texts, pattern, replacement)
             return texts
 

@@ -1,0 +1,122 @@
+"""Runs bert4keras' own tokenizer over jieba: `python original_tokenizer.py request.json result.npz`.
+
+A program of its own, because bert4keras needs Keras 2 and the tests Keras 3.  The request is
+
+    {"vocabulary": path, "jobs": [{"name", "kind", "mode", ...}]}
+
+where `mode` is {"word_level", "lowercase", "word_maxlen", "edits"}; `edits` are calls of the methods of
+`jieba.Tokenizer` that change its dictionary.  Kinds and their results (ragged ones as `.values` and `.lengths`):
+
+    ids      texts                      -> ids
+    offsets  texts                      -> starts, ends, ok (False where `rematch` raises)
+    encode   calls (keyword arguments)  -> ids, segments, ok
+    decode   rows of ids                -> texts (JSON), None where `decode` raises
+    simplified                          -> tokens (JSON), keep
+"""
+
+import json
+import os
+import sys
+
+os.environ.update(TF_KERAS="1", TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
+
+import jieba  # noqa: E402
+import numpy as np  # noqa: E402
+from bert4keras.tokenizers import Tokenizer, load_vocab  # noqa: E402
+
+DICTIONARY = os.path.join(os.path.dirname(jieba.__file__), "dict.txt")
+
+
+def make_tokenizer(ids, frequencies, word_level, lowercase, word_maxlen=200, edits=()):
+    pre_tokenize = None
+    if word_level:
+        cutter = jieba.Tokenizer()
+        cutter.FREQ, cutter.total = dict(frequencies[0]), frequencies[1]
+        cutter.initialized = True
+        for method, *arguments in edits:
+            getattr(cutter, method)(*arguments)
+
+        def pre_tokenize(text):
+            return cutter.cut(text, HMM=False)
+
+    return Tokenizer(
+        dict(ids), do_lower_case=lowercase, word_maxlen=word_maxlen, pre_tokenize=pre_tokenize
+    )
+
+
+def ragged(name, rows):
+    flat = [i for row in rows for i in row]
+    return {
+        f"{name}.values": np.array(flat, np.int32),
+        f"{name}.lengths": np.array([len(row) for row in rows], np.int32),
+    }
+
+
+def run_ids(tokenizer, texts):
+    return ragged("ids", [tokenizer.encode(text)[0][1:-1] for text in texts])
+
+
+def run_offsets(tokenizer, texts):
+    starts, ends, ok = [], [], []
+    for text in texts:
+        try:
+            places = tokenizer.rematch(text, tokenizer.tokenize(text))[1:-1]
+        except ValueError:
+            places = []
+            ok.append(False)
+        else:
+            ok.append(True)
+        starts.append([place[0] for place in places])
+        ends.append([place[-1] + 1 for place in places])
+    return {**ragged("starts", starts), **ragged("ends", ends), "ok": np.array(ok)}
+
+
+def run_encode(tokenizer, calls):
+    ids, segments, ok = [], [], []
+    for call in calls:
+        try:
+            row = tokenizer.encode(**call)
+        except IndexError:
+            row = [], []
+            ok.append(False)
+        else:
+            ok.append(True)
+        ids.append(row[0])
+        segments.append(row[1])
+    return {**ragged("ids", ids), **ragged("segments", segments), "ok": np.array(ok)}
+
+
+def run_decode(tokenizer, rows):
+    texts = []
+    for row in rows:
+        try:
+            texts.append(tokenizer.decode(row))
+        except (IndexError, KeyError):  # nothing but "##" so far; an id without a token
+            texts.append(None)
+    return {"texts": np.array(json.dumps(texts))}
+
+
+def main(request, result):
+    with open(request) as file:
+        request = json.load(file)
+    ids = load_vocab(request["vocabulary"])
+    with open(DICTIONARY, "rb") as file:
+        frequencies = jieba.Tokenizer.gen_pfdict(file)
+    tokenizers, results = {}, {}
+    for job in request["jobs"]:
+        if job["kind"] == "simplified":
+            tokens, keep = load_vocab(
+                request["vocabulary"], simplified=True, startswith=job["startswith"]
+            )
+            output = {"tokens": np.array(json.dumps(list(tokens))), "keep": np.array(keep)}
+        else:
+            mode = json.dumps(job["mode"])
+            if mode not in tokenizers:
+                tokenizers[mode] = make_tokenizer(ids, frequencies, **job["mode"])
+            output = globals()["run_" + job["kind"]](tokenizers[mode], job["inputs"])
+        results.update({f"{job['name']}/{name}": value for name, value in output.items()})
+    np.savez(result, **results)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,103 @@
+"""`RoFormerTokenizer` against bert4keras' own tokenizer, run live over the same texts."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from roformer_tf.text import simplify_vocabulary
+from roformer_tf.text.strings import to_string_tensor
+from tests.text.compare import assert_same_rows, in_batches, split_rows
+from tests.text.conftest import MODES, SIMPLIFIED_START
+
+pytestmark = pytest.mark.oracle
+
+
+def test_there_are_enough_texts(texts):
+    assert len(set(texts["real"])) >= 30_000
+    assert len(set(texts["hostile"])) >= 2_000
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ids(mode, tokenizers, requests, original):
+    inputs, theirs = requests[f"ids_{mode}"][2], original(f"ids_{mode}")
+    (ours,) = in_batches(tokenizers(mode).graph, inputs)
+    assert_same_rows(inputs, ours, (theirs["ids.values"], theirs["ids.lengths"]), f"ids, {mode}")
+
+
+@pytest.mark.parametrize("mode", ["word", "word_cased", "char", "char_cased"])
+def test_offsets(mode, tokenizers, requests, original):
+    inputs, theirs = requests[f"offsets_{mode}"][2], original(f"offsets_{mode}")
+    tokenizer = tokenizers(mode)
+    ids, *ours = in_batches(tokenizer.graph.tokenize_with_offsets, inputs)
+    (plain,) = in_batches(tokenizer.graph, inputs)
+    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_offsets")
+    ok = theirs["ok"]
+    assert ok.mean() > 0.9, "the original's own rematch fails too often to say anything"
+    texts = [text for text, good in zip(inputs, ok, strict=True) if good]
+    starts, ends = (split_rows(*x) for x in ours)
+    their_starts, their_ends = (
+        split_rows(theirs[f"{name}.values"], theirs[f"{name}.lengths"])
+        for name in ("starts", "ends")
+    )
+    if MODES[mode]["lowercase"]:  # the original's places count in the lower-cased text
+        for text, begin, end in zip(inputs, their_starts, their_ends, strict=True):
+            if "\u0130" in text:
+                place = np.array([i for i, c in enumerate(text) for _ in c.lower()])
+                begin[:], end[:] = place[begin], place[end - 1] + 1
+
+    def good(rows):
+        rows = [row for row, fine in zip(rows, ok, strict=True) if fine]
+        return np.concatenate(rows), np.array([len(row) for row in rows])
+
+    assert_same_rows(texts, good(starts), good(their_starts), f"starts, {mode}")
+    assert_same_rows(texts, good(ends), good(their_ends), f"ends, {mode}")
+
+
+@pytest.mark.parametrize("mode", ["word", "char"])
+def test_encode(mode, tokenizers, requests, original):
+    """Pairs and single texts, truncated from every side, at every odd length."""
+    calls, theirs = requests[f"encode_{mode}"][2], original(f"encode_{mode}")
+    rows = [
+        split_rows(theirs[f"{name}.values"], theirs[f"{name}.lengths"])
+        for name in ("ids", "segments")
+    ]
+    tokenizer = tokenizers(mode)
+    groups = {}  # what a batch has in common
+    for i, call in enumerate(calls):
+        key = (call["second_text"] is None, call["maxlen"], call["truncate_from"], call["pattern"])
+        groups.setdefault((*key, bool(theirs["ok"][i])), []).append(i)
+    compared = 0
+    for (single, maxlen, truncate_from, pattern, ok), members in groups.items():
+        first = to_string_tensor([calls[i]["first_text"] for i in members])
+        second = None if single else to_string_tensor([calls[i]["second_text"] for i in members])
+        arguments = {"maxlen": maxlen, "truncate_from": truncate_from, "pattern": pattern}
+        if not ok:  # the original raises IndexError for each of them
+            with pytest.raises(tf.errors.InvalidArgumentError, match="cannot truncate"):
+                tokenizer.encode(first, second, **arguments)
+            continue
+        ids, segments = tokenizer.encode(first, second, **arguments)
+        for i, ours, our_segments in zip(members, ids, segments, strict=True):
+            assert ours == rows[0][i].tolist(), calls[i]
+            assert our_segments == rows[1][i].tolist(), calls[i]
+            compared += 1
+    assert compared > 1000
+
+
+def test_detokenize(tokenizers, requests, original):
+    rows = requests["decode"][2]
+    texts = json.loads(str(original("decode")["texts"]))
+    ours = tokenizers("char").detokenize(tf.ragged.constant(rows, tf.int32))
+    wrong = [
+        (row, a, b) for row, a, b in zip(rows, ours, texts, strict=True) if b is not None and a != b
+    ]
+    assert not wrong, f"{len(wrong)} of {len(rows)} differ: {wrong[:3]}"
+    assert sum(text is not None for text in texts) > 1900
+
+
+def test_simplified_vocabulary(vocabulary_path, original):
+    vocabulary, keep = simplify_vocabulary(vocabulary_path, SIMPLIFIED_START)
+    theirs = original("simplified")
+    assert list(vocabulary) == json.loads(str(theirs["tokens"]))
+    assert keep == theirs["keep"].tolist()
