@@ -62,7 +62,7 @@ $(BIN)/python:
 
 lock: ## solves setup.cfg anew and writes requirements.lock
 	$(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet --upgrade wheel '.[demo,plots,test]'
+	$(VENV)-lock/bin/python -m pip install --quiet --upgrade setuptools wheel '.[demo,plots,test]'
 	$(VENV)-lock/bin/python -m pip install --quiet --no-deps bert4keras==0.11.5
 	{ head -2 requirements.lock; $(VENV)-lock/bin/python -m pip freeze --all \
 		| grep -vE '^(pip|roformer)\b'; } > requirements.lock.new
