@@ -1,3 +1,7 @@
+import json
+import os
+
+
 class FromOriginalPreset:
     """Mixin: `from_preset` takes original folders too."""
 
@@ -23,4 +27,20 @@ class FromOriginalPreset:
 
         if is_original_folder(preset):
             return load_original(cls, preset, load_weights=load_weights, **kwargs)
+        kwargs.setdefault("dtype", saved_mixed_policy(preset))
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
         return super().from_preset(preset, load_weights=load_weights, **kwargs)
+
+
+def saved_mixed_policy(preset):
+    """Name of the mixed dtype policy a preset was saved with, or `None`.
+
+    KerasHub 0.32 takes the name of a saved policy for a dtype, and "mixed_bfloat16" is none: it must be told.
+    """
+    file = os.path.join(str(preset), "config.json")
+    if not os.path.exists(file):
+        return None
+    with open(file, encoding="utf-8") as stream:
+        policy = json.load(stream).get("config", {}).get("dtype") or {}
+    name = policy.get("config", {}).get("name") or ""
+    return name if name.startswith("mixed_") else None
