@@ -95,7 +95,7 @@ def convert(source, target, to=None, family=None):
     variables, dropped = _select(reader, sizes_of_config(settings))
     with replace_files(target) as temporary:
         if to == "original":
-            write_checkpoint(temporary, {name: reader.read(name) for name in variables})
+            write_checkpoint(temporary, ((name, reader.read(name)) for name in variables))
             _write_json(temporary / CONFIG_FILE, _original_settings(settings))
         else:
             _write_hugging_face(temporary, reader, variables, settings)

@@ -95,6 +95,8 @@ class HuggingFaceReader:
         array = self._tensors.read(self._theirs[name])
         return np.ascontiguousarray(array.T) if name.endswith("/kernel") else array
 
+    read_tensor = read
+
     def _refuse_untied_output(self):
         decoder = "cls.predictions.decoder.weight"
         embeddings = self._theirs.get("bert/embeddings/word_embeddings")

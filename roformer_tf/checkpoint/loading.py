@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 
 from roformer_tf.checkpoint import mapping
@@ -117,20 +118,22 @@ def load_checkpoint(
 
 
 def _assign(weight, variables, reader, keep_tokens, compound_tokens):
-    parts = []
-    for variable in variables:
-        array = reader.read(variable.name)
-        if variable.token_axis:
+    first = variables[0]
+    if first.token_axis and keep_tokens is None and compound_tokens is None:
+        # a third of a base model is this one table: not a copy more than needed
+        on_tensorflow = keras.backend.backend() == "tensorflow"
+        weight.assign(reader.read_tensor(first.name) if on_tensorflow else reader.read(first.name))
+    elif first.columns == slice(None):
+        array = reader.read(first.name)
+        if first.token_axis:
             array = edit_rows(array, keep_tokens, compound_tokens)
-        parts.append(variable.from_original(array))
-    if len(parts) == 1 and variables[0].columns == slice(None):
-        weight.assign(parts[0])
-        return
-    # query, key and value: thirds of one kernel; a third that the checkpoint lacks keeps its values
-    whole = np.array(weight, dtype="float32")
-    for variable, part in zip(variables, parts, strict=True):
-        whole[..., variable.columns] = part
-    weight.assign(whole)
+        weight.assign(first.from_original(array))
+    else:
+        # query, key and value: thirds of one kernel; a third that the checkpoint lacks keeps its values
+        whole = np.array(keras.ops.convert_to_numpy(weight), dtype="float32")
+        for variable in variables:
+            whole[..., variable.columns] = variable.from_original(reader.read(variable.name))
+        weight.assign(whole)
 
 
 def _check_family(reader, binding, family):

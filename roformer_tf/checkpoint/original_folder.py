@@ -113,6 +113,9 @@ def load_original(cls, folder, load_weights=True, **kwargs):
         arguments["masking"] = _masking(cls, guess)
         arguments["pooler"] = _pooler(cls, guess, options, kwargs)
         backbone = RoFormerBackbone(**{**arguments, **overrides})
+    if reader.layout == "huggingface" and "head_epsilon" in task_names:
+        # one epsilon for all norms there; the original has its own for the head
+        kwargs.setdefault("head_epsilon", backbone.layer_norm_epsilon)
     if not task_names:
         model = backbone
     else:

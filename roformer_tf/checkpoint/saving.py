@@ -85,12 +85,11 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
 
 
 def original_tensors(binding):
-    """Dict from original name to float32 array of everything that a `ModelBinding` has."""
-    tensors = {}
+    """Yields `(original name, float32 array)` of everything that a `ModelBinding` has."""
     for path, variables in binding.by_weight().items():
         weight = keras.ops.convert_to_numpy(binding.weight(path)).astype("float32", copy=False)
-        tensors.update((v.name, v.to_original(weight)) for v in variables)
-    return tensors
+        for variable in variables:
+            yield variable.name, variable.to_original(weight)
 
 
 def _merge_settings(config, settings):

@@ -32,9 +32,9 @@ class OriginalReader:
         files = find_checkpoint(path)
         self.source, self.folder = files.prefix, files.folder
         try:
-            self._reader = tf.train.load_checkpoint(str(files.prefix))
-            shapes = self._reader.get_variable_to_shape_map()
-            dtypes = self._reader.get_variable_to_dtype_map()
+            index = tf.train.load_checkpoint(str(files.prefix))
+            shapes = index.get_variable_to_shape_map()
+            dtypes = index.get_variable_to_dtype_map()
         except (tf.errors.OpError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"{files.index} is damaged or not a checkpoint index "
@@ -57,8 +57,17 @@ class OriginalReader:
 
     def read(self, name):
         """One tensor as a NumPy array of its stored shape and dtype."""
+        return np.asarray(self.read_tensor(name))
+
+    def read_tensor(self, name):
+        """One tensor as a `tf.Tensor`, which a TensorFlow variable takes over without a copy."""
         try:
-            return self._reader.get_tensor(name)
+            return tf.raw_ops.RestoreV2(
+                prefix=str(self.source),
+                tensor_names=[name],
+                shape_and_slices=[""],
+                dtypes=[tf.as_dtype(self.dtypes[name])],
+            )[0]
         except (tf.errors.OpError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"The data of the variable {name!r} in {self.source}.data-* is damaged: {_first_line(error)} "
@@ -85,14 +94,16 @@ def write_checkpoint(folder, tensors):
 
     Args:
         folder: path of an existing folder.
-        tensors: dict from variable name to NumPy array.
+        tensors: iterable of `(variable name, NumPy array)`; consumed one by one, so that a generator holds no second
+            copy of the model.
     """
+    tensors = {name: tf.constant(array) for name, array in tensors}
     names = sorted(tensors)
     tf.raw_ops.SaveV2(
         prefix=str(folder / CHECKPOINT_NAME),
         tensor_names=names,
         shape_and_slices=[""] * len(names),
-        tensors=[tf.constant(tensors[name]) for name in names],
+        tensors=[tensors[name] for name in names],
     )
     lines = (f'{key}: "{CHECKPOINT_NAME}"\n' for key in _STATE_KEYS)
     (folder / "checkpoint").write_text("".join(lines), encoding="utf-8")
