@@ -31,6 +31,12 @@ class ConvertReport:
         layout: `"original"` or `"huggingface"`.
         converted: original names of the variables that were written.
         dropped: names that have no place in the other layout (next-sentence head, optimizer slots).
+
+    Example:
+
+    >>> from roformer_tf.checkpoint import ConvertReport
+    >>> ConvertReport("folder", "huggingface", converted=("a",), dropped=()).layout
+    'huggingface'
     """
 
     folder: Path

@@ -58,6 +58,13 @@ class CheckpointReport:
         optimizer_slots: names left over from training, which loading ignores.
         vocabulary_size: number of tokens in `vocab.txt`, or `None`.
         notes: sentences about what is wrong or worth knowing.
+
+    Example:
+
+    >>> from roformer_tf.checkpoint import CheckpointReport
+    >>> report = CheckpointReport("folder/bert_model.ckpt", "original", "roformer", "encoder", None, (), None, ())
+    >>> report.complete, report.num_parameters
+    (False, 0)
     """
 
     source: str

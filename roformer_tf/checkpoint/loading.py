@@ -33,6 +33,12 @@ class LoadReport:
         missing: names the model needs and the checkpoint lacks; empty when `strict`.
         unexpected: names that nothing is known of; empty when `strict`.
         wrong_shape: dict from name to `(model's shape, checkpoint's shape)`; empty when `strict`.
+
+    Example:
+
+    >>> from roformer_tf.checkpoint import LoadReport
+    >>> LoadReport("bert_model.ckpt", ("a",), {}, (), missing=("b",), unexpected=(), wrong_shape={}).complete
+    False
     """
 
     source: str

@@ -40,8 +40,6 @@ def test_no_case_is_left_out(manifest, shared_dir):
     assert sorted(file.stem for file in files) == sorted(CASES_0_10_4)
 
 
-# Keras warns of a softmax over one key: it is what a text of one token needs.
-@pytest.mark.filterwarnings("ignore:.*softmax over axis:UserWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name, manifest, shared_dir):
     # bert4keras 0.11.5: 1e-7 in the encoder, 1e-12 in the head

@@ -1,0 +1,243 @@
+"""Finding checkpoint files, what is said of damaged ones, and writing that loses nothing."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from roformer_tf.checkpoint.atomic import replace_files
+from roformer_tf.checkpoint.original_folder import is_original_folder
+from roformer_tf.checkpoint.paths import find_checkpoint
+from roformer_tf.checkpoint.tf1_files import OriginalReader, write_checkpoint
+from tests.checkpoint.conftest import assert_same_bytes, read_variables, write_original
+
+DATA = "bert_model.ckpt.data-00000-of-00001"
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 496398656\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "bert_model.ckpt", "bert_model.ckpt.index", DATA, "bert_model.ckpt.meta"]
+)
+def test_a_checkpoint_is_found_by_any_of_its_names(folder, name):
+    files = find_checkpoint(folder / name)
+    assert files.prefix == folder / "bert_model.ckpt"
+    assert [shard.name for shard in files.shards] == [DATA]
+
+
+def test_relative_paths_work(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert OriginalReader("bert_model.ckpt").shapes
+    assert OriginalReader(".").shapes
+
+
+def test_the_only_checkpoint_of_a_folder_is_found(variables, config, tmp_path):
+    folder = write_original(tmp_path / "a", variables, config, name="model.ckpt-123456")
+    (folder / "checkpoint").unlink()
+    assert find_checkpoint(folder).prefix.name == "model.ckpt-123456"
+
+
+def test_the_file_checkpoint_names_the_one_that_counts(variables, config, tmp_path):
+    folder = write_original(tmp_path / "a", variables, config, name="model.ckpt-2")
+    write_original(folder, variables, config, name="model.ckpt-1")
+    # as TF1 wrote it: with the path of the machine that trained
+    (folder / "checkpoint").write_text('model_checkpoint_path: "/root/somewhere/model.ckpt-2"\n')
+    assert find_checkpoint(folder).prefix.name == "model.ckpt-2"
+    (folder / "checkpoint").unlink()
+    with pytest.raises(ValueError, match=r"2 checkpoints: model.ckpt-1.index, model.ckpt-2.index"):
+        find_checkpoint(folder)
+    assert find_checkpoint(folder / "model.ckpt-1").prefix.name == "model.ckpt-1"
+
+
+def test_several_shards_are_read(variables, tmp_path):
+    names = sorted(variables)
+    for part in range(2):
+        tf.raw_ops.SaveV2(
+            prefix=str(tmp_path / f"part{part}"),
+            tensor_names=names[part::2],
+            shape_and_slices=[""] * len(names[part::2]),
+            tensors=[tf.constant(variables[n]) for n in names[part::2]],
+        )
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(tmp_path / f"part{part}") for part in range(2)],
+        destination_prefix=str(tmp_path / "bert_model.ckpt"),
+    )
+    reader = OriginalReader(tmp_path)
+    assert_same_bytes(variables, {name: reader.read(name) for name in reader.shapes})
+    (tmp_path / "bert_model.ckpt.data-00001-of-00002").unlink()
+    with pytest.raises(FileNotFoundError, match="bert_model.ckpt.data-00001-of-00002"):
+        OriginalReader(tmp_path)
+
+
+def test_no_checkpoint_at_all(tmp_path):
+    (tmp_path / "readme.txt").touch()
+    with pytest.raises(
+        FileNotFoundError, match=r"expected bert_model.ckpt.index .* found readme.txt"
+    ):
+        OriginalReader(tmp_path)
+    with pytest.raises(FileNotFoundError, match="expected model.ckpt.index"):
+        OriginalReader(tmp_path / "model.ckpt")
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        OriginalReader(tmp_path / "nowhere" / "bert_model.ckpt")
+
+
+def test_missing_index(folder):
+    (folder / "bert_model.ckpt.index").unlink()
+    with pytest.raises(FileNotFoundError, match="index of the checkpoint is missing"):
+        OriginalReader(folder)
+
+
+def test_missing_data(folder):
+    (folder / DATA).unlink()
+    with pytest.raises(FileNotFoundError, match=f"expected {DATA}.*holds no weights"):
+        OriginalReader(folder)
+
+
+@pytest.mark.parametrize("name", ["bert_model.ckpt.index", DATA])
+def test_git_lfs_pointers(folder, name):
+    (folder / name).write_text(LFS_POINTER)
+    with pytest.raises(ValueError, match=f"{name} is a Git LFS pointer.*git lfs pull"):
+        OriginalReader(folder)
+
+
+def test_cut_off_data(folder, variables):
+    data = (folder / DATA).read_bytes()
+    (folder / DATA).write_bytes(data[: len(data) // 2])
+    size = sum(array.nbytes for array in variables.values())
+    with pytest.raises(
+        ValueError, match=f"{DATA} is cut off.* of {size:,} bytes.* has {len(data) // 2:,} bytes"
+    ):
+        OriginalReader(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an index", b"\0" * 1000])
+def test_damaged_index(folder, content):
+    (folder / "bert_model.ckpt.index").write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"bert_model.ckpt.index is damaged .* Copy the file again"
+    ):
+        OriginalReader(folder)
+
+
+def test_cut_off_index(folder):
+    index = folder / "bert_model.ckpt.index"
+    index.write_bytes(index.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"bert_model.ckpt.index is damaged"):
+        OriginalReader(folder)
+
+
+def test_flipped_bits(folder):
+    data = bytearray((folder / DATA).read_bytes())
+    data[1000] ^= 255
+    (folder / DATA).write_bytes(data)
+    reader = OriginalReader(folder)
+    damaged = 0
+    for name in reader.shapes:
+        try:
+            reader.read(name)
+        except ValueError as error:
+            damaged += 1
+            assert name in str(error) and "is damaged" in str(error)
+    assert damaged == 1
+
+
+def test_tf2_checkpoints_are_refused(tmp_path):
+    tf.train.Checkpoint(x=tf.Variable(1.0)).write(str(tmp_path / "bert_model.ckpt"))
+    with pytest.raises(ValueError, match="TF2 object-based checkpoint"):
+        OriginalReader(tmp_path)
+
+
+def test_original_folders_are_told_from_presets(folder, tmp_path):
+    assert is_original_folder(folder)
+    assert is_original_folder(str(folder))
+    assert not is_original_folder(tmp_path / "nothing")
+    assert not is_original_folder(folder / "bert_config.json")
+    only_config = tmp_path / "config"
+    only_config.mkdir()
+    assert not is_original_folder(only_config)
+    (only_config / "bert_config.json").touch()
+    assert is_original_folder(only_config)
+
+
+def test_writing_equals_tf1_saver(folder, variables, tmp_path):
+    write_checkpoint(tmp_path, variables.items())
+    for name in ("bert_model.ckpt.index", DATA):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "bert_model.ckpt")
+    assert_same_bytes(variables, read_variables(tmp_path / "bert_model.ckpt"))
+
+
+def files_of(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+def test_a_new_folder_appears_complete(tmp_path):
+    with replace_files(tmp_path / "deep" / "new") as temporary:
+        (temporary / "a").write_text("1")
+        assert not (tmp_path / "deep" / "new").exists()
+    assert files_of(tmp_path / "deep" / "new") == {"a": b"1"}
+    assert os.listdir(tmp_path / "deep") == ["new"]
+    default = tmp_path / "default"
+    default.mkdir()
+    assert (tmp_path / "deep" / "new").stat().st_mode == default.stat().st_mode
+
+
+def test_other_files_stay(tmp_path):
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "README").write_text("mine")
+    with replace_files(tmp_path) as temporary:
+        (temporary / "a").write_text("new")
+        (temporary / "b").write_text("new")
+        assert (tmp_path / "a").read_text() == "old"
+    assert files_of(tmp_path) == {"a": b"new", "b": b"new", "README": b"mine"}
+    assert sorted(os.listdir(tmp_path)) == ["README", "a", "b"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_failure_while_writing_leaves_all_as_it_was(tmp_path, exists):
+    folder = tmp_path / "model"
+    if exists:
+        folder.mkdir()
+        (folder / "a").write_text("old")
+    with pytest.raises(OSError, match="disk full"), replace_files(folder) as temporary:
+        (temporary / "a").write_text("new")
+        raise OSError("disk full")
+    assert os.listdir(tmp_path) == (["model"] if exists else [])
+    assert not exists or os.listdir(folder) == ["a"]
+    assert not exists or files_of(folder) == {"a": b"old"}
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_failure_while_replacing_puts_all_back(tmp_path, monkeypatch, failing):
+    for name in "ab":
+        (tmp_path / name).write_text("old")
+    calls, replace = [], os.replace
+
+    def fail_once(source, target):
+        calls.append(source)
+        if len(calls) == failing + 1:
+            raise OSError("no")
+        replace(source, target)
+
+    with pytest.raises(OSError, match="no"), replace_files(tmp_path) as temporary:
+        for name in "abc":
+            (temporary / name).write_text("new")
+        monkeypatch.setattr(os, "replace", fail_once)
+    assert files_of(tmp_path) == {"a": b"old", "b": b"old"}
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="is a file"), replace_files(tmp_path / "file"):
+        pass
+
+
+def test_float16_checkpoints_are_read(config, variables, tmp_path):
+    half = {name: array.astype("float16") for name, array in variables.items()}
+    folder = write_original(tmp_path / "half", half, config)
+    reader = OriginalReader(folder)
+    assert reader.dtypes["bert/embeddings/word_embeddings"] == np.dtype("float16")
+    assert_same_bytes(half, {name: reader.read(name) for name in reader.shapes})
+    shutil.rmtree(folder)

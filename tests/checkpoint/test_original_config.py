@@ -1,0 +1,143 @@
+"""`bert_config.json`: both spellings, what is refused, and back."""
+
+import json
+
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoint.original_config import (
+    backbone_arguments,
+    original_config,
+    read_config,
+)
+from tests.checkpoint.test_files import LFS_POINTER
+from tests.oracles.run_original import small_config
+
+
+def test_the_released_spelling():
+    arguments = backbone_arguments(small_config(hidden_dropout_prob=0.2), "roformer")
+    assert arguments == {
+        "vocabulary_size": 200,
+        "num_layers": 2,
+        "num_heads": 4,
+        "hidden_dim": 32,
+        "intermediate_dim": 64,
+        "embedding_dim": None,
+        "num_segments": 2,
+        "dropout": 0.2,
+        "attention_dropout": 0.1,
+        "activation": "gelu",
+        "norm": "layer_norm",
+        "layer_norm_epsilon": 1e-12,
+    }
+
+
+def test_the_other_spelling_comes_first_as_in_bert4keras():
+    config = small_config(dropout_rate=0.3, attention_dropout_rate=0, segment_vocab_size=0)
+    arguments = backbone_arguments(config, "roformer")
+    assert arguments["dropout"] == 0.3
+    assert arguments["attention_dropout"] == 0
+    assert arguments["num_segments"] == 0
+
+
+def test_defaults_are_those_of_bert4keras():
+    config = small_config()
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size"):
+        del config[name]
+    arguments = backbone_arguments(config, "roformer_v2")
+    assert (arguments["dropout"], arguments["attention_dropout"], arguments["num_segments"]) == (
+        0,
+        0,
+        2,
+    )
+    assert (arguments["norm"], arguments["layer_norm_epsilon"]) == ("rms_norm", 1e-7)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"hidden_size": None}, "lacks `hidden_size`"),
+        ({"vocab_size": "200"}, "`vocab_size` in .* must be a positive integer. Received: '200'"),
+        ({"num_hidden_layers": 0}, "`num_hidden_layers` .* Received: 0"),
+        ({"num_attention_heads": True}, "`num_attention_heads` .* Received: True"),
+        ({"num_attention_heads": 5}, "even multiple of `num_attention_heads`"),
+        ({"num_attention_heads": 32}, "even multiple of `num_attention_heads`"),
+        (
+            {"attention_head_size": 16},
+            "`attention_head_size` .* = 8.* Received: attention_head_size=16",
+        ),
+        ({"attention_key_size": 4}, "`attention_key_size` .* Received: attention_key_size=4"),
+        ({"hidden_act": ["gelu", "linear"]}, r"`hidden_act` .* Received: \['gelu', 'linear'\]"),
+        ({"hidden_act": "mish"}, "`hidden_act` .* Received: 'mish'"),
+        ({"hidden_dropout_prob": 1.5}, "`hidden_dropout_prob` .* Received: 1.5"),
+        ({"type_vocab_size": -1}, "`type_vocab_size` .* Received: -1"),
+        ({"residual_attention_scores": True}, "`residual_attention_scores`"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_expressed_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        backbone_arguments(small_config(**changes), "roformer")
+
+
+def test_harmless_settings_are_accepted():
+    config = small_config(attention_head_size=8, attention_key_size=8, directionality="bidi")
+    assert backbone_arguments(config, "roformer")["num_heads"] == 4
+
+
+def test_corrupt_json(tmp_path):
+    (tmp_path / "bert_config.json").write_text('{\n "vocab_size": 200,\n "hidden_size" 32}')
+    with pytest.raises(
+        ValueError, match="bert_config.json is not valid JSON: .* at line 3, column 16"
+    ):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"[1, 2]", "must hold a JSON object .* Received: list"),
+        (b"", "not valid JSON.* line 1, column 1"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (LFS_POINTER.encode(), "Git LFS pointer"),
+    ],
+)
+def test_other_damage(tmp_path, content, message):
+    (tmp_path / "bert_config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path)
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path):
+    (tmp_path / "bert_config.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"a": 1}).encode())
+    assert read_config(tmp_path) == {"a": 1}
+
+
+def test_missing(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match="bert_config.json is missing: .* sizes of the model"
+    ):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "family, changes",
+    [
+        ("roformer", {}),
+        ("roformer", {"embedding_size": 24, "hidden_act": "gelu_tanh", "type_vocab_size": 0}),
+        ("roformer", {"layer_norm_eps": 1e-7}),
+        ("roformer_v2", {"hidden_act": "relu", "hidden_dropout_prob": 0.0}),
+        ("roformer_v2", {"hidden_act": "relu", "layer_norm_eps": 1e-12}),
+    ],
+)
+def test_back_to_the_original(family, changes):
+    config = small_config(**changes)
+    backbone = roformer_tf.RoFormerBackbone(**backbone_arguments(config, family))
+    assert original_config(backbone) == config
+
+
+def test_another_base_of_rotation_cannot_be_saved():
+    arguments = backbone_arguments(small_config(), "roformer")
+    backbone = roformer_tf.RoFormerBackbone(**arguments, max_wavelength=500)
+    with pytest.raises(ValueError, match="`max_wavelength`.*save_to_preset"):
+        original_config(backbone)
