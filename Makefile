@@ -7,8 +7,8 @@ SHELL := bash
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	&& echo $$python && break; done)
-# An index to take PyTorch's wheels from as well, for a smaller build without CUDA:
-# make hf TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# PyTorch without CUDA is a tenth of the size: name the index of its CPU builds (pytorch.org, "Get started")
+# as make hf TORCH_INDEX=...
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
