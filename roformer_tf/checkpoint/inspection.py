@@ -9,7 +9,8 @@ from roformer_tf.checkpoint import mapping
 from roformer_tf.checkpoint.family import guess_family, is_optimizer_slot
 from roformer_tf.checkpoint.original_config import sizes_of_config
 from roformer_tf.checkpoint.readers import open_checkpoint
-from roformer_tf.checkpoint.vocabulary import is_word_level, read_vocabulary
+from roformer_tf.checkpoint.vocabulary import read_vocabulary
+from roformer_tf.text.vocabulary import has_words
 
 
 @dataclass(frozen=True)
@@ -165,12 +166,12 @@ def inspect_checkpoint(path, family=None):
     reader = open_checkpoint(path)
     notes = []
     config = _quietly(notes, lambda: reader.config)
-    tokens = _quietly(notes, lambda: read_vocabulary(reader.folder))
+    vocabulary = _quietly(notes, lambda: read_vocabulary(reader.folder))
     guess = guess_family(reader.shapes, config, reader.folder.resolve().name, family)
     slots = tuple(name for name in reader.shapes if is_optimizer_slot(name))
     sizes = None if config is None else _quietly(notes, lambda: sizes_of_config(config))
-    if sizes is not None and tokens is not None:
-        notes += _vocabulary_notes(tokens, sizes.vocabulary_size)
+    if sizes is not None and vocabulary is not None:
+        notes += _vocabulary_notes(vocabulary, sizes.vocabulary_size)
     expected = {}
     if guess.family and sizes is not None:
         if guess.family == "bert":
@@ -202,7 +203,7 @@ def inspect_checkpoint(path, family=None):
             if name in expected and expected[name].shape != shape
         },
         optimizer_slots=slots,
-        vocabulary_size=None if tokens is None else len(tokens),
+        vocabulary_size=None if vocabulary is None else vocabulary.size,
         notes=tuple(notes),
     )
 
@@ -232,14 +233,11 @@ def _missing(expected, present):
     return tuple(v.name for v in absent if v.group not in optional or v.group in some)
 
 
-def _vocabulary_notes(tokens, vocabulary_size):
-    word_level, share = is_word_level(tokens)
-    level = "word" if word_level else "character"
-    notes = [
-        f"vocab.txt: {level} level, {share:.1%} of {len(tokens)} tokens are words of several ideographs."
-    ]
-    if len(tokens) != vocabulary_size:
+def _vocabulary_notes(vocabulary, vocabulary_size):
+    level = "word level: it has" if has_words(vocabulary.ids) else "character level: it has no"
+    notes = [f"vocab.txt is {level} words of several Chinese characters."]
+    if vocabulary.size != vocabulary_size:
         notes.append(
-            f"vocab.txt has {len(tokens)} tokens, but bert_config.json says vocab_size {vocabulary_size}."
+            f"vocab.txt has {vocabulary.size} tokens, but bert_config.json says vocab_size {vocabulary_size}."
         )
     return notes

@@ -13,12 +13,12 @@ from roformer_tf.checkpoint.readers import open_checkpoint
 from roformer_tf.checkpoint.vocabulary import (
     check_vocabulary_size,
     edited_size,
-    is_word_level,
     read_vocabulary,
     vocabulary_file,
 )
 from roformer_tf.models import RoFormerBackbone, RoFormerCausalLM, RoFormerTextClassifier
 from roformer_tf.text import RoFormerTokenizer
+from roformer_tf.text.vocabulary import Vocabulary, has_words
 
 _APPLICATION_MASKING = {"encoder": "bidirectional", "lm": "causal", "unilm": "unilm"}
 
@@ -61,7 +61,7 @@ def load_original(cls, folder, load_weights=True, **kwargs):
             of `RoFormerBackbone` (`dtype`, `masking`, `pooler`, `layer_norm_epsilon`, `attention_dropout`, …; a name
             that both have is the task's);
             of the preprocessor (`sequence_length`, …) and of `RoFormerTokenizer` (`word_level`, `vocabulary`,
-            `lower_case`, …);
+            `lowercase`, …);
             `family`, `strict`, `keep_tokens`, `compound_tokens`, `nsp_head` of `load_checkpoint`; with
             `compound_tokens` the new `vocabulary` must be given too, if there is to be a preprocessor.
 
@@ -89,10 +89,9 @@ def load_original(cls, folder, load_weights=True, **kwargs):
     if issubclass(cls, RoFormerTokenizer):
         return _tokenizer(folder, None, None, kwargs)
     if not issubclass(cls, RoFormerBackbone) and not hasattr(cls, "preprocessor_cls"):
-        tokenizer = kwargs.pop("tokenizer", None)
-        if tokenizer is None:
-            tokenizer = _tokenizer(folder, None, None, _take(kwargs, _names(RoFormerTokenizer)))
-        return cls(tokenizer=tokenizer, **kwargs)
+        if "tokenizer" not in kwargs:
+            kwargs["tokenizer"] = _tokenizer(folder, None, None, _take(kwargs, _TOKENIZER_NAMES))
+        return cls(**kwargs)
 
     reader = open_checkpoint(folder)
     settings = reader.config
@@ -107,7 +106,7 @@ def load_original(cls, folder, load_weights=True, **kwargs):
     if backbone is None:
         overrides = _take(kwargs, (n for n in _names(RoFormerBackbone) if n not in task_names))
         if not task_names:
-            overrides.update(kwargs)  # name, trainable: of keras.Model
+            overrides.update(_take(kwargs, _MODEL_NAMES))
         arguments = backbone_arguments(settings, guess.family, str(reader.folder))
         arguments["vocabulary_size"] = edited_size(arguments["vocabulary_size"], **surgery)
         arguments["masking"] = _masking(cls, guess)
@@ -116,12 +115,10 @@ def load_original(cls, folder, load_weights=True, **kwargs):
     if reader.layout == "huggingface" and "head_epsilon" in task_names:
         # one epsilon for all norms there; the original has its own for the head
         kwargs.setdefault("head_epsilon", backbone.layer_norm_epsilon)
-    if not task_names:
-        model = backbone
-    else:
-        if "preprocessor" not in kwargs:
-            kwargs["preprocessor"] = _preprocessor(cls, folder, backbone, surgery, kwargs)
-        model = cls(backbone=backbone, **kwargs)
+    if task_names and "preprocessor" not in kwargs:
+        kwargs["preprocessor"] = _preprocessor(cls, folder, backbone, surgery, kwargs)
+    _check_all_used(cls, kwargs, (*task_names, *_MODEL_NAMES) if task_names else ())
+    model = cls(backbone=backbone, **kwargs) if task_names else backbone
     if load_weights:
         load_checkpoint(model, folder, **options, **surgery)
     return model
@@ -156,37 +153,60 @@ def _pooler(cls, guess, options, kwargs):
 
 def _preprocessor(cls, folder, backbone, surgery, kwargs):
     size = backbone.vocabulary_size
-    tokenizer = _tokenizer(folder, size, surgery, _take(kwargs, _names(RoFormerTokenizer)))
-    # what the task itself does not take is the preprocessor's, which says what it does not know
-    rest = _take(kwargs, [name for name in kwargs if name not in _names(cls) and name != "name"])
-    return cls.preprocessor_cls(tokenizer, **rest)
+    tokenizer = _tokenizer(folder, size, surgery, _take(kwargs, _TOKENIZER_NAMES))
+    names = (n for n in _names(cls.preprocessor_cls) if n not in _names(cls))
+    return cls.preprocessor_cls(tokenizer, **_take(kwargs, names))
 
 
 def _tokenizer(folder, vocabulary_size, surgery, kwargs):
-    vocabulary = kwargs.pop("vocabulary", None)
-    if vocabulary is None:
-        file = vocabulary_file(folder)
-        ids = read_vocabulary(file)
-        vocabulary = file
-        if surgery and surgery.get("compound_tokens") is not None:
-            raise ValueError(
-                "`compound_tokens` adds tokens that have no names yet: pass `vocabulary=[…]`, the list of all tokens "
-                "in their new order, or `preprocessor=None`."
-            )
-        if surgery and surgery.get("keep_tokens") is not None:
-            names = {i: token for token, i in ids.items()}
-            vocabulary = [names[i] for i in surgery["keep_tokens"]]
-            ids = dict.fromkeys(vocabulary)
-        if vocabulary_size is not None:
-            check_vocabulary_size(ids, vocabulary_size, file)
-        kwargs.setdefault("word_level", is_word_level(ids)[0])
-    return RoFormerTokenizer(vocabulary=vocabulary, **kwargs)
+    given = kwargs.pop("vocabulary", None)
+    source = "`vocabulary`" if given is not None else str(vocabulary_file(folder))
+    vocabulary = Vocabulary(given) if given is not None else read_vocabulary(folder)
+    if given is None and surgery:
+        vocabulary = _edited(vocabulary, **surgery)
+    if vocabulary_size is not None:
+        check_vocabulary_size(vocabulary, vocabulary_size, source)
+    kwargs.setdefault("word_level", has_words(vocabulary.ids))
+    return RoFormerTokenizer(vocabulary=vocabulary.tokens, **kwargs)
+
+
+def _edited(vocabulary, keep_tokens=None, compound_tokens=None):
+    if compound_tokens is not None:
+        raise ValueError(
+            "`compound_tokens` adds tokens that have no names yet: pass `vocabulary=[…]`, the list of all tokens in "
+            "their new order, or `preprocessor=None`."
+        )
+    if keep_tokens is None:
+        return vocabulary
+    tokens = [vocabulary.token(i) for i in keep_tokens]
+    if None in tokens:
+        wrong = [i for i in keep_tokens if vocabulary.token(i) is None]
+        raise ValueError(
+            f"`keep_tokens` must hold ids of the vocabulary, which has {vocabulary.size}. Received: {wrong[:10]}"
+        )
+    return Vocabulary(tokens)
 
 
 def _names(cls):
     """Names of the arguments that a class itself declares, without the open-ended `**kwargs`."""
     parameters = inspect.signature(cls.__init__).parameters.values()
     return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
+
+
+def _check_all_used(cls, kwargs, names):
+    """Keras models swallow arguments that they do not know."""
+    unknown = [name for name in kwargs if name not in names]
+    if unknown:
+        raise ValueError(
+            f"Unknown arguments of {cls.__name__}.from_preset for an original folder: {unknown}. Known are those of "
+            "the class, of RoFormerBackbone, of its preprocessor and of RoFormerTokenizer (unless `preprocessor` is "
+            "given), and family, strict, keep_tokens, compound_tokens, nsp_head."
+        )
+
+
+# `sequence_length` is the preprocessor's, `dtype` the backbone's
+_TOKENIZER_NAMES = [n for n in _names(RoFormerTokenizer) if n not in ("sequence_length", "dtype")]
+_MODEL_NAMES = ("name", "trainable")
 
 
 def _take(kwargs, names):

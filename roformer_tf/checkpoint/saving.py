@@ -13,6 +13,7 @@ from roformer_tf.checkpoint.original_config import original_config
 from roformer_tf.checkpoint.paths import CONFIG_FILE, VOCABULARY_FILE
 from roformer_tf.checkpoint.tf1_files import write_checkpoint
 from roformer_tf.checkpoint.vocabulary import check_vocabulary_size, read_vocabulary
+from roformer_tf.text.vocabulary import Vocabulary
 
 
 def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=False):
@@ -70,8 +71,8 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         vocabulary = None if tokenizer is None else tokenizer.get_vocabulary()
     if vocabulary is not None:
         is_file = isinstance(vocabulary, (str, os.PathLike))
-        tokens = read_vocabulary(Path(vocabulary)) if is_file else list(vocabulary)
-        check_vocabulary_size(tokens, binding.backbone.vocabulary_size, "`vocabulary`")
+        parsed = read_vocabulary(Path(vocabulary)) if is_file else Vocabulary(vocabulary)
+        check_vocabulary_size(parsed, binding.backbone.vocabulary_size, "`vocabulary`")
 
     with replace_files(folder) as temporary:
         write_checkpoint(temporary, original_tensors(binding))
@@ -79,7 +80,7 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         if vocabulary is not None and is_file:
             shutil.copyfile(vocabulary, temporary / VOCABULARY_FILE)
         elif vocabulary is not None:
-            text = "".join(f"{token}\n" for token in tokens)
+            text = "".join(f"{token}\n" for token in parsed.tokens)
             (temporary / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
     return Path(folder)
 

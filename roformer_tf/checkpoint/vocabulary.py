@@ -3,10 +3,7 @@
 import numpy as np
 
 from roformer_tf.checkpoint.paths import VOCABULARY_FILE, existing_file
-from roformer_tf.text.vocabulary import is_cjk, load_vocabulary
-
-# A character-level vocabulary has next to no words of several ideographs; in the word-level ones they are the majority.
-WORD_LEVEL_SHARE = 0.01
+from roformer_tf.text.vocabulary import Vocabulary
 
 
 def read_vocabulary(path):
@@ -16,13 +13,13 @@ def read_vocabulary(path):
         path: path of the file or of the folder.
 
     Returns:
-        dict of token -> id, see `roformer_tf.text.vocabulary.load_vocabulary`.
+        `roformer_tf.text.vocabulary.Vocabulary`.
 
     Raises:
         FileNotFoundError: if the file is missing.
         ValueError: if the file is empty, not UTF-8, or only a Git LFS pointer.
     """
-    return load_vocabulary(vocabulary_file(path))
+    return Vocabulary(vocabulary_file(path))
 
 
 def vocabulary_file(path):
@@ -36,35 +33,15 @@ def vocabulary_file(path):
     )
 
 
-def check_vocabulary_size(tokens, vocabulary_size, file):
-    """Raises unless there are as many tokens as the model has embeddings."""
-    if len(tokens) != vocabulary_size:
-        more = "more" if len(tokens) > vocabulary_size else "fewer"
+def check_vocabulary_size(vocabulary, vocabulary_size, source):
+    """Raises unless a `Vocabulary` has as many ids as the model has embeddings; `source` is where it came from."""
+    if vocabulary.size != vocabulary_size:
+        more = "more" if vocabulary.size > vocabulary_size else "fewer"
         raise ValueError(
-            f"{file} has {len(tokens)} different tokens, {more} than the {vocabulary_size} that `vocab_size` in "
-            "bert_config.json (after `keep_tokens` and `compound_tokens`) asks for. Either file belongs to another "
-            "model. Put the right one in place, or pass `preprocessor=None` to load the bare model."
+            f"{source} has {vocabulary.size} tokens, {more} than the {vocabulary_size} embeddings of the model "
+            "(`vocab_size` in bert_config.json, after `keep_tokens` and `compound_tokens`): one of the two belongs to "
+            "another model. Put the right file in place, or pass `preprocessor=None` to load the bare model."
         )
-
-
-def is_word_level(tokens):
-    """Whether the vocabulary is made for words (jieba first) and not for single characters, with the share.
-
-    Args:
-        tokens: list of str, or dict with tokens as keys.
-
-    Returns:
-        `(bool, float)`: the answer, and the share of tokens that contain several ideographs.
-
-    Example:
-
-    >>> from roformer_tf.checkpoint.vocabulary import is_word_level
-    >>> is_word_level(["[PAD]", "天", "天气", "##气"])
-    (True, 0.25)
-    """
-    words = sum(sum(map(is_cjk, token)) > 1 for token in tokens)
-    share = words / max(len(tokens), 1)
-    return share > WORD_LEVEL_SHARE, share
 
 
 def edited_size(vocabulary_size, keep_tokens=None, compound_tokens=None):

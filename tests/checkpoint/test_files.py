@@ -42,7 +42,7 @@ def test_the_file_checkpoint_names_the_one_that_counts(variables, config, tmp_pa
     folder = write_original(tmp_path / "a", variables, config, name="model.ckpt-2")
     write_original(folder, variables, config, name="model.ckpt-1")
     # as TF1 wrote it: with the path of the machine that trained
-    (folder / "checkpoint").write_text('model_checkpoint_path: "/root/somewhere/model.ckpt-2"\n')
+    (folder / "checkpoint").write_text('model_checkpoint_path: "/training/run3/model.ckpt-2"\n')
     assert find_checkpoint(folder).prefix.name == "model.ckpt-2"
     (folder / "checkpoint").unlink()
     with pytest.raises(ValueError, match=r"2 checkpoints: model.ckpt-1.index, model.ckpt-2.index"):

@@ -1,0 +1,208 @@
+"""`from_preset` on original folders: what is built, what can be overridden, and what bad folders say."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoint import load_original, save_checkpoint
+from tests.checkpoint.conftest import TOKENS, random_variables, write_original
+from tests.checkpoint.golden import numpy
+from tests.oracles.run_original import small_config
+
+CHARACTERS = list("天气很好不坏我你他今明")
+WORDS = ["天气", "今天", "明天"]
+
+
+def make_folder(path, rng, words=(), heads=("mlm",), **changes):
+    tokens = TOKENS + CHARACTERS + list(words)
+    config = small_config(vocab_size=len(tokens), **changes)
+    return write_original(path, random_variables(rng, config, heads=heads), config, tokens)
+
+
+def test_backbone(folder):
+    backbone = roformer_tf.RoFormerBackbone.from_preset(str(folder))
+    assert backbone.pooler_activation == "tanh"  # there is a next-sentence head
+    assert backbone.masking == "bidirectional"
+    assert backbone.layer_norm_epsilon == 1e-12
+    bare = roformer_tf.RoFormerBackbone.from_preset(
+        folder,
+        pooler=None,
+        layer_norm_epsilon=1e-7,
+        dtype="mixed_bfloat16",
+        dropout=0.3,
+        name="mine",
+    )
+    assert bare.pooler is None and bare.layer_norm_epsilon == 1e-7 and bare.dropout == 0.3
+    assert bare.compute_dtype == "bfloat16" and bare.name == "mine"
+
+
+def test_v2(v2_folder):
+    backbone = roformer_tf.RoFormerBackbone.from_preset(str(v2_folder))
+    assert (backbone.norm, backbone.activation, backbone.layer_norm_epsilon) == (
+        "rms_norm",
+        "relu",
+        1e-7,
+    )
+
+
+def test_weights_can_be_left_random(folder):
+    first, second = (
+        load_original(roformer_tf.RoFormerBackbone, folder, load_weights=w) for w in (False, True)
+    )
+    ours, theirs = (numpy(b.token_embedding.embeddings) for b in (first, second))
+    assert np.abs(ours).max() < 0.05 < np.abs(theirs).max()
+
+
+@pytest.mark.parametrize(
+    "name, backbone_masking, causal_lm_masking, pooler",
+    [
+        ("chinese_roformer-char", "bidirectional", "causal", None),
+        ("chinese_roformer-gpt-char", "causal", "causal", None),
+        ("chinese_roformer-sim-char", "unilm", "unilm", "linear"),
+    ],
+)
+def test_masking_and_pooler(rng, tmp_path, name, backbone_masking, causal_lm_masking, pooler):
+    heads = ("mlm", "pooler") if pooler else ("mlm",)
+    folder = make_folder(tmp_path / name, rng, heads=heads)
+    backbone = load_original(roformer_tf.RoFormerBackbone, folder)
+    assert (backbone.masking, backbone.pooler_activation) == (backbone_masking, pooler)
+    causal_lm = load_original(roformer_tf.RoFormerCausalLM, folder, preprocessor=None)
+    assert causal_lm.backbone.masking == causal_lm_masking
+    unilm = load_original(roformer_tf.RoFormerCausalLM, folder, preprocessor=None, masking="unilm")
+    assert unilm.backbone.masking == "unilm"
+    masked_lm = load_original(roformer_tf.RoFormerMaskedLM, folder, preprocessor=None)
+    assert masked_lm.backbone.masking == "bidirectional" and masked_lm.backbone.pooler is None
+
+
+@pytest.mark.parametrize("words, word_level", [((), False), (WORDS, True)])
+def test_task_with_preprocessor(rng, tmp_path, words, word_level):
+    folder = make_folder(tmp_path / "roformer", rng, words)
+    task = roformer_tf.RoFormerTextClassifier.from_preset(
+        str(folder), num_classes=3, dropout=0.0, sequence_length=16, pooling="mean"
+    )
+    assert task.preprocessor.tokenizer.word_level is word_level
+    assert task.preprocessor.sequence_length == 16
+    assert (task.num_classes, task.pooling, task.dropout) == (3, "mean", 0.0)
+    # `dropout` is the classifier's; the backbone's is in the settings
+    assert task.backbone.dropout == 0.1
+    tokens = ["今天", "很", "好"] if word_level else list("今天很好")
+    wanted = [task.preprocessor.tokenizer.token_to_id(t) for t in ["[CLS]", *tokens, "[SEP]"]]
+    assert np.array(task.preprocessor(["今天很好"])["token_ids"])[0].tolist() == wanted
+    assert task.predict(["今天天气很好", "不好"], verbose=0).shape == (2, 3)
+
+
+def test_word_level_can_be_given(rng, tmp_path):
+    folder = make_folder(tmp_path / "roformer", rng, WORDS)
+    tokenizer = load_original(roformer_tf.RoFormerTokenizer, folder, word_level=False)
+    assert not tokenizer.word_level and tokenizer.vocabulary_size() == 19
+    preprocessor = load_original(
+        roformer_tf.RoFormerMaskedLMPreprocessor, folder, word_level=False, sequence_length=8
+    )
+    assert not preprocessor.tokenizer.word_level and preprocessor.sequence_length == 8
+
+
+def test_a_given_backbone_is_used(folder):
+    backbone = load_original(roformer_tf.RoFormerBackbone, folder, load_weights=False)
+    model = load_original(
+        roformer_tf.RoFormerMaskedLM, folder, backbone=backbone, preprocessor=None
+    )
+    assert model.backbone is backbone
+    assert np.abs(numpy(backbone.token_embedding.embeddings)).max() > 0.5  # its weights were loaded
+
+
+def test_kept_tokens_cut_the_vocabulary_too(rng, tmp_path):
+    folder = make_folder(tmp_path / "roformer", rng)
+    keep = [0, 1, 2, 3, 4, 7, 5]
+    model = load_original(roformer_tf.RoFormerMaskedLM, folder, keep_tokens=keep)
+    assert model.preprocessor.tokenizer.get_vocabulary() == [*TOKENS, "很", "天"]
+    assert model.backbone.vocabulary_size == 7
+    with pytest.raises(ValueError, match="`compound_tokens` adds tokens .* pass `vocabulary="):
+        load_original(roformer_tf.RoFormerMaskedLM, folder, compound_tokens=[[5, 6]])
+    model = load_original(
+        roformer_tf.RoFormerMaskedLM,
+        folder,
+        compound_tokens=[[5, 6]],
+        vocabulary=[*TOKENS, *CHARACTERS, "天气"],
+    )
+    assert model.preprocessor.tokenizer.word_level
+    with pytest.raises(
+        ValueError, match=r"`keep_tokens` must hold ids of the vocabulary, .* Received: \[99\]"
+    ):
+        load_original(roformer_tf.RoFormerMaskedLM, folder, keep_tokens=[0, 1, 2, 3, 4, 99])
+
+
+def test_a_task_saves_its_vocabulary(rng, tmp_path):
+    folder = make_folder(tmp_path / "roformer", rng, WORDS)
+    model = load_original(roformer_tf.RoFormerMaskedLM, folder)
+    saved = save_checkpoint(model, tmp_path / "saved")
+    assert (saved / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
+    again = roformer_tf.RoFormerMaskedLM.from_preset(str(saved))
+    assert again.preprocessor.tokenizer.word_level
+    assert json.loads((saved / "bert_config.json").read_text())["vocab_size"] == 19
+
+
+def test_missing_vocabulary(rng, tmp_path):
+    folder = make_folder(tmp_path / "roformer", rng)
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(
+        FileNotFoundError, match="vocab.txt is missing: .* pass `preprocessor=None`"
+    ):
+        roformer_tf.RoFormerMaskedLM.from_preset(str(folder))
+    assert roformer_tf.RoFormerMaskedLM.from_preset(str(folder), preprocessor=None)
+
+
+@pytest.mark.parametrize("change, word", [(1, "more"), (-1, "fewer")])
+def test_vocabulary_of_another_size(rng, tmp_path, change, word):
+    folder = make_folder(tmp_path / "roformer", rng)
+    tokens = TOKENS + CHARACTERS + ["新"]
+    (folder / "vocab.txt").write_text("\n".join(tokens[: 16 + change]), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"vocab.txt has {16 + change} tokens, {word} than the 16"):
+        roformer_tf.RoFormerMaskedLM.from_preset(str(folder))
+
+
+def test_settings_of_another_vocabulary(rng, tmp_path):
+    folder = make_folder(tmp_path / "roformer", rng)
+    config = json.loads((folder / "bert_config.json").read_text())
+    (folder / "bert_config.json").write_text(json.dumps({**config, "vocab_size": 15}))
+    with pytest.raises(
+        ValueError, match=r"2 of wrong shape(.|\n)*has 15 tokens, the checkpoint 16"
+    ):
+        roformer_tf.RoFormerMaskedLM.from_preset(str(folder), preprocessor=None)
+
+
+def test_vocabulary_that_is_no_text(rng, tmp_path):
+    folder = make_folder(tmp_path / "roformer", rng)
+    (folder / "vocab.txt").write_bytes("天\n气".encode("gb18030"))
+    with pytest.raises(ValueError, match="must be UTF-8"):
+        roformer_tf.RoFormerMaskedLM.from_preset(str(folder))
+
+
+def test_unknown_arguments_are_refused(folder):
+    with pytest.raises((TypeError, ValueError), match="no_such_argument"):
+        load_original(roformer_tf.RoFormerBackbone, folder, no_such_argument=1)
+    with pytest.raises((TypeError, ValueError), match="no_such_argument"):
+        load_original(roformer_tf.RoFormerMaskedLM, folder, preprocessor=None, no_such_argument=1)
+
+
+def test_missing_settings(folder):
+    (folder / "bert_config.json").unlink()
+    with pytest.raises(FileNotFoundError, match="bert_config.json is missing"):
+        roformer_tf.RoFormerBackbone.from_preset(str(folder))
+
+
+def test_missing_checkpoint(folder):
+    (folder / "bert_model.ckpt.index").unlink()
+    with pytest.raises(FileNotFoundError, match="index of the checkpoint is missing"):
+        roformer_tf.RoFormerBackbone.from_preset(str(folder))
+
+
+def test_presets_of_keras_hub_still_load(folder, tmp_path):
+    backbone = roformer_tf.RoFormerBackbone.from_preset(str(folder))
+    backbone.save_to_preset(str(tmp_path / "preset"))
+    again = roformer_tf.RoFormerBackbone.from_preset(str(tmp_path / "preset"))
+    for first, second in zip(backbone.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(numpy(first), numpy(second))
+    assert isinstance(again, keras.Model)
