@@ -24,6 +24,10 @@ class PackedInputs:
         # The tokenizer knows its special tokens only when its vocabulary is loaded.
         self.built = True
 
+    def __call__(self, x, y=None, sample_weight=None, **kwargs):
+        # By keyword: a tuple alone KerasHub takes for `(x, y)`, and the second text of a pair would be lost.
+        return super().__call__(x, y=y, sample_weight=sample_weight, **kwargs)
+
     def pack(self, x, extra=0):
         segments = x if isinstance(x, tuple) else (x,)
         packer = PairPacker(
