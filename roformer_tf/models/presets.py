@@ -29,7 +29,7 @@ class FromOriginalPreset:
             return load_original(cls, preset, load_weights=load_weights, **kwargs)
         kwargs.setdefault("dtype", saved_mixed_policy(preset))
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        return super().from_preset(preset, load_weights=load_weights, **kwargs)
+        return super().from_preset(os.fspath(preset), load_weights=load_weights, **kwargs)
 
 
 def saved_mixed_policy(preset):
