@@ -1,5 +1,6 @@
 """Backbone, tasks and their preprocessors, on KerasHub's base classes."""
 
+from roformer_tf.models.fill_mask import fill_mask
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
@@ -18,4 +19,5 @@ __all__ = [
     "RoFormerMaskedLMPreprocessor",
     "RoFormerTextClassifier",
     "RoFormerTextClassifierPreprocessor",
+    "fill_mask",
 ]

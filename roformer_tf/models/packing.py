@@ -30,6 +30,9 @@ class PackedInputs:
 
     def pack(self, x, extra=0):
         segments = x if isinstance(x, tuple) else (x,)
+        return self.pack_ids(tuple(self.tokenizer(segment) for segment in segments), extra)
+
+    def pack_ids(self, segments, extra=0):
         packer = PairPacker(
             self.tokenizer.start_token_id,
             self.tokenizer.end_token_id,
@@ -37,9 +40,11 @@ class PackedInputs:
             sequence_length=self.sequence_length + extra,
             truncate_from=self.truncate_from,
         )
-        inputs = packer(tuple(self.tokenizer(segment) for segment in segments))
+        inputs = packer(segments)
         if self.padding == "longest":
             width = tf.reduce_max(tf.reduce_sum(inputs["padding_mask"], -1))
+            # every row has its two special tokens: only a batch of no rows is narrower, which models cannot slice
+            width = tf.maximum(width, 2)
             inputs = {name: value[..., :width] for name, value in inputs.items()}
         return inputs
 

@@ -99,7 +99,8 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
         log_likelihood = []
         for start in range(0, len(targets), batch_size):
             part = slice(start, start + batch_size)
-            logits = self.predict_on_batch({k: v[part] for k, v in inputs.items()})
+            # KerasHub's own would take the inputs for strings and preprocess them
+            logits = keras.Model.predict_on_batch(self, {k: v[part] for k, v in inputs.items()})
             logits = np.asarray(logits, "float32")
             peak = logits.max(-1, keepdims=True)
             log_sum = np.log(np.exp(logits - peak).sum(-1, dtype="float64")) + peak[..., 0]
