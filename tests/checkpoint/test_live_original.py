@@ -1,0 +1,89 @@
+"""Random checkpoints, made and computed by bert4keras itself in this very run, come out of our models."""
+
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoint import mapping
+from tests.checkpoint.golden import model_inputs, run_case
+from tests.oracles.run_original import small_config
+
+FACTORISED = {"embedding_size": 24}
+V2 = {"hidden_act": "relu"}
+EVERYTHING = {"with_pool": True, "with_nsp": True, "with_mlm": "linear"}
+
+# name: (model, application, changes of the settings, arguments of build_transformer_model)
+CASES = {
+    "encoder": ("roformer", "encoder", {}, {}),
+    "everything": ("roformer", "encoder", {}, EVERYTHING),
+    "probabilities": ("roformer", "encoder", {}, {"with_mlm": True}),
+    "factorised": ("roformer", "encoder", FACTORISED, {"with_mlm": "linear"}),
+    "lm": ("roformer", "lm", {}, {"with_mlm": "linear"}),
+    "unilm_sim": ("roformer", "unilm", {}, {"with_pool": "linear"}),
+    "no_segments": ("roformer", "encoder", {}, {"segment_vocab_size": 0}),
+    "positions": ("roformer", "encoder", {}, {"custom_position_ids": True}),
+    "kept": (
+        "roformer",
+        "encoder",
+        {},
+        {"with_mlm": "linear", "keep_tokens": list(range(150, 50, -1))},
+    ),
+    "compound": (
+        "roformer",
+        "encoder",
+        {},
+        {"with_mlm": "linear", "compound_tokens": [[3, 5], [[7, 9], [2, 1]]]},
+    ),
+    "wide_heads": ("roformer", "encoder", {"num_attention_heads": 2}, {"with_mlm": "linear"}),
+    "deep": ("roformer", "encoder", {"num_hidden_layers": 5}, {}),
+    "v2": ("roformer_v2", "encoder", V2, {"with_mlm": "linear"}),
+    "v2_lm": ("roformer_v2", "lm", V2, {"with_mlm": "linear"}),
+    "v2_factorised": ("roformer_v2", "encoder", {**V2, **FACTORISED}, {}),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", CASES)
+def test_outputs(name, original, rng, tmp_path):
+    model, application, changes, kwargs = CASES[name]
+    config = small_config(**changes)
+    original.make_checkpoint(tmp_path, config, seed=int(rng.integers(2**31)), model=model)
+    # ragged rows with zeros anywhere: bert4keras takes every id 0 for padding, but never at position 0
+    size = len(kwargs.get("keep_tokens", range(config["vocab_size"])))
+    ids = rng.integers(1, size, size=(4, 17))
+    ids[rng.random(ids.shape) < 0.1] = 0
+    ids[np.arange(17) >= np.array([[17], [11], [5], [1]])] = 0
+    arrays = {"token_ids": ids, "segment_ids": np.sort(rng.integers(0, 2, size=ids.shape))}
+    if kwargs.get("custom_position_ids"):
+        arrays["position_ids"] = rng.uniform(-600, 600, size=ids.shape).astype("float32")
+    inputs = model_inputs({f"input_{key}": array for key, array in arrays.items()})
+    if kwargs.get("segment_vocab_size") == 0:
+        del arrays["segment_ids"]
+    expected, noises = original.forward_with_noise(
+        tmp_path, arrays, model=model, application=application, **kwargs
+    )
+    case = {"model": model, "application": application, "kwargs": kwargs}
+    outputs = run_case(case, tmp_path, inputs, layer_norm_epsilon=1e-7)
+    for output, wanted, noise in zip(outputs, expected, noises, strict=True):
+        assert output.shape == wanted.shape
+        # where the noise is a single rounding, a multiple of it says nothing
+        assert np.abs(output - wanted).max() <= max(4 * noise, 2e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("embedding_size", [32, 24])
+@pytest.mark.parametrize("model", ["roformer", "roformer_v2", "bert", "nezha"])
+def test_the_table_has_the_names_and_shapes_of_every_family(
+    model, embedding_size, original, rng, tmp_path
+):
+    config = small_config(max_position_embeddings=64)
+    if embedding_size != 32:
+        config["embedding_size"] = embedding_size
+    variables = original.make_checkpoint(
+        tmp_path, config, seed=int(rng.integers(2**31)), model=model
+    )
+    sizes = mapping.Sizes(200, 2, 4, 32, 64, embedding_size, 2, num_positions=64)
+    groups = [
+        g for g in mapping.GROUPS if model != "roformer_v2" or g not in ("pooler", "nsp", "mlm")
+    ]
+    table = {v.name: v.shape for v in mapping.variables(model, sizes, groups)}
+    assert table == {name: array.shape for name, array in variables.items()}
