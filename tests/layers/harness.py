@@ -61,12 +61,13 @@ def weights_by_path(layer):
 
 
 def variables(layer):
-    """The layer's weights by path below it: attribute names, joined by slashes."""
-    found = {}
+    """The layer's weights by path below it: layers' names, joined by slashes. A shared weight comes once."""
+    found, seen = {}, set()
 
     def visit(node, path):
         for weight in node._trainable_variables + node._non_trainable_variables:
-            if "seed" not in weight.name:
+            if "seed" not in weight.name and id(weight) not in seen:
+                seen.add(id(weight))
                 found[f"{path}{weight.name}"] = weight
         for child in node._layers:
             visit(child, f"{path}{child.name}/")

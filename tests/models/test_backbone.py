@@ -1,0 +1,280 @@
+"""The backbone: float64 NumPy, what must not change an output, files, dtypes, errors."""
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from tests.layers.harness import (
+    assert_close,
+    compiled,
+    flat,
+    gradients,
+    numpy,
+    variables,
+    weights_by_path,
+)
+from tests.models.builders import (
+    KINDS,
+    SIZES,
+    V2,
+    backbone,
+    hidden_states,
+    inputs,
+    original_names,
+    sequence,
+)
+
+# float32 through two blocks: some 6e-8 each of a dozen sums, relative to outputs of size 3
+NOISE = 3e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_float64(kind, rng):
+    model = backbone(kind)
+    given = inputs(rng)
+    outputs = model(given)
+    outputs = outputs if isinstance(outputs, dict) else {"sequence_output": outputs}
+    assert_close(flat(outputs), flat(hidden_states(model, given)), NOISE, kind)
+
+
+@pytest.mark.parametrize("kind", ["v1", "sim", "v2"])
+def test_equals_float64_at_given_positions(kind, rng):
+    model = backbone(kind)
+    given = inputs(rng)
+    given["position_ids"] = np.sort(rng.integers(-50, 2000, size=(3, 9)) / 4, axis=1)
+    outputs = model(given)
+    outputs = outputs if isinstance(outputs, dict) else {"sequence_output": outputs}
+    assert_close(flat(outputs), flat(hidden_states(model, given)), NOISE, kind)
+
+
+@pytest.mark.parametrize("kind", ["v1_pooler", "factorised", "sim", "v2_factorised"])
+def test_gradients_equal_finite_differences_of_float64(kind, rng):
+    model = backbone(kind)
+    given = inputs(rng)
+    expected = hidden_states(model, given)
+    cotangents = {name: rng.normal(size=x.shape) for name, x in expected.items()}
+
+    def function():
+        outputs = model(given)
+        return outputs if isinstance(outputs, dict) else {"sequence_output": outputs}
+
+    _, found = gradients(function, [], cotangents, model)
+    paths = {id(w): path for path, w in variables(model).items()}
+    found = {paths[id(w)]: g for w, g in zip(model.trainable_variables, found, strict=True)}
+    assert set(found) == set(paths.values())
+
+    start = weights_by_path(model)
+    step = 1e-5
+    for path, gradient in found.items():
+        direction = rng.normal(size=gradient.shape)
+
+        def oracle_loss(step, path=path, direction=direction):
+            moved = original_names(model, {**start, path: start[path] + step * direction})
+            outputs = hidden_states(model, given, moved)
+            return sum((outputs[name] * c).sum() for name, c in cotangents.items())
+
+        numeric = (oracle_loss(step) - oracle_loss(-step)) / (2 * step)
+        size = np.linalg.norm(gradient) * np.linalg.norm(direction)
+        assert abs((gradient * direction).sum() - numeric) < 1e-5 * (size + 1), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 30])
+def test_added_padding_changes_no_real_token(kind, count, rng):
+    model = backbone(kind)
+    given = inputs(rng)
+    outputs = sequence(model(given))
+    padded = {k: np.pad(v, [(0, 0), (0, count)]) for k, v in given.items()}
+    padded["token_ids"][:, 9:] = rng.integers(0, 40, size=(3, count))  # whatever stands there
+    more = sequence(model(padded))[:, :9]
+    real = given["padding_mask"] == 1
+    assert np.abs(more - outputs)[real].max() < 1e-5
+    if model.pooler is not None:
+        np.testing.assert_allclose(
+            numpy(model(padded)["pooled_output"]), numpy(model(given)["pooled_output"]), atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("kind", ["v1", "v2"])
+def test_padding_on_the_left_changes_nothing_either(kind, rng):
+    """Only distances matter, so real tokens that all move by the padding keep their outputs."""
+    model = backbone(kind)
+    given = inputs(rng, padded=False)
+    moved = {k: np.pad(v, [(0, 0), (5, 0)]) for k, v in given.items()}
+    # rotations by other angles, each within 1e-6
+    np.testing.assert_allclose(sequence(model(moved))[:, 5:], sequence(model(given)), atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "v2_causal"])
+def test_a_future_token_changes_nothing_under_the_causal_mask(kind, rng):
+    model = backbone(kind)
+    given = inputs(rng, padded=False)
+    before = sequence(model(given))
+    for position in range(1, 9):
+        changed = {**given, "token_ids": given["token_ids"].copy()}
+        changed["token_ids"][:, position] = 5 + (given["token_ids"][:, position] - 4) % 35
+        after = sequence(model(changed))
+        # hidden keys have probability exactly 0
+        np.testing.assert_array_equal(after[:, :position], before[:, :position])
+        assert (np.abs(after - before)[:, position:].max(-1) > 1e-4).all()
+
+
+def test_unilm_source_does_not_see_the_target(rng):
+    model = backbone("sim")
+    given = inputs(rng, padded=False)  # segment 1 begins at position 4
+    before = sequence(model(given))
+    for position in range(9):
+        changed = {**given, "token_ids": given["token_ids"].copy()}
+        changed["token_ids"][:, position] = 5 + (given["token_ids"][:, position] - 4) % 35
+        difference = np.abs(sequence(model(changed)) - before).max(-1)
+        if position < 4:  # all of the source is seen by all
+            assert (difference > 1e-4).all()
+        else:
+            assert (difference[:, :position] == 0).all() and (difference[:, position:] > 1e-4).all()
+
+
+@pytest.mark.parametrize("kind", ["v1", "sim", "v2"])
+@pytest.mark.parametrize("shift", [1, -7.5, 1000, 1_000_000])
+def test_shifting_all_positions_changes_nothing(kind, shift, rng):
+    model = backbone(kind)
+    given = inputs(rng)
+    positions = np.arange(9)[None] + np.array([[0], [100], [2.5]])
+    before = sequence(model({**given, "position_ids": positions}))
+    after = sequence(model({**given, "position_ids": positions + shift}))
+    # angles are within 1e-6 of the truth at any position: scores, of size 5 here, move by some 1e-5
+    np.testing.assert_allclose(after, before, atol=3e-5)
+    other = sequence(model({**given, "position_ids": 3 * positions}))
+    assert np.abs(other - before).max() > 0.05
+
+
+def test_default_positions_are_counted_from_zero(rng):
+    model = backbone()
+    given = inputs(rng)
+    absent = sequence(model(given))
+    for positions in (np.tile(np.arange(9), (3, 1)), np.tile(np.arange(9.0), (3, 1))):
+        explicit = {**given, "position_ids": positions}
+        # vectorised sines and those of a remainder differ in the last place
+        np.testing.assert_allclose(sequence(model(explicit)), absent, atol=5e-6)
+        np.testing.assert_allclose(model.predict(explicit, verbose=0), absent, atol=5e-6)
+
+
+@pytest.mark.parametrize("length", [1, 2, 1100])
+def test_any_length(length, rng):
+    model = backbone(num_layers=1)
+    given = {"token_ids": rng.integers(5, 40, size=(1, length))}
+    given["segment_ids"] = 0 * given["token_ids"]
+    given["padding_mask"] = 1 + 0 * given["token_ids"]
+    expected = hidden_states(model, given)["sequence_output"] if length < 1000 else None
+    output = sequence(model(given))
+    assert output.shape == (1, length, 16) and np.isfinite(output).all()
+    if expected is not None:
+        np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_a_row_of_padding_alone_is_finite(rng):
+    for kind in ("v1", "gpt", "sim", "v2"):
+        for dtype in ("float32", "mixed_float16"):
+            model = backbone(kind, dtype=dtype)
+            given = inputs(rng)
+            given["padding_mask"][1] = 0
+            assert np.isfinite(sequence(model(given))).all()
+
+
+@pytest.mark.parametrize("kind", ["v1", "sim", "v2"])
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision(kind, dtype, rng):
+    model = backbone(kind, dtype=dtype)
+    given = inputs(rng)
+    given["position_ids"] = 1_000_000 + np.tile(np.arange(9), (3, 1))
+    outputs = model(given)
+    outputs = outputs["sequence_output"] if isinstance(outputs, dict) else outputs
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype.removeprefix("mixed_")
+    expected = hidden_states(model, given)["sequence_output"]
+    # two blocks of some ten roundings each, on hidden states of size 1, which grow in the products by a few times
+    rounding = {"mixed_float16": 2.0**-11, "mixed_bfloat16": 2.0**-8}[dtype]
+    error = np.abs(sequence(model(given)) - expected)
+    assert error.max() < 40 * rounding and np.sqrt((error**2).mean()) < 6 * rounding
+
+
+@pytest.mark.parametrize("kind", ["v1", "v2"])
+def test_compiled(kind, rng):
+    model = backbone(kind)
+    given = inputs(rng)
+    np.testing.assert_allclose(
+        numpy(compiled(lambda x: model(x))(given)), sequence(model(given)), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_config_and_file(kind, rng, tmp_path):
+    model = backbone(kind)
+    given = inputs(rng)
+    expected = flat(model(given))
+    config = model.get_config()
+    for name, value in {**SIZES, **KINDS[kind]}.items():
+        assert config[name] == value
+    again = roformer_tf.RoFormerBackbone.from_config(config)
+    assert again.get_config() == config
+    again.set_weights(model.get_weights())
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded, roformer_tf.RoFormerBackbone)
+    for other in (again, loaded):
+        for one, two in zip(expected, flat(other(given)), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_number_of_weights():
+    """No weight but those of the original: 12 H^2 a block and its vectors, nothing for positions."""
+    h, f, v = 16, 32, 48
+    block = 4 * h * h + 4 * h + 2 * h * f + f + h + 4 * h
+    assert backbone("v1").count_params() == v * h + 2 * h + 2 * h + 2 * block
+    assert backbone("v2").count_params() == v * h + 2 * h + 2 * (4 * h * h + 2 * h * f)
+    assert all(w.trainable for w in backbone("v1").weights)
+
+
+def test_initial_weights():
+    """v1: truncated normal of 0.02. v2: of 1 / sqrt(n L), n the inputs (for embeddings, the outputs)."""
+    large = {"hidden_dim": 128, "intermediate_dim": 256, "num_heads": 2, "vocabulary_size": 500}
+    model = roformer_tf.RoFormerBackbone(**{**SIZES, **large})
+    block = model.encoder_blocks[0]
+    for weight in (
+        model.token_embedding.embeddings,
+        block.attention.qkv.kernel,
+        block.feed_forward.output_dense.kernel,
+    ):
+        # truncated at two standard deviations of the normal it is cut from
+        assert 0.016 < numpy(weight.value).std() < 0.021
+    model = roformer_tf.RoFormerBackbone(**{**SIZES, **large, **V2})
+    block = model.encoder_blocks[0]
+    for weight, size in (
+        (model.token_embedding.embeddings, 128),
+        (block.attention.qkv.kernel, 128),
+        (block.feed_forward.output_dense.kernel, 256),
+    ):
+        assert abs(numpy(weight.value).std() * np.sqrt(size * 2) - 1) < 0.05
+    kernels = [numpy(b.attention.qkv.kernel.value) for b in model.encoder_blocks]
+    assert np.abs(kernels[0] - kernels[1]).max() > 0.01  # no two layers start alike
+    assert np.abs(kernels[0][:, :128] - kernels[0][:, 128:256]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"num_layers": 0}, "`num_layers` must be a positive integer. Received: num_layers=0"),
+        ({"vocabulary_size": "40"}, "`vocabulary_size` must be a positive integer"),
+        ({"embedding_dim": 1.5}, "`embedding_dim` must be a positive integer"),
+        ({"num_heads": 3}, "`num_heads` must divide `hidden_dim` into heads of even size"),
+        ({"num_heads": 16}, "heads of even size. Received: hidden_dim=16, num_heads=16"),
+        ({"pooler": "relu"}, "`pooler` must be None, 'tanh' or 'linear'. Received: pooler='relu'"),
+        ({"norm": "batch"}, "`norm` must be 'layer_norm' or 'rms_norm'. Received: norm='batch'"),
+        ({"masking": "prefix"}, "`masking` must be one of .* Received: masking='prefix'"),
+        ({"activation": "gelo"}, "gelo"),
+        ({"max_wavelength": 0}, "`base` must be positive"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        roformer_tf.RoFormerBackbone(**{**SIZES, **options})

@@ -1,0 +1,166 @@
+"""What every task passes: float64 values, its life in Keras, LoRA, int8."""
+
+import gc
+
+import keras
+import numpy as np
+import pytest
+
+from tests.layers.harness import numpy
+from tests.models.builders import TASKS, data, expected_outputs, task, texts
+from tests.oracles import numpy_roformer as oracle
+
+pytestmark = [
+    pytest.mark.parametrize("name", TASKS),
+    # a pooler that no output depends on, as a language model of RoFormer-Sim has, is trained by nobody
+    pytest.mark.filterwarnings(
+        "ignore:Gradients do not exist for variables .'pooler/dense/kernel'"
+    ),
+    # Keras says so of every input, dropout and norm when it quantizes a model
+    pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method"),
+]
+
+
+def predicted(model, x):
+    return model.predict(x, batch_size=8, verbose=0)
+
+
+def close_weights(one, other, atol):
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=atol)
+
+
+def test_equals_float64(name, rng):
+    model = task(name, num_layers=2)
+    x, _, _ = data(name, rng)
+    expected = expected_outputs(model, x)
+    # float32 through two blocks and a head, relative to the output's size
+    size = np.abs(expected).max()
+    assert np.abs(numpy(model(x)) - expected).max() < 4e-6 * size
+    assert np.abs(predicted(model, x) - expected).max() < 4e-6 * size
+
+
+def test_life(name, rng, tmp_path):
+    """compile, fit, evaluate, predict, save, load; trained on, the loaded model is the one that went on."""
+    model = task(name)
+    x, y, weights = data(name, rng)
+    model.compile(
+        optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.01),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=[keras.metrics.SparseCategoricalAccuracy()],
+    )
+    history = model.fit(x, y, weights, batch_size=4, epochs=6, shuffle=False, verbose=0).history
+    assert history["loss"][-1] < 0.9 * history["loss"][0]
+    assert int(model.optimizer.iterations) == 12
+
+    probabilities = oracle.softmax(expected_outputs(model, x))
+    chosen = np.take_along_axis(probabilities, y[..., None], axis=-1)[..., 0]
+    w = np.ones(y.shape) if weights is None else weights
+    result = model.evaluate(x, y, weights, batch_size=8, verbose=0, return_dict=True)
+    # Keras divides the weighted sum by the number of entries
+    assert abs(result["loss"] - (-np.log(chosen) * w).sum() / w.size) < 1e-5
+    hits = (probabilities.argmax(-1) == y) * w
+    assert abs(result["sparse_categorical_accuracy"] - hits.sum() / w.sum()) < 1e-6
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model) and loaded.get_config() == model.get_config()
+    np.testing.assert_array_equal(predicted(loaded, x), predicted(model, x))
+    assert loaded.evaluate(x, y, weights, batch_size=8, verbose=0, return_dict=True) == result
+    assert int(loaded.optimizer.iterations) == 12
+    for each in (model, loaded):
+        each.fit(x, y, weights, batch_size=4, epochs=2, shuffle=False, verbose=0)
+    close_weights(loaded, model, 1e-7)
+
+    model.save_weights(tmp_path / "model.weights.h5")
+    fresh = type(model).from_config(model.get_config())
+    with pytest.warns(UserWarning, match="Skipping variable loading for optimizer"):
+        fresh.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(predicted(fresh, x), predicted(model, x))
+
+
+def test_raw_strings_and_preset(name, rng, tmp_path):
+    model = task(name, preprocessor={})
+    pairs = name in ("classifier_mean", "causal_lm_sim")
+    raw = (texts(rng, 8), texts(rng, 8)) if pairs else texts(rng, 8)
+    y = rng.integers(0, 3, size=8) if name.startswith("classifier") else None
+    # labels and weights of language models come from the preprocessor
+    x = model.preprocessor(raw)
+    x = {k: numpy(v) for k, v in (x if y is not None else x[0]).items()}
+    expected = expected_outputs(model, x)
+    assert np.abs(numpy(model(x)) - expected).max() < 4e-6 * np.abs(expected).max()
+    if y is not None:
+        np.testing.assert_allclose(predicted(model, raw), expected, atol=1e-5)
+
+    model.save_to_preset(tmp_path / "preset")
+    loaded = type(model).from_preset(tmp_path / "preset")
+    np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
+    if y is not None:
+        np.testing.assert_array_equal(predicted(loaded, raw), predicted(model, raw))
+    assert loaded.preprocessor.get_config() == model.preprocessor.get_config()
+    backbone = type(model.backbone).from_preset(tmp_path / "preset")
+    for a, b in zip(backbone.get_weights(), model.backbone.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+    before = model.get_weights()
+    model.fit(raw, y, batch_size=4, epochs=1, verbose=0)
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+    assert any(np.abs(a - b).max() > 0 for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_lora(name, rng, tmp_path):
+    model = task(name)
+    x, y, weights = data(name, rng)
+    before, frozen = predicted(model, x), model.backbone.get_weights()
+    model.backbone.enable_lora(2)
+    np.testing.assert_array_equal(predicted(model, x), before)
+    trained = {w.path.split("/", 1)[1] for w in model.backbone.trainable_variables}
+    own = {"lora_kernel_a", "lora_kernel_b"} | ({"bias"} if "v2" not in TASKS[name][0] else set())
+    assert trained == {f"attention/qkv/{w}" for w in own}  # Keras leaves the bias trainable
+
+    model.compile(keras.optimizers.Adam(1e-2), loss=model.loss, weighted_metrics=[])
+    history = model.fit(x, y, weights, batch_size=4, epochs=6, shuffle=False, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    after = predicted(model, x)
+    assert np.abs(after - before).max() > 1e-2
+    # the originals stand as they were
+    kernels = [b.attention.qkv._kernel for b in model.backbone.encoder_blocks]
+    for kernel in kernels:
+        assert any(np.array_equal(numpy(kernel.value), w) for w in frozen if w.ndim == 2)
+    for w, old in zip(model.backbone.embeddings.get_weights(), frozen, strict=False):
+        np.testing.assert_array_equal(w, old)
+
+    model.save(tmp_path / "lora.keras")
+    with pytest.warns(UserWarning, match="Skipping variable loading for optimizer"):
+        loaded = keras.saving.load_model(tmp_path / "lora.keras")
+    # the product of the two factors is added to the kernel when saved: other roundings
+    np.testing.assert_allclose(predicted(loaded, x), after, atol=2e-5)
+
+
+@pytest.fixture
+def quick_collection():
+    """Keras collects garbage for each layer it quantizes, which takes a second with all a test run holds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def test_int8(name, rng, tmp_path, quick_collection):
+    model = task(name)
+    x, _, _ = data(name, rng)
+    exact = predicted(model, x)
+    model.quantize("int8")
+    output = predicted(model, x)
+    # 127 steps for the largest weight and the largest feature: half a percent of each factor, times the sums' depth
+    error = np.sqrt(((output - exact) ** 2).mean() / (exact**2).mean())
+    assert 0 < error < 0.05, error
+    for layer in model.backbone._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            assert keras.backend.standardize_dtype(layer._kernel.dtype) == "int8"
+    table = model.backbone.token_embedding._embeddings
+    assert keras.backend.standardize_dtype(table.dtype) == "int8"
+
+    model.save(tmp_path / "int8.keras")
+    loaded = keras.saving.load_model(tmp_path / "int8.keras")
+    np.testing.assert_array_equal(predicted(loaded, x), output)
