@@ -1,0 +1,1 @@
+"""Speed and memory of roformer_tf beside other implementations: `python -m benchmarks --help`."""

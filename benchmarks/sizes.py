@@ -1,0 +1,76 @@
+"""Sizes of the measured model, the batches it is given, and how much work they are."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+MASKED_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A RoFormer (v1); the defaults are the released word model, `chinese_roformer_L-12_H-768_A-12`."""
+
+    layers: int = 12
+    heads: int = 12
+    width: int = 768
+    intermediate: int = 3072
+    vocabulary: int = 50000
+
+    def config(self):
+        """`bert_config.json` of the original."""
+        return {
+            "attention_probs_dropout_prob": 0.1,
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.1,
+            "hidden_size": self.width,
+            "initializer_range": 0.02,
+            "intermediate_size": self.intermediate,
+            "max_position_embeddings": 1536,
+            "num_attention_heads": self.heads,
+            "num_hidden_layers": self.layers,
+            "type_vocab_size": 2,
+            "vocab_size": self.vocabulary,
+        }
+
+    def inference_flops(self, batch, length):
+        """Multiplications and additions of all matrix products of the encoder, forward."""
+        per_token = 2 * (4 * self.width**2 + 2 * self.width * self.intermediate)
+        attention = 2 * 2 * length * self.width
+        return batch * length * self.layers * (per_token + attention)
+
+    def step_flops(self, batch, length):
+        """The same of a training step: forward, and twice as much backward; logits of masked positions only."""
+        per_position = 2 * self.width * (self.width + self.vocabulary)
+        head = batch * masked_count(length) * per_position
+        return 3 * (self.inference_flops(batch, length) + head)
+
+
+BASE = Sizes()
+QUICK = Sizes(layers=2, heads=2, width=64, intermediate=128, vocabulary=500)
+
+
+def masked_count(length):
+    """Positions of a row to be predicted."""
+    return round(MASKED_SHARE * length)
+
+
+def make_batch(seed, sizes, batch, length):
+    """Random token ids without padding, the positions to predict, and what to predict there."""
+    rng = np.random.default_rng([seed, batch, length])
+    rows = [rng.permutation(length)[: masked_count(length)] for _ in range(batch)]
+    positions = np.sort(rows, axis=1).astype("int32")
+    return {
+        "token_ids": rng.integers(5, sizes.vocabulary, (batch, length)).astype("int32"),
+        "segment_ids": np.zeros((batch, length), "int32"),
+        "padding_mask": np.ones((batch, length), "int32"),
+        "mask_positions": positions,
+        "labels": rng.integers(5, sizes.vocabulary, positions.shape).astype("int32"),
+    }
+
+
+def labels_everywhere(batch, elsewhere):
+    """Labels for the peers, which project every position: `(batch, length)`, `elsewhere` where none is asked."""
+    labels = np.full(batch["token_ids"].shape, elsewhere, "int64")
+    np.put_along_axis(labels, batch["mask_positions"].astype("int64"), batch["labels"], axis=1)
+    return labels

@@ -1,0 +1,83 @@
+"""Tokenizers: texts to lists of ids, batch after batch; each in a worker process."""
+
+import time
+import zlib
+
+from benchmarks import corpus, models
+
+CASES = {
+    # name: (library, level, batch size, way)
+    "ours, batches of 128": ("ours", 128, "call"),
+    "ours, batches of 2048": ("ours", 2048, "call"),
+    "ours, tf.data, batches of 128": ("ours", 128, "tf.data"),
+    "ours, tf.data, batches of 2048": ("ours", 2048, "tf.data"),
+    "bert4keras": ("bert4keras", 1, "call"),
+    "Hugging Face, batches of 128": ("hugging_face", 128, "call"),
+    "Hugging Face, batches of 2048": ("hugging_face", 2048, "call"),
+}
+LIBRARIES = ("ours", "bert4keras", "hugging_face")
+LEVELS = ("word", "char")
+
+
+def make(library, level, vocabulary_path):
+    """A function from a list of strings to a list of lists of ids."""
+    if library == "ours":
+        import roformer_tf
+
+        tokenizer = roformer_tf.RoFormerTokenizer(vocabulary_path, word_level=level == "word")
+        return tokenizer
+    if library == "bert4keras":
+        import jieba
+        from bert4keras.tokenizers import Tokenizer
+
+        jieba.initialize()
+        cut = (lambda text: jieba.cut(text, HMM=False)) if level == "word" else None
+        tokenizer = Tokenizer(vocabulary_path, do_lower_case=True, pre_tokenize=cut)
+        return lambda texts: [tokenizer.encode(text)[0][1:-1] for text in texts]
+    from transformers import BertTokenizerFast, RoFormerTokenizer
+
+    with open(vocabulary_path, encoding="utf-8") as stream:
+        vocabulary = {line.rstrip("\n"): i for i, line in enumerate(stream)}
+    if level == "word":
+        tokenizer = RoFormerTokenizer(vocab=vocabulary)  # segments with rjieba
+    else:
+        tokenizer = BertTokenizerFast(vocab=vocabulary)
+    return lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"]
+
+
+class Tokenizing:
+    """What the worker keeps between commands."""
+
+    def __init__(self, library, seed, count, vocabulary_path):
+        if library == "bert4keras":
+            models.import_bert4keras()
+        self.library = library
+        self.lines = corpus.lines(count, seed)
+        start = time.perf_counter()
+        self.tokenizers = {level: make(library, level, vocabulary_path) for level in LEVELS}
+        self.seconds_to_make = time.perf_counter() - start
+
+    def run(self, level, size, way):
+        """Seconds for all lines."""
+        tokenizer = self.tokenizers[level]
+        if way == "tf.data":
+            import tensorflow as tf
+
+            data = tf.data.Dataset.from_tensor_slices(self.lines).batch(size)
+            data = data.map(tokenizer, num_parallel_calls=models.THREADS).prefetch(1)
+            start = time.perf_counter()
+            for _ in data:
+                pass
+            return {"seconds": time.perf_counter() - start}
+        batches = [self.lines[i : i + size] for i in range(0, len(self.lines), size)]
+        start = time.perf_counter()
+        for batch in batches:
+            tokenizer(batch)
+        return {"seconds": time.perf_counter() - start}
+
+    def digests(self, level):
+        """A number for the ids of each line, to compare libraries by."""
+        return [
+            zlib.crc32(repr(list(map(int, ids))).encode())
+            for ids in self.tokenizers[level](self.lines)
+        ]
