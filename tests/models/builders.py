@@ -35,7 +35,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 def backbone(kind="v1", **options):
     """A backbone with random weights, the same every time."""
-    model = roformer_tf.RoFormerBackbone(**{**SIZES, **KINDS[kind], **options})
+    model = roformer_tf.RoFormerBackbone(name="backbone", **{**SIZES, **KINDS[kind], **options})
     return randomized(model)
 
 

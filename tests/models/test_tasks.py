@@ -11,7 +11,6 @@ from tests.models.builders import TASKS, data, expected_outputs, task, texts
 from tests.oracles import numpy_roformer as oracle
 
 pytestmark = [
-    pytest.mark.parametrize("name", TASKS),
     # a pooler that no output depends on, as a language model of RoFormer-Sim has, is trained by nobody
     pytest.mark.filterwarnings(
         "ignore:Gradients do not exist for variables .'pooler/dense/kernel'"
@@ -19,6 +18,12 @@ pytestmark = [
     # Keras says so of every input, dropout and norm when it quantizes a model
     pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method"),
 ]
+
+every_task = pytest.mark.parametrize("name", TASKS)
+# every class, family, pooling and kind of mask once: a trained model takes seconds
+one_of_each = pytest.mark.parametrize(
+    "name", ["classifier_pooler", "classifier_mean", "masked_lm", "causal_lm_sim"]
+)
 
 
 def predicted(model, x):
@@ -30,6 +35,7 @@ def close_weights(one, other, atol):
         np.testing.assert_allclose(a, b, atol=atol)
 
 
+@every_task
 def test_equals_float64(name, rng):
     model = task(name, num_layers=2)
     x, _, _ = data(name, rng)
@@ -40,6 +46,7 @@ def test_equals_float64(name, rng):
     assert np.abs(predicted(model, x) - expected).max() < 4e-6 * size
 
 
+@one_of_each
 def test_life(name, rng, tmp_path):
     """compile, fit, evaluate, predict, save, load; trained on, the loaded model is the one that went on."""
     model = task(name)
@@ -79,6 +86,7 @@ def test_life(name, rng, tmp_path):
     np.testing.assert_array_equal(predicted(fresh, x), predicted(model, x))
 
 
+@one_of_each
 def test_raw_strings_and_preset(name, rng, tmp_path):
     model = task(name, preprocessor={})
     pairs = name in ("classifier_mean", "causal_lm_sim")
@@ -108,6 +116,7 @@ def test_raw_strings_and_preset(name, rng, tmp_path):
     assert any(np.abs(a - b).max() > 0 for a, b in zip(before, model.get_weights(), strict=True))
 
 
+@one_of_each
 def test_lora(name, rng, tmp_path):
     model = task(name)
     x, y, weights = data(name, rng)
@@ -146,6 +155,7 @@ def quick_collection():
     gc.unfreeze()
 
 
+@every_task
 def test_int8(name, rng, tmp_path, quick_collection):
     model = task(name)
     x, _, _ = data(name, rng)

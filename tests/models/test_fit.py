@@ -1,0 +1,120 @@
+"""`fit` gives the update that the formulas give: no phantom step, and Adam on summed gradients."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.layers.harness import gradients, numpy, variables
+from tests.layers.numpy_adam import NumpyAdam
+from tests.models.builders import NUM_CLASSES, data, task
+
+# Keras says so whenever a data set of unknown length ends, as it must.
+pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
+# Four batches of four rows, in which ids repeat: there are 43 of them in 36 places of a batch
+STEPS, BATCH = 4, 4
+
+
+def batches(rng):
+    x, y, _ = data("classifier", rng, STEPS * BATCH)
+    x["token_ids"][:, 2:5] = 7  # and some more than others
+    return x, y
+
+
+def loss_gradients(model, x, y, weights=None):
+    """Gradients of the mean (weighted) cross entropy, by the weights' names: through the model, outside of `fit`."""
+    logits = numpy(model(x)).astype("float64")
+    probabilities = np.exp(logits - logits.max(-1, keepdims=True))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    cotangent = (probabilities - np.eye(NUM_CLASSES)[y]) / len(y)
+    if weights is not None:
+        cotangent *= weights[:, None]
+    _, found = gradients(lambda: model(x), [], cotangent, model)
+    names = {id(w): path for path, w in variables(model).items()}
+    return {names[id(w)]: g for w, g in zip(model.trainable_variables, found, strict=True)}
+
+
+def by_formula(model, x, y, epochs, **options):
+    """The weights after training with Adam in NumPy; the gradients are the model's own."""
+    adam = NumpyAdam({p: numpy(w.value) for p, w in variables(model).items()}, **options)
+    for _ in range(epochs):
+        for step in range(STEPS):
+            part = slice(step * BATCH, (step + 1) * BATCH)
+            for path, weight in variables(model).items():
+                weight.assign(adam.values[path].astype("float32"))
+            adam.step(loss_gradients(model, {k: v[part] for k, v in x.items()}, y[part]))
+    return adam.values
+
+
+def distance(model, expected):
+    return max(np.abs(numpy(w.value) - expected[p]).max() for p, w in variables(model).items())
+
+
+def of_unknown_length(x, y):
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).filter(lambda x, y: True)
+    assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    return dataset
+
+
+@pytest.mark.parametrize("source", ["arrays", "unknown_length"])
+def test_adamw_takes_the_steps_of_the_formula(source, rng):
+    """Three epochs of four steps: twelve updates, and twelve decays of the weights."""
+    x, y = batches(rng)
+    options = {"learning_rate": 1e-2, "weight_decay": 0.1, "epsilon": 1e-3}
+    expected = by_formula(task("classifier"), x, y, 3, **options)
+    model = task("classifier")
+    model.compile(
+        keras.optimizers.AdamW(**options),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    if source == "arrays":
+        model.fit(x, y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0)
+    else:
+        model.fit(of_unknown_length(x, y), epochs=3, verbose=0)
+    assert int(model.optimizer.iterations) == 12
+    # float32 through twelve steps of 1e-2; one more decay alone would be off by 1e-3 of each weight, some 3e-3
+    assert distance(model, expected) < 2e-5
+
+
+def test_stock_fit_takes_a_phantom_step():
+    """The reason for `RoFormerTask.train_step`."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    model.fit(of_unknown_length(np.ones((16, 2)), np.ones((16, 1))), epochs=3, verbose=0)
+    assert int(model.optimizer.iterations) == 15, (
+        "Keras no longer takes a step beyond the end of a data set: the override may go"
+    )
+
+
+def test_phantom_step_of_moving_averages(rng):
+    """With a decay of 0.5 each step beyond the end would halve the distance of average and weights."""
+    x, y = batches(rng)
+    finals = []
+    for dataset in (of_unknown_length(x, y), None):
+        model = task("classifier")
+        model.compile(
+            keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+        if dataset is None:
+            model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+        else:
+            model.fit(dataset, epochs=2, verbose=0)
+        assert int(model.optimizer.iterations) == 8
+        finals.append(model.get_weights())  # fit leaves the averages in the weights
+    for one, other in zip(*finals, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-7)
+
+
+def test_sample_weights(rng):
+    x, y = batches(rng)
+    weights = rng.uniform(0, 2, size=len(y)).astype("float32")
+    model = task("classifier")
+    found = loss_gradients(model, x, y, weights)
+    expected = {p: numpy(w.value) - 0.5 * found[p] for p, w in variables(model).items()}
+    model.compile(
+        keras.optimizers.SGD(0.5),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    model.fit(x, y, weights, batch_size=len(y), verbose=0)
+    assert distance(model, expected) < 1e-6
