@@ -173,7 +173,7 @@ def test_command_line_converts_there_and_back(folder, tmp_path, capsys):
 
 
 def test_command_line_says_what_went_wrong(tmp_path, capsys):
-    assert main(["inspect", str(tmp_path)]) == 1
+    assert main(["inspect", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("error: No checkpoint in ")
     with pytest.raises(SystemExit) as stop:
         main(["no-such-command"])
