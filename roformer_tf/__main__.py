@@ -6,7 +6,7 @@ import os
 import sys
 
 # Each is a module of `roformer_tf.cli`, see there.
-COMMANDS = ("inspect", "convert")
+COMMANDS = ("inspect", "convert", "export", "fill-mask")
 
 
 def make_parser():
@@ -28,7 +28,7 @@ def main(arguments=None):
         arguments: list of str, `sys.argv[1:]` by default.
 
     Returns:
-        Exit status: 0 if all is well; 1 if not, with a message on standard error; 2 for wrong arguments.
+        Exit status of the command; 2, with a message on standard error, for wrong arguments and what they name.
     """
     os.environ.setdefault(
         "TF_CPP_MIN_LOG_LEVEL", "3"
@@ -38,7 +38,7 @@ def main(arguments=None):
         return args.run(args)
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2
 
 
 if __name__ == "__main__":

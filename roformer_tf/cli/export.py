@@ -1,0 +1,76 @@
+"""`python -m roformer_tf export MODEL FOLDER`: a SavedModel that takes raw strings."""
+
+from roformer_tf.cli.model_source import TASKS, load_model
+
+
+def add_parser(subparsers):
+    """Adds the command to the command line."""
+    parser = subparsers.add_parser(
+        "export",
+        help="write a SavedModel that takes raw strings",
+        description="Writes a model with its tokenizer as a SavedModel: strings in, named outputs out, in any process "
+        "that has TensorFlow.",
+    )
+    parser.add_argument(
+        "model", help="original folder, folder written by save_to_preset, or .keras file"
+    )
+    parser.add_argument("folder", help="folder to write")
+    parser.add_argument(
+        "--task", choices=TASKS, help="what to export; default: what MODEL holds, or was trained as"
+    )
+    parser.add_argument("--labels", help="names of a classifier's classes: a,b,c")
+    parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
+    parser.add_argument("--sequence-length", type=int, help="the most tokens of a text")
+    parser.add_argument(
+        "--top-k", type=int, default=5, help="masked LM: tokens for each [MASK] (5)"
+    )
+    parser.add_argument("--embedding", help="backbone: mean (default), cls or pooler")
+    parser.add_argument("--normalize", action="store_true", help="backbone: embeddings of length 1")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a SavedModel that is there"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args):
+    """Runs the command; 0 when the SavedModel is written and loads."""
+    from roformer_tf.export import export_saved_model
+    from roformer_tf.export.folders import check_target
+
+    check_target(args.folder, args.overwrite)  # before minutes of work
+    model, preprocessor = load_model(args.model, args.task, args.dtype, args.sequence_length)
+    folder = export_saved_model(
+        model,
+        args.folder,
+        labels=None if args.labels is None else args.labels.split(","),
+        top_k=args.top_k,
+        preprocessor=preprocessor,
+        embedding=args.embedding,
+        normalize=args.normalize,
+        overwrite=args.overwrite,
+    )
+    _print_signatures(type(model).__name__, folder)
+    return 0
+
+
+def _print_signatures(name, folder):
+    import tensorflow as tf
+    from rich.console import Console
+    from rich.table import Table
+
+    # read back, which shows that it loads
+    signatures = tf.saved_model.load(folder).signatures
+    table = Table("signature", "input", "output", title=f"{name} in {folder}", title_justify="left")
+    for name, function in sorted(signatures.items()):
+        inputs, outputs = function.structured_input_signature[1], function.structured_outputs
+        table.add_row(name, _describe(inputs), _describe(outputs), end_section=True)
+    Console(highlight=False).print(table)
+
+
+def _describe(specs):
+    def shape(spec):
+        return ", ".join("?" if size is None else str(size) for size in spec.shape)
+
+    return "\n".join(
+        f"{name}: {spec.dtype.name} ({shape(spec)})" for name, spec in sorted(specs.items())
+    )

@@ -1,0 +1,217 @@
+"""A task and its preprocessor as one SavedModel."""
+
+import tempfile
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from roformer_tf.export.folders import check_target, new_folder
+from roformer_tf.export.served_backbone import EMBEDDINGS, ServedBackbone
+from roformer_tf.export.served_causal_lm import ServedCausalLM
+from roformer_tf.export.served_classifier import ServedClassifier, output_kind
+from roformer_tf.export.served_masked_lm import ServedMaskedLM
+from roformer_tf.models import (
+    RoFormerBackbone,
+    RoFormerCausalLM,
+    RoFormerMaskedLM,
+    RoFormerTextClassifier,
+    RoFormerTextClassifierPreprocessor,
+)
+from roformer_tf.models.fill_mask import check_top_k
+from roformer_tf.models.packing import PackedInputs
+from roformer_tf.text import RoFormerTokenizer
+
+SERVED = {
+    RoFormerTextClassifier: ServedClassifier,
+    RoFormerMaskedLM: ServedMaskedLM,
+    RoFormerCausalLM: ServedCausalLM,
+    RoFormerBackbone: ServedBackbone,
+}
+LABELS_FILE = "labels.txt"
+VOCABULARY_FILE = "vocabulary.txt"
+
+
+def export_saved_model(
+    task,
+    folder,
+    labels=None,
+    top_k=5,
+    preprocessor=None,
+    embedding=None,
+    normalize=False,
+    overwrite=False,
+):
+    """Writes a SavedModel that takes raw strings, for a process that has TensorFlow and nothing else.
+
+    Tokenizer, vocabulary, dictionary, weights and labels are inside; the folder can be moved. Texts are truncated and
+    padded as the preprocessor does; batch and length are free. Signatures and their inputs:
+
+    * `serving_default`: `texts`, strings `(batch,)`;
+    * `pairs`: `first` and `second`, strings `(batch,)` (not for masked language models);
+    * `token_ids`: `token_ids`, `segment_ids`, `padding_mask`, int32 `(batch, length)`; for masked language models
+      `mask_positions` `(batch, masks)` too.
+
+    Outputs, floats in float32 whatever the model computes in:
+
+    * classifier: `probabilities` and `logits` `(batch, num_classes)`, `class_id` int32 `(batch,)` of the most probable
+      class (for a single probability: 1 above 0.5), and with `labels` its name `label`, string `(batch,)`. Regression
+      and unusual activations: `scores` `(batch, num_classes)`, the model's own output.
+    * backbone: `sequence_output` `(batch, length, hidden_dim)`, `padding_mask` int32, `embedding`
+      `(batch, hidden_dim)`, and with a pooler `pooled_output`.
+    * masked language model: every `[MASK]` written out in a text asks for a token. `tokens` (string), `ids` (int32),
+      `probabilities`, each `(batch, masks, top_k)`, the most probable first, and `mask_positions` int32
+      `(batch, masks)`, the place of the mask among the text's tokens. Where a text has fewer masks than another, and
+      for masks lost to truncation, the token is `""`, the id and the position -1, the probability 0. `token_ids` gives
+      `logits` `(batch, masks, vocabulary_size)`.
+    * causal language model: `log_likelihood` (natural logarithm), `num_tokens` int32, `perplexity`, each `(batch,)`; of
+      `pairs` the second text is scored. `token_ids` gives `logits` `(batch, length, vocabulary_size)`.
+
+    An empty text is `[CLS] [SEP]`, an invalid byte counts as U+FFFD, a batch of no texts gives outputs without rows.
+
+    Args:
+        task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerCausalLM` or `RoFormerBackbone`.
+        folder: str or path of the folder to write: it is complete or not there.
+        labels: names of a classifier's classes, in their order; of a single probability those of below and above 0.5.
+            Written to `assets/labels.txt`, where they are looked up.
+        top_k: integer, number of tokens for each mask; of masked language models.
+        preprocessor: in place of `task.preprocessor`; a backbone, which has none, also takes a `RoFormerTokenizer`
+            (texts are then cut to 512 tokens).
+        embedding: of a backbone: `"mean"` over the real tokens (default), `"cls"` (vector of the first token) or
+            `"pooler"`.
+        normalize: bool, of a backbone: whether `embedding` is divided by its length.
+        overwrite: bool, whether to replace a SavedModel that is there. The old one is gone only when the new is whole.
+
+    Returns:
+        `pathlib.Path` of the folder.
+
+    Raises:
+        ValueError: if `task` is no model of this package, has no preprocessor, the labels do not fit, or an option is
+            of another kind of model; if the Keras backend is not TensorFlow.
+        FileExistsError: if `folder` exists and `overwrite` is `False`, or it is no SavedModel.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> import roformer_tf
+    >>> from roformer_tf.export import export_saved_model
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> classifier = roformer_tf.RoFormerTextClassifier(
+    ...     backbone, num_classes=2, preprocessor=roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+    ... )
+    >>> folder = os.path.join(tempfile.mkdtemp(), "served")
+    >>> folder = export_saved_model(classifier, folder, labels=["bad", "good"])
+    >>> served = tf.saved_model.load(folder)
+    >>> answer = served.signatures["serving_default"](texts=tf.constant(["天气好", "好"]))
+    >>> sorted(answer), answer["probabilities"].shape
+    (['class_id', 'label', 'logits', 'probabilities'], TensorShape([2, 2]))
+    """
+    if keras.config.backend() != "tensorflow":
+        raise ValueError(
+            f"Exporting needs the TensorFlow backend of Keras. Received: {keras.config.backend()!r}. Save the model "
+            "(`task.save('model.keras')`) and export it in a process with KERAS_BACKEND=tensorflow, or by "
+            "`KERAS_BACKEND=tensorflow python -m roformer_tf export model.keras FOLDER`."
+        )
+    kind = next((kind for kind in SERVED if isinstance(task, kind)), None)
+    if kind is None:
+        names = ", ".join(kind.__name__ for kind in SERVED)
+        raise ValueError(f"`task` must be one of {names}. Received: {type(task).__name__}")
+    preprocessor = _checked_preprocessor(task, preprocessor)
+    options = _checked_options(task, labels, top_k, embedding, normalize)
+    check_target(folder, overwrite)
+    with tempfile.TemporaryDirectory() as assets:
+        vocabulary_file = _write_lines(
+            Path(assets) / VOCABULARY_FILE, preprocessor.tokenizer.get_vocabulary()
+        )
+        if labels is not None:
+            options["labels_file"] = _write_lines(Path(assets) / LABELS_FILE, labels)
+        module = SERVED[kind](task, preprocessor, vocabulary_file, **options)
+        with new_folder(folder, overwrite) as temporary:
+            tf.saved_model.save(module, str(temporary), signatures=module.signatures)
+    return Path(folder)
+
+
+def _checked_preprocessor(task, preprocessor):
+    if preprocessor is None:
+        preprocessor = getattr(task, "preprocessor", None)
+    wanted = getattr(task, "preprocessor_cls", RoFormerTextClassifierPreprocessor)
+    if isinstance(preprocessor, RoFormerTokenizer):
+        preprocessor = wanted(preprocessor)
+    if preprocessor is None:
+        raise ValueError(
+            "The model has no preprocessor, so it knows no strings. Pass "
+            f"`preprocessor=roformer_tf.{wanted.__name__}(tokenizer, sequence_length=512)`, with "
+            "`tokenizer = roformer_tf.RoFormerTokenizer.from_preset(folder)`."
+        )
+    # a backbone needs no more than texts packed into ids
+    accepted = PackedInputs if isinstance(task, RoFormerBackbone) else wanted
+    if not isinstance(preprocessor, accepted):
+        raise ValueError(
+            f"A {type(task).__name__} needs a {wanted.__name__}. Received: preprocessor of type "
+            f"{type(preprocessor).__name__}"
+        )
+    backbone = getattr(task, "backbone", task)
+    size = preprocessor.tokenizer.vocabulary_size()
+    if size > backbone.vocabulary_size:
+        raise ValueError(
+            f"The tokenizer has {size} tokens, the model only {backbone.vocabulary_size}: they do not belong together. "
+            "Make the tokenizer from the `vocab.txt` of the model's own folder."
+        )
+    return preprocessor
+
+
+def _checked_options(task, labels, top_k, embedding, normalize):
+    if labels is not None:
+        _check_labels(task, labels)
+    if isinstance(task, RoFormerMaskedLM):
+        check_top_k(top_k, task.backbone.vocabulary_size)
+    if not isinstance(task, RoFormerBackbone):
+        if embedding is not None or normalize:
+            raise ValueError(
+                "`embedding` and `normalize` are options of a backbone: export `task.backbone` with "
+                f"`preprocessor=task.preprocessor`. Received: a {type(task).__name__}"
+            )
+        return {"top_k": top_k} if isinstance(task, RoFormerMaskedLM) else {}
+    embedding = "mean" if embedding is None else embedding
+    if embedding not in EMBEDDINGS:
+        raise ValueError(
+            f"`embedding` must be one of {EMBEDDINGS}. Received: embedding={embedding!r}"
+        )
+    if embedding == "pooler" and task.pooler is None:
+        raise ValueError(
+            "`embedding='pooler'` needs a backbone with a pooler: build it with `pooler='tanh'` or "
+            "`pooler='linear'`. Received: a backbone with pooler=None"
+        )
+    return {"embedding": embedding, "normalize": bool(normalize)}
+
+
+def _check_labels(task, labels):
+    if not isinstance(task, RoFormerTextClassifier):
+        raise ValueError(f"Only a classifier has labels. Received: a {type(task).__name__}")
+    kind = output_kind(task.num_classes, task.activation)
+    if kind == "scores":
+        raise ValueError(
+            "A model whose outputs are scores (regression) has no classes to name: leave `labels` out. "
+            f"Received: labels={labels!r}"
+        )
+    expected = 2 if kind == "binary" else task.num_classes
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}")
+    if len(labels) != expected:
+        raise ValueError(
+            f"`labels` must name {expected} classes, in their order. Received: {len(labels)} labels, {labels!r}"
+        )
+    broken = [label for label in labels if label.splitlines() != [label]]
+    if broken or len(set(labels)) != len(labels):
+        raise ValueError(
+            f"Every label must be one line of its own, and differ from the others. Received: labels={labels!r}"
+        )
+
+
+def _write_lines(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    return str(path)

@@ -1,0 +1,55 @@
+"""A causal or prefix language model as a SavedModel answers it."""
+
+import tensorflow as tf
+
+from roformer_tf.export.served_model import PAIRS, TEXTS, ServedModel, checked_pairs
+
+
+class ServedCausalLM(ServedModel):
+    """How likely the model finds texts: `log_likelihood`, `num_tokens`, `perplexity`; `logits` for token ids.
+
+    Args:
+        task: `RoFormerCausalLM`.
+        preprocessor: `RoFormerCausalLMPreprocessor`.
+        vocabulary_file: as of `ServedModel`.
+        name: of the module.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from roformer_tf.export.served_causal_lm import log_likelihood
+    >>> logits = tf.math.log([[[0.25, 0.75], [0.5, 0.5]]])
+    >>> round(float(tf.exp(log_likelihood(logits, tf.constant([[1, 0]]), tf.ones([1, 2])))[0]), 6)
+    0.375
+    """
+
+    @tf.function(input_signature=TEXTS, autograph=False)
+    def texts(self, texts):
+        """Scores of a batch of strings."""
+        return self._score(texts)
+
+    @tf.function(input_signature=PAIRS, autograph=False)
+    def pairs(self, first, second):
+        """Scores of the second texts, given the first ones."""
+        return self._score(checked_pairs(first, second))
+
+    def answer(self, inputs):
+        """Logits of the next token at every position."""
+        return {"logits": self.outputs(inputs)}
+
+    def _score(self, texts):
+        inputs, targets, weights = self._python.preprocessor(texts)
+        total = log_likelihood(self.outputs(inputs), targets, weights)
+        num_tokens = tf.reduce_sum(weights, axis=-1)
+        return {
+            "log_likelihood": total,
+            "num_tokens": tf.cast(num_tokens, tf.int32),
+            "perplexity": tf.exp(-total / tf.maximum(num_tokens, 1.0)),
+        }
+
+
+def log_likelihood(logits, targets, weights):
+    """Sum over the positions of weight × ln p(target), float32 `(batch,)`."""
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+    # a long text adds thousands of terms: in float64, as `RoFormerCausalLM.score` does
+    return tf.cast(-tf.reduce_sum(tf.cast(loss * weights, tf.float64), axis=-1), tf.float32)

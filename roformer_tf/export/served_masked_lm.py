@@ -1,0 +1,66 @@
+"""A masked-language model as a SavedModel answers it."""
+
+import tensorflow as tf
+
+from roformer_tf.export.served_model import TEXTS, TOKEN_IDS, ServedModel
+from roformer_tf.models.fill_mask import most_probable, tokens_by_id
+
+WITH_POSITIONS = (*TOKEN_IDS, tf.TensorSpec([None, None], tf.int32, name="mask_positions"))
+
+
+class ServedMaskedLM(ServedModel):
+    """The most probable tokens in the place of every mask that is written out in a text.
+
+    Args:
+        task: `RoFormerMaskedLM`.
+        preprocessor: `RoFormerMaskedLMPreprocessor`.
+        vocabulary_file: as of `ServedModel`.
+        top_k: how many tokens for each mask.
+        name: of the module.
+
+    Example:
+
+    >>> from roformer_tf.export.served_masked_lm import WITH_POSITIONS
+    >>> [spec.name for spec in WITH_POSITIONS]
+    ['token_ids', 'segment_ids', 'padding_mask', 'mask_positions']
+    """
+
+    def __init__(self, task, preprocessor, vocabulary_file, top_k=5, name=None):
+        super().__init__(task, preprocessor, vocabulary_file, name)
+        self._top_k = top_k
+        tokens = tokens_by_id(preprocessor.tokenizer, task.backbone.vocabulary_size)
+        with tf.device("CPU"):
+            self._tokens = tf.constant([token.encode() for token in tokens])
+
+    @property
+    def signatures(self):
+        """Dict from the name of each signature to its `tf.function`."""
+        return {"serving_default": self.texts, "token_ids": self.token_ids}
+
+    @tf.function(input_signature=TEXTS, autograph=False)
+    def texts(self, texts):
+        """Tokens, ids and probabilities for the masks of a batch of strings."""
+        inputs, found = self._python.preprocessor.pack_masks(texts)
+        ids, probabilities = most_probable(self.outputs(inputs), self._top_k)
+        with tf.device("CPU"):
+            tokens = tf.gather(self._tokens, ids)
+            each = found[:, :, tf.newaxis]
+            return {
+                "tokens": tf.where(each, tokens, ""),
+                "ids": tf.where(each, ids, -1),
+                "probabilities": tf.where(each, probabilities, 0.0),
+                "mask_positions": tf.where(found, inputs["mask_positions"], -1),
+            }
+
+    @tf.function(input_signature=WITH_POSITIONS, autograph=False)
+    def token_ids(self, token_ids, segment_ids, padding_mask, mask_positions):
+        """Logits over the vocabulary at the positions asked for."""
+        logits = self.outputs(
+            {
+                "token_ids": token_ids,
+                "segment_ids": segment_ids,
+                "padding_mask": padding_mask,
+                "mask_positions": mask_positions,
+            }
+        )
+        return {"logits": logits}
