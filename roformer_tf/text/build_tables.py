@@ -207,8 +207,9 @@ def _tries(strings, roots, code, n_symbols, first_entry, next_node):
 
 def _two_stage(dense):
     """-> page of every 256 values, values of the distinct pages."""
-    pages, index = np.unique(dense.reshape(-1, 256), axis=0, return_inverse=True)
-    return index.reshape(-1).astype(np.int32), pages.reshape(-1)
+    pages = {}
+    index = [pages.setdefault(page.tobytes(), len(pages)) for page in dense.reshape(-1, 256)]
+    return np.int32(index), np.frombuffer(b"".join(pages), dense.dtype)
 
 
 def _ragged(lists):

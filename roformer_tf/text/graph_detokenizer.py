@@ -88,11 +88,12 @@ class GraphDetokenizer(tf.Module):
     )
     def __call__(self, ids):
         with tf.device("CPU"):
-            tf.debugging.Assert(
+            known = tf.debugging.Assert(
                 tf.reduce_all((ids.values >= 0) & (ids.values < self._size)),
                 [f"token ids must be in [0, {self._size}), the vocabulary. Received:", ids.values],
             )
-            kinds = tf.gather(self._kinds, ids.values)
+            with tf.control_dependencies([known]):
+                kinds = tf.gather(self._kinds, ids.values)
             keep = tf.not_equal(kinds, SPECIAL)
             splits = tf.gather(
                 splits_of(tf.cast(keep, tf.int32)), tf.cast(ids.row_splits, tf.int32)

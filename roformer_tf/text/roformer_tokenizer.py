@@ -86,15 +86,13 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
     >>> tokenizer.detokenize([2, 5, 6, 7, 8, 3])
     '追一roformer'
 
-    Word level, with a dictionary of one's own:
+    Word level, with a dictionary of one's own and a user word:
 
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "dict.txt")
     >>> with open(path, "w", encoding="utf-8") as file:
     ...     _ = file.write("追一 10")
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "追一", "科技", "追", "科"]
-    >>> RoFormerTokenizer(vocabulary, dictionary=path)(["追一科技"])
-    [[5, 8, 1]]
     >>> RoFormerTokenizer(vocabulary, dictionary=path, user_words=["科技"])(["追一科技"])
     [[5, 6]]
 
@@ -382,14 +380,15 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         Source: `Tokenizer.decode` of bert4keras 0.11.5.
         """
         self._check_vocabulary()
-        return self._detokenize(inputs)
+        if keras.ops.is_tensor(inputs) and not tf.is_tensor(inputs):
+            inputs = keras.ops.convert_to_numpy(inputs)
+        ids, unbatched = to_ragged_rows(inputs)
+        return self._detokenize(ids, unbatched=unbatched)
 
     @preprocessing_function
-    def _detokenize(self, ids):
-        with tf.device("CPU"):
-            ids, unbatched = to_ragged_rows(ids)
-            texts = self._graph_detokenizer(ids)
-            return texts[0] if unbatched else texts
+    def _detokenize(self, ids, unbatched):
+        texts = self._graph_detokenizer(ids)
+        return texts[0] if unbatched else texts
 
     def encode(self, first, second=None, maxlen=None, truncate_from="right", pattern="S*E*E"):
         """`[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`, truncated as the original does.
@@ -423,8 +422,8 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         self._check_vocabulary()
         if pattern not in ("S*E*E", "S*ES*E"):
             raise ValueError(f"`pattern` must be 'S*E*E' or 'S*ES*E'. Received: {pattern!r}")
-        if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 1):
-            raise ValueError(f"`maxlen` must be None or an integer above 0. Received: {maxlen!r}")
+        if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 0):
+            raise ValueError(f"`maxlen` must be None or a whole number. Received: {maxlen!r}")
         texts = (first,) if second is None else (first, second)
         texts = tuple(map(to_string_tensor, texts))
         ranks = {text.shape.rank for text in texts}
@@ -459,6 +458,7 @@ def _of_any_rank(tokenize, texts):
     """Applies what maps (batch,) strings to one or several (batch, tokens) to texts of any rank."""
     with tf.device("CPU"):
         if isinstance(texts, tf.RaggedTensor):
+            texts = texts.with_row_splits_dtype(tf.int64)
             return tf.nest.map_structure(texts.with_flat_values, tokenize(texts.flat_values))
         outputs = tokenize(tf.reshape(texts, [-1]))
         rank = texts.shape.rank

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 
@@ -92,20 +93,19 @@ class TokenizerTables:
         Raises:
             ValueError: not such a file, or one of another version.
         """
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # whatever zipfile, zlib and NumPy make of a damaged file
-            raise ValueError(
-                f"{path!r} is no file of tokenizer tables, or a damaged one ({error}). Delete it: "
-                "the tables are made anew from the vocabulary."
-            ) from error
+        with open(path, "rb") as file:  # np.load itself would not close a damaged file
+            try:
+                with np.load(file, allow_pickle=False) as npz:
+                    arrays = dict(npz)
+            except Exception as error:  # whatever zipfile, zlib and NumPy make of damage
+                raise ValueError(
+                    f"{os.fspath(path)!r} is no file of tokenizer tables, or a damaged one ({error}). Delete "
+                    "it: the tables are made anew from the vocabulary."
+                ) from error
         found = arrays.pop("tables_format", None)
         if found != TABLES_FORMAT or set(arrays) != {f.name for f in dataclasses.fields(cls)}:
             raise ValueError(
-                f"{path!r} holds tokenizer tables of format {found}; expected {TABLES_FORMAT}. "
+                f"{os.fspath(path)!r} holds tokenizer tables of format {found}; expected {TABLES_FORMAT}. "
                 "Delete it: the tables are made anew from the vocabulary."
             )
         return cls(**arrays)

@@ -42,15 +42,15 @@ def vocabulary_path(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory):
-    """The user's own cache may hold what an older version of the code has made."""
+def _no_cache():
+    """The user's cache may hold what an older version of the code has made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROFORMER_TF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("ROFORMER_TF_CACHE", "")
         yield
 
 
 @pytest.fixture(scope="session")
-def tokenizers(vocabulary_path, _own_cache):
+def tokenizers(vocabulary_path, _no_cache):
     """A function mode -> RoFormerTokenizer, each made once."""
     made = {}
 

@@ -18,16 +18,13 @@ import json
 import os
 import sys
 
-os.environ.update(TF_KERAS="1", TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
-
-import jieba  # noqa: E402
-import numpy as np  # noqa: E402
-from bert4keras.tokenizers import Tokenizer, load_vocab  # noqa: E402
-
-DICTIONARY = os.path.join(os.path.dirname(jieba.__file__), "dict.txt")
+import numpy as np
 
 
 def make_tokenizer(ids, frequencies, word_level, lowercase, word_maxlen=200, edits=()):
+    import jieba
+    from bert4keras.tokenizers import Tokenizer
+
     pre_tokenize = None
     if word_level:
         cutter = jieba.Tokenizer()
@@ -97,10 +94,16 @@ def run_decode(tokenizer, rows):
 
 
 def main(request, result):
+    # not at the top: whoever imports this file shall not get Keras 2
+    os.environ.update(TF_KERAS="1", TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
+    import jieba
+    from bert4keras.tokenizers import load_vocab
+
     with open(request) as file:
         request = json.load(file)
     ids = load_vocab(request["vocabulary"])
-    with open(DICTIONARY, "rb") as file:
+    dictionary = os.path.join(os.path.dirname(jieba.__file__), "dict.txt")
+    with open(dictionary, "rb") as file:
         frequencies = jieba.Tokenizer.gen_pfdict(file)
     tokenizers, results = {}, {}
     for job in request["jobs"]:
