@@ -14,6 +14,8 @@ Angles are exact: a float32 product m * theta_i would be wrong by 0.06 radians a
 reduced modulo 2 pi on the way (see `angles`). Nothing positional is ever computed in a lower dtype than float32.
 """
 
+import math
+
 import numpy as np
 from keras import ops
 
@@ -89,10 +91,10 @@ def angles(positions, theta):
     turns = 0.0
     for piece in _pieces(theta / (2 * np.pi)):
         for part in parts:
-            product = part * piece
+            product = part * ops.convert_to_tensor(piece)
             turns = turns + (product - ops.round(product))
             turns = turns - ops.round(turns)  # small sums keep small errors
-    return turns * np.float32(2 * np.pi)
+    return turns * (2 * math.pi)
 
 
 def _pieces(values):

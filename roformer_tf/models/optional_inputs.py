@@ -10,3 +10,10 @@ class OptionalInputs:
         if isinstance(inputs, dict):
             inputs = {**dict.fromkeys(self.optional_inputs), **inputs}
         return super().__call__(inputs, *args, **kwargs)
+
+
+def refuse_unknown(cls, arguments, known):
+    """Keras' functional models ignore arguments that they do not know; a misspelt one should not pass."""
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise TypeError(f"`{cls.__name__}` has no such arguments. Received: {', '.join(unknown)}")

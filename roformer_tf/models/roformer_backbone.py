@@ -8,7 +8,7 @@ from roformer_tf.layers import (
     RoFormerEmbeddings,
     RotaryPosition,
 )
-from roformer_tf.models.optional_inputs import OptionalInputs
+from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
 from roformer_tf.models.presets import FromOriginalPreset
 from roformer_tf.models.quantized import RestoresQuantization
 
@@ -105,6 +105,7 @@ class RoFormerBackbone(
                 "`num_heads` must divide `hidden_dim` into heads of even size. "
                 f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
             )
+        refuse_unknown(type(self), kwargs, {"name", "trainable"})
         if pooler not in (None, "tanh", "linear"):
             raise ValueError(
                 f"`pooler` must be None, 'tanh' or 'linear'. Received: pooler={pooler!r}"

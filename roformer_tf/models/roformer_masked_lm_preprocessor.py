@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.packing import PackedInputs
+from roformer_tf.models.random_masker import RandomMasker
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.text import RoFormerTokenizer
 from roformer_tf.text.masked_strings import tokenize_with_masks
@@ -45,7 +46,7 @@ class RoFormerMaskedLMPreprocessor(PackedInputs, keras_hub.models.MaskedLMPrepro
     >>> tuple(inputs["token_ids"].shape), tuple(labels.shape), tuple(weights.shape)
     ((1, 11), (1, 3), (1, 3))
 
-    Reference: `keras_hub.layers.MaskedLMMaskGenerator`; section 3.1 of BERT, arXiv 1810.04805.
+    Reference: section 3.1 of BERT, arXiv 1810.04805.
     """
 
     backbone_cls = RoFormerBackbone
@@ -77,7 +78,7 @@ class RoFormerMaskedLMPreprocessor(PackedInputs, keras_hub.models.MaskedLMPrepro
 
     def build(self, input_shape=None):
         tokenizer = self.tokenizer
-        self.masker = keras_hub.layers.MaskedLMMaskGenerator(
+        self.masker = RandomMasker(
             vocabulary_size=tokenizer.vocabulary_size(),
             mask_selection_rate=self.mask_selection_rate,
             mask_selection_length=self.mask_selection_length,
@@ -91,13 +92,9 @@ class RoFormerMaskedLMPreprocessor(PackedInputs, keras_hub.models.MaskedLMPrepro
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
         inputs = self.pack(x)
-        # inside a tf.function, so that eager calls and tf.data draw from the same generator
-        masked = tf.function(self.masker)(inputs["token_ids"])
-        inputs["token_ids"] = masked["token_ids"]
-        inputs["mask_positions"] = tf.cast(masked["mask_positions"], tf.int32)
-        return keras.utils.pack_x_y_sample_weight(
-            inputs, masked["mask_ids"], masked["mask_weights"]
-        )
+        token_ids, positions, labels, weights = self.masker(inputs["token_ids"])
+        inputs |= {"token_ids": token_ids, "mask_positions": positions}
+        return keras.utils.pack_x_y_sample_weight(inputs, labels, weights)
 
     def pack_masks(self, x):
         """Texts in which the mask token is written out to model inputs that ask for the tokens in its place.

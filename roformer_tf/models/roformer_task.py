@@ -3,7 +3,7 @@ import contextlib
 import keras
 import numpy as np
 
-from roformer_tf.models.optional_inputs import OptionalInputs
+from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
 from roformer_tf.models.presets import FromOriginalPreset
 from roformer_tf.models.quantized import RestoresQuantization
 
@@ -12,6 +12,11 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
     """Mixin of all tasks: `from_preset` for original folders, and a `fit` that does what the formulas say."""
 
     optional_inputs = ("position_ids",)
+
+    def __init__(self, *args, **kwargs):
+        known = {"inputs", "outputs", "name", "trainable", "compile"}
+        refuse_unknown(type(self), kwargs, known)
+        super().__init__(*args, **kwargs)
 
     def fit(self, x=None, y=None, sample_weight=None, **kwargs):
         """Trains the model; see `keras.Model.fit`.
