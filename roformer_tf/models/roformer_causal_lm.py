@@ -6,7 +6,7 @@ from keras import ops
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import language_model_head
-from roformer_tf.models.roformer_task import RoFormerTask
+from roformer_tf.models.roformer_task import RoFormerTask, check_not_empty
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -85,6 +85,7 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
         Raises:
             ValueError: if there is no text.
         """
+        check_not_empty(inputs)
         if self.preprocessor is not None:
             inputs, targets, weights = self.preprocessor(inputs)
         else:
@@ -93,8 +94,6 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
             inputs = {k: np.asarray(v)[:, :-1] for k, v in inputs.items()}
         inputs = {k: ops.convert_to_numpy(v) for k, v in inputs.items()}
         targets, weights = ops.convert_to_numpy(targets), ops.convert_to_numpy(weights)
-        if len(targets) == 0:
-            raise ValueError("`score` needs at least one text. Received: 0 texts")
 
         log_likelihood = []
         for start in range(0, len(targets), batch_size):
