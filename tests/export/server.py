@@ -1,0 +1,95 @@
+"""A process that serves SavedModels and has nothing but TensorFlow: run as a program, it answers on its pipes."""
+
+import functools
+import os
+import pickle
+import subprocess
+import sys
+
+BLOCKED = (
+    *("keras", "keras_hub", "roformer_tf", "tensorflow_text", "tf_keras"),
+    *("bert4keras", "jieba", "tokenizers", "sentencepiece"),
+)
+
+
+class Server:
+    """Asks the process; it starts with the object and ends with `close`."""
+
+    def __init__(self, folder):
+        # -I: neither the current folder nor PYTHONPATH are looked into
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", __file__],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+        )
+
+    def __call__(self, folder, signature="serving_default", **inputs):
+        """Dict of arrays; RuntimeError with the process' message if it fails."""
+        answer = self._request((str(folder), signature, inputs))
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer
+
+    def modules(self):
+        """Names of all modules that the process has imported."""
+        return self._request(None)
+
+    def _request(self, request):
+        pickle.dump(request, self.process.stdin)
+        self.process.stdin.flush()
+        return pickle.load(self.process.stdout)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class Without:
+    """A finder of modules for which the blocked packages are not installed."""
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, *args):
+        if name.split(".")[0] in BLOCKED:
+            return None
+        return self.finder.find_spec(name, *args)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+
+def main():
+    sys.meta_path[:] = map(Without, sys.meta_path)
+    import numpy as np
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(2)
+    load = functools.lru_cache(maxsize=4)(tf.saved_model.load)
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        if request is None:
+            answer = sorted(sys.modules)
+        else:
+            folder, signature, inputs = request
+            try:
+                function = load(folder).signatures[signature]
+                dtypes = {k: s.dtype for k, s in function.structured_input_signature[1].items()}
+                tensors = {
+                    k: tf.constant(x, dtypes[k], shape=np.shape(x)) for k, x in inputs.items()
+                }
+                answer = {name: x.numpy() for name, x in function(**tensors).items()}
+            except Exception as error:
+                answer = f"{type(error).__name__}: {error}"
+        pickle.dump(answer, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

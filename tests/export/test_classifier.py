@@ -1,0 +1,192 @@
+"""Classifiers and regression: the SavedModel in a bare process against the Keras model."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from roformer_tf import RoFormerTextClassifier
+from roformer_tf.export import export_saved_model
+from tests.export.conftest import assert_close, encoded
+from tests.export.server import BLOCKED
+
+LABELS = ["差 评", "一般", "好评"]
+V2 = {"norm": "rms_norm", "activation": "relu", "layer_norm_epsilon": 1e-7}
+
+
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def test_hundred_real_texts_with_jiebas_dictionary(build, large_tokenizer, ask, texts, tmp_path):
+    """Everything that the task asks of a served model at once: moved, alone, equal."""
+    task = build(
+        RoFormerTextClassifier,
+        tokenizer=large_tokenizer,
+        backbone={"num_layers": 2},
+        preprocessing={"sequence_length": 64},
+        num_classes=3,
+    )
+    exported = export_saved_model(task, tmp_path / "exported", labels=LABELS)
+    moved = tmp_path / "elsewhere" / "moved"
+    shutil.copytree(exported, moved)
+    shutil.rmtree(exported)
+
+    answer = ask(moved, texts=encoded(texts))
+    expected = task.predict(texts, batch_size=16, verbose=0)
+    assert len(set(expected.argmax(-1))) > 1, "the texts must not all be of one class"
+    assert_close(answer["logits"], expected)
+    assert_close(answer["probabilities"], softmax(expected))
+    assert answer["class_id"].tolist() == expected.argmax(-1).tolist()
+    assert [x.decode() for x in answer["label"]] == [LABELS[i] for i in expected.argmax(-1)]
+    assert set(answer) == {"logits", "probabilities", "class_id", "label"}
+
+    pairs = texts[:50], texts[50:]
+    answer = ask(moved, "pairs", first=encoded(pairs[0]), second=encoded(pairs[1]))
+    assert_close(answer["logits"], task.predict(pairs, verbose=0))
+
+    inputs = {name: value.numpy() for name, value in task.preprocessor(pairs).items()}
+    answer = ask(moved, "token_ids", **inputs)
+    assert_close(answer["logits"], task.predict(pairs, verbose=0))
+
+    # no module of ours or of Keras was there to help
+    assert not {name.split(".")[0] for name in ask.modules()} & set(BLOCKED)
+
+
+def test_assets_and_odd_texts(build, ask, tmp_path):
+    task = build(RoFormerTextClassifier, num_classes=3)
+    folder = export_saved_model(task, tmp_path / "served", labels=LABELS)
+    check_assets(task, folder, ask)
+    check_odd_texts(task, folder, ask)
+
+
+def check_assets(task, folder, ask):
+    """Labels are looked up in their file; the vocabulary is there to be read."""
+    tokens = (folder / "assets" / "vocabulary.txt").read_text("utf-8").splitlines()
+    assert tokens == task.preprocessor.tokenizer.get_vocabulary()
+    assert (folder / "assets" / "labels.txt").read_text("utf-8").splitlines() == LABELS
+    before = ask(folder, texts=encoded(["很好"]))["label"][0].decode()
+    edited = shutil.copytree(folder, folder.with_name("edited"))
+    (edited / "assets" / "labels.txt").write_text("bad\nfair\ngood\n")
+    after = ask(edited, texts=encoded(["很好"]))["label"][0].decode()
+    assert after == ["bad", "fair", "good"][LABELS.index(before)]
+
+
+def test_neither_optimizer_nor_metrics_are_saved(build, tmp_path):
+    task = build(RoFormerTextClassifier, num_classes=2)
+    task.fit(["很好", "很差"], [1, 0], verbose=0)
+    folder = export_saved_model(task, tmp_path / "served")
+    names = [name for name, _ in tf.train.list_variables(str(folder / "variables" / "variables"))]
+    weights = [name for name in names if name.startswith("weights/")]
+    assert len(weights) == len(task.weights)
+    # besides: the table of the tries, which is no variable, and TensorFlow's own description
+    assert all("CHECKPOINTABLE" in name for name in set(names) - set(weights))
+
+
+@pytest.mark.parametrize(
+    "num_classes, activation, labels, backbone, options, preprocessing",
+    [
+        (1, None, None, V2, {}, {}),
+        (1, "sigmoid", ["no", "yes"], {"pooler": "tanh"}, {"pooling": "pooler"}, {}),
+        (3, "softmax", LABELS, {"num_segments": 0}, {"pooling": "mean"}, {}),
+        (3, "sigmoid", LABELS, {"embedding_dim": 8}, {}, {"padding": "max_length"}),
+        (2, "tanh", None, {"num_layers": 2}, {}, {"truncate_from": "left"}),
+    ],
+)
+def test_kinds_of_outputs_and_backbones(
+    build, ask, texts, tmp_path, num_classes, activation, labels, backbone, options, preprocessing
+):
+    task = build(
+        RoFormerTextClassifier,
+        backbone,
+        preprocessing,
+        num_classes=num_classes,
+        activation=activation,
+        **options,
+    )
+    folder = export_saved_model(task, tmp_path / "served", labels=labels)
+    answer = ask(folder, texts=encoded(texts))
+    # also: the activation was put aside only while the model was traced
+    expected = task.predict(texts, verbose=0)
+    if activation in (None, "tanh"):
+        assert set(answer) == {"scores"}
+        assert_close(answer["scores"], expected)
+        return
+    assert_close(answer["probabilities"], expected)
+    if activation == "softmax":
+        assert_close(softmax(answer["logits"]), expected)
+    else:
+        assert_close(1 / (1 + np.exp(-answer["logits"])), expected)
+    best = expected.argmax(-1) if num_classes > 1 else (expected[:, 0] > 0.5).astype(int)
+    assert answer["class_id"].tolist() == best.tolist()
+    assert [x.decode() for x in answer["label"]] == [labels[i] for i in best]
+
+
+def check_odd_texts(task, folder, ask):
+    """Empty, undecodable, too long; a batch of one and of none; pairs that do not match; ids that do not exist."""
+    odd = [b"", b" \n", b"\xff\xfe", "很\0好".encode(), b"\xe5\xa4", "好" * 10_000, "[MASK][CLS]"]
+    odd = [x if isinstance(x, bytes) else x.encode() for x in odd]
+    expected = task.predict(odd, verbose=0)
+    assert_close(ask(folder, texts=odd)["logits"], expected)
+    # empty, blank and undecodable texts are all [CLS] [SEP]
+    np.testing.assert_array_equal(expected[0], expected[1])
+    np.testing.assert_array_equal(expected[0], expected[2])
+    assert_close(ask(folder, texts=odd[-1:])["logits"], expected[-1:])
+
+    none = ask(folder, texts=[])
+    assert none["logits"].shape == none["probabilities"].shape == (0, 3)
+    assert none["class_id"].shape == (0,)
+    assert ask(folder, "pairs", first=[], second=[])["logits"].shape == (0, 3)
+    with pytest.raises(RuntimeError, match="must have as many texts each"):
+        ask(folder, "pairs", first=[b"a", b"b"], second=[b"a"])
+    with pytest.raises(RuntimeError, match="InvalidArgument"):
+        ask(folder, "token_ids", token_ids=[[99999]], segment_ids=[[0]], padding_mask=[[1]])
+
+
+def test_mixed_bfloat16_gives_float32(build, ask, texts, tmp_path):
+    task = build(RoFormerTextClassifier, {"dtype": "mixed_bfloat16"}, num_classes=2, pooling="mean")
+    folder = export_saved_model(task, tmp_path / "served")
+    answer = ask(folder, texts=encoded(texts))
+    assert answer["logits"].dtype == answer["probabilities"].dtype == np.float32
+    # hidden states have 8 bits; where they are rounded differs between two compilations
+    assert_close(answer["logits"], task.predict(texts, verbose=0), tolerance=2e-2)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`:UserWarning")
+def test_int8(build, ask, texts, tmp_path):
+    task = build(RoFormerTextClassifier, num_classes=2)
+    exact = task.predict(texts, verbose=0)
+    task.quantize("int8")
+    folder = export_saved_model(task, tmp_path / "served")
+    logits = ask(folder, texts=encoded(texts))["logits"]
+    # activations are quantized too: a value on the edge between two integers may go either way
+    assert_close(logits, task.predict(texts, verbose=0), tolerance=1e-2)
+    assert np.abs(logits - exact).max() > 1e-4, "it must be the quantized model"
+
+
+def test_lora(build, ask, texts, tmp_path):
+    task = build(RoFormerTextClassifier, num_classes=2)
+    task.backbone.enable_lora(2)
+    for weight in task.trainable_variables:
+        weight.assign(weight + 0.1)
+    folder = export_saved_model(task, tmp_path / "served")
+    assert_close(ask(folder, texts=encoded(texts))["logits"], task.predict(texts, verbose=0))
+
+
+def test_a_preprocessor_of_ones_own(build, ask, tmp_path, tokenizer):
+    """What a subclass does to the texts is done in the SavedModel too."""
+    from roformer_tf import RoFormerTextClassifierPreprocessor
+
+    class Replacing(RoFormerTextClassifierPreprocessor):
+        def call(self, x, y=None, sample_weight=None):
+            x = tf.nest.map_structure(lambda text: tf.strings.regex_replace(text, "x", "很"), x)
+            return super().call(x, y, sample_weight)
+
+    task = build(RoFormerTextClassifier, num_classes=2)
+    plain = task.predict(["很好"], verbose=0)
+    folder = export_saved_model(
+        task, tmp_path / "served", preprocessor=Replacing(tokenizer, sequence_length=32)
+    )
+    assert_close(ask(folder, texts=["x好".encode()])["logits"], plain)
