@@ -12,6 +12,8 @@ import pytest
 from roformer_tf.text import RoFormerTokenizer, SegmentationDictionary
 from tests.text.texts import hostile_texts, make_vocabulary, real_lines
 
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCABULARY = [*SPECIAL, *"追一科技的ab。", "追一", "科技", "ro", "##former"]
 MODES = {
     "word": {"word_level": True, "lowercase": True},
     "word_cased": {"word_level": True, "lowercase": False},
@@ -155,3 +157,22 @@ def original(requests, vocabulary_path, tmp_path_factory):
         return {key.split("/")[1]: v for key, v in arrays.items() if key.split("/")[0] == name}
 
     return get
+
+
+@pytest.fixture
+def dictionary(tmp_path):
+    path = tmp_path / "dict.txt"
+    path.write_text("追一 10\n科技 20\n的 99\n", "utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("dictionary") / "dict.txt"
+    path.write_text("追一 10\n科技 20\n的 99\n", "utf-8")
+    return RoFormerTokenizer(VOCABULARY, dictionary=path)
+
+
+@pytest.fixture(scope="session")
+def by_character():
+    return RoFormerTokenizer(VOCABULARY, word_level=False)

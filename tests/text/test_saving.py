@@ -1,0 +1,156 @@
+"""The Keras layer's configuration, assets, presets and cache."""
+
+import json
+import os
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.text import RoFormerTokenizer
+from tests.text.conftest import SPECIAL, VOCABULARY
+
+
+def test_config_and_assets(dictionary, tmp_path):
+    texts = ["追一科技的RoFormer", "追一科"]
+    tokenizer = RoFormerTokenizer(
+        VOCABULARY, dictionary=dictionary, user_words={"一科": 500}, word_maxlen=9, lowercase=False
+    )
+    config = json.loads(json.dumps(keras.layers.serialize(tokenizer)))
+    again = keras.layers.deserialize(config)
+    assert again.get_config() == tokenizer.get_config()
+    tokenizer.save_assets(tmp_path)
+    assert sorted(tokenizer.file_assets) == sorted(set(os.listdir(tmp_path)) - {"dict.txt"})
+    dictionary.unlink()  # its words are in the tables
+    again.load_assets(tmp_path)
+    assert again(texts) == tokenizer(texts)
+    assert again.special_token_ids == tokenizer.special_token_ids
+    # another vocabulary, the same dictionary
+    again.set_vocabulary([*SPECIAL, "一科", "的"])
+    assert again(["的一科"]) == [[6, 5]]
+    # tables of another vocabulary are refused
+    (tmp_path / "vocabulary.txt").write_text("\n".join([*SPECIAL, "一科"]), "utf-8")
+    with pytest.raises(ValueError, match="another vocabulary or configuration .vocabulary_digest"):
+        again.load_assets(tmp_path)
+    with pytest.raises(ValueError, match="word_level, lowercase, word_maxlen"):
+        RoFormerTokenizer(word_level=False).load_assets(tmp_path)
+    # a damaged file too
+    (tmp_path / "tokenizer_tables.npz").write_bytes(b"PK\3\4 no")
+    with pytest.raises(ValueError, match="damaged"):
+        again.load_assets(tmp_path)
+    # without tables they are made anew
+    (tmp_path / "tokenizer_tables.npz").unlink()
+    characters = RoFormerTokenizer(word_level=False)
+    characters.load_assets(tmp_path)
+    assert characters(["追"]) == [[1]]
+
+
+def test_a_configuration_must_not_name_a_file(tokenizer):
+    config = {**tokenizer.get_config(), "vocabulary": "/etc/passwd"}
+    with pytest.raises(ValueError, match="must not name a vocabulary file"):
+        RoFormerTokenizer.from_config(config)
+
+
+def test_a_failed_save_leaves_the_old_file(tokenizer, tmp_path, monkeypatch):
+    tokenizer.save_assets(tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in tokenizer.file_assets}
+
+    def fail(file, **arrays):
+        file.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(OSError, match="disk full"):
+        tokenizer.save_assets(tmp_path)
+    after = {
+        name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path) if name in before
+    }
+    assert after == before
+    assert not [name for name in os.listdir(tmp_path) if name not in (*before, "dict.txt")]
+
+
+@keras.saving.register_keras_serializable(package="tests.text")
+class Holder(keras.Model):
+    """A model that has a tokenizer."""
+
+    def __init__(self, tokenizer, **kwargs):
+        super().__init__(**kwargs)
+        self.tokenizer = tokenizer
+        self.dense = keras.layers.Dense(2)
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def get_config(self):
+        return {**super().get_config(), "tokenizer": keras.layers.serialize(self.tokenizer)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "tokenizer": keras.layers.deserialize(config["tokenizer"])})
+
+
+def test_in_a_keras_file(tokenizer, tmp_path):
+    model = Holder(tokenizer)
+    model(np.zeros([1, 3], np.float32))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    texts = ["追一科技的RoFormer", ""]
+    assert again.tokenizer(texts) == tokenizer(texts)
+
+
+def test_preset_assets(tokenizer, tmp_path):
+    tokenizer.save_to_preset(str(tmp_path))
+    config = json.loads((tmp_path / "tokenizer.json").read_text())
+    again = keras.layers.deserialize(config)
+    again.load_preset_assets(str(tmp_path))
+    assert again(["追一科技"]) == tokenizer(["追一科技"])
+
+
+def test_the_folder_of_an_original_checkpoint(dictionary, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY), "utf-8")
+    words = RoFormerTokenizer.from_preset(str(tmp_path), dictionary=dictionary)
+    assert words.word_level
+    assert words(["追一"]) == [[13]]
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *"追一", "##追"]), "utf-8")
+    characters = RoFormerTokenizer.from_preset(str(tmp_path))
+    assert not characters.word_level
+    assert characters(["追一"]) == [[5, 6]]
+
+
+def test_tables_are_kept_on_disk(tmp_path, monkeypatch, dictionary):
+    monkeypatch.setattr("roformer_tf.text.tables_cache.SMALL", 0)
+    monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
+    expected = RoFormerTokenizer(VOCABULARY, dictionary=dictionary)(["追一科"])
+    (file,) = (tmp_path / "cache").iterdir()
+    with monkeypatch.context() as patch:  # the second time nothing is built
+        patch.setattr("roformer_tf.text.tables_cache.build_tables", None)
+        assert RoFormerTokenizer(VOCABULARY, dictionary=dictionary)(["追一科"]) == expected
+    # a damaged file is as good as none
+    size = file.stat().st_size
+    file.write_bytes(b"damaged")
+    assert RoFormerTokenizer(VOCABULARY, dictionary=dictionary)(["追一科"]) == expected
+    assert file.stat().st_size == size
+    # all that changes the result is in the name; only the newest files stay
+    for change in (
+        {"user_words": ["一科"]},
+        {"user_words": ["追一"]},
+        {"lowercase": False},
+        {"word_maxlen": 5},
+        {"vocabulary": [*VOCABULARY, "x"]},
+        {"unk_token": "[MASK]"},
+    ):
+        before = set((tmp_path / "cache").iterdir())
+        RoFormerTokenizer(**{"vocabulary": VOCABULARY, "dictionary": dictionary, **change})
+        assert len(set((tmp_path / "cache").iterdir()) - before) == 1, change
+    for i in range(3):
+        dictionary.write_text(f"追一 {i + 1}\n", "utf-8")
+        RoFormerTokenizer(VOCABULARY, dictionary=dictionary)
+    assert len(list((tmp_path / "cache").iterdir())) == 8
+    # a folder that cannot be written to, and none
+    (tmp_path / "file").write_text("")
+    for no_folder in (tmp_path / "file" / "below", ""):
+        monkeypatch.setenv("ROFORMER_TF_CACHE", str(no_folder))
+        RoFormerTokenizer(VOCABULARY, dictionary=dictionary)
