@@ -60,10 +60,11 @@ def _print_signatures(name, folder):
 
     # read back, which shows that it loads
     signatures = tf.saved_model.load(folder).signatures
-    table = Table("signature", "input", "output", title=f"{name} in {folder}", title_justify="left")
-    for name, function in sorted(signatures.items()):
+    table = Table("signature", "input", "output")
+    for signature, function in sorted(signatures.items()):
         inputs, outputs = function.structured_input_signature[1], function.structured_outputs
-        table.add_row(name, _describe(inputs), _describe(outputs), end_section=True)
+        table.add_row(signature, _describe(inputs), _describe(outputs), end_section=True)
+    print(f"{name} in {folder}")
     Console(highlight=False).print(table)
 
 

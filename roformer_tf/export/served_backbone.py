@@ -2,13 +2,13 @@
 
 import tensorflow as tf
 
-from roformer_tf.export.served_model import ServedModel
+from roformer_tf.export.served_answers import ServedAnswers
 from roformer_tf.layers import MeanPooling
 
 EMBEDDINGS = ("mean", "cls", "pooler")
 
 
-class ServedBackbone(ServedModel):
+class ServedBackbone(ServedAnswers):
     """Hidden states and one vector for each text.
 
     Args:

@@ -2,10 +2,11 @@
 
 import tensorflow as tf
 
-from roformer_tf.export.served_model import PAIRS, TEXTS, ServedModel, checked_pairs
+from roformer_tf.export.served_answers import ServedAnswers
+from roformer_tf.export.served_model import PAIRS, TEXTS, checked_pairs
 
 
-class ServedCausalLM(ServedModel):
+class ServedCausalLM(ServedAnswers):
     """How likely the model finds texts: `log_likelihood`, `num_tokens`, `perplexity`; `logits` for token ids.
 
     Args:

@@ -5,10 +5,10 @@ import contextlib
 import keras
 import tensorflow as tf
 
-from roformer_tf.export.served_model import ServedModel
+from roformer_tf.export.served_answers import ServedAnswers
 
 
-class ServedClassifier(ServedModel):
+class ServedClassifier(ServedAnswers):
     """Classifier or regression: `probabilities`, `logits`, `class_id`, `label`, or `scores`.
 
     Args:

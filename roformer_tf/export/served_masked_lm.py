@@ -40,17 +40,21 @@ class ServedMaskedLM(ServedModel):
     @tf.function(input_signature=TEXTS, autograph=False)
     def texts(self, texts):
         """Tokens, ids and probabilities for the masks of a batch of strings."""
+        # Keras 3.15 cannot take positions from a batch of none: an empty text stands in for it
+        count = tf.size(texts)
+        texts = tf.concat([texts, tf.fill([tf.maximum(1 - count, 0)], "")], axis=0)
         inputs, found = self._python.preprocessor.pack_masks(texts)
         ids, probabilities = most_probable(self.outputs(inputs), self._top_k)
         with tf.device("CPU"):
             tokens = tf.gather(self._tokens, ids)
             each = found[:, :, tf.newaxis]
-            return {
+            answer = {
                 "tokens": tf.where(each, tokens, ""),
                 "ids": tf.where(each, ids, -1),
                 "probabilities": tf.where(each, probabilities, 0.0),
                 "mask_positions": tf.where(found, inputs["mask_positions"], -1),
             }
+            return {name: value[:count] for name, value in answer.items()}
 
     @tf.function(input_signature=WITH_POSITIONS, autograph=False)
     def token_ids(self, token_ids, segment_ids, padding_mask, mask_positions):

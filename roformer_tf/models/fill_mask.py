@@ -44,7 +44,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
 
     Reference: `predict` in the `test_mlm.py` of the original repository; section 3.1 of BERT, arXiv 1810.04805.
     """
-    check_task(task, task.preprocessor)
+    check_task(task)
     check_top_k(top_k, task.backbone.vocabulary_size)
     single = isinstance(texts, str | bytes)
     texts = [texts] if single else list(texts)
@@ -98,14 +98,14 @@ def tokens_by_id(tokenizer, size):
     return tokens
 
 
-def check_task(task, preprocessor):
+def check_task(task):
     """Refuses what cannot fill masks in texts."""
     if not isinstance(task, RoFormerMaskedLM):
         raise ValueError(
             f"Expected a RoFormerMaskedLM. Received: {type(task).__name__}. Build one with "
             "`RoFormerMaskedLM.from_preset(folder)`."
         )
-    if preprocessor is None:
+    if task.preprocessor is None:
         raise ValueError(
             "The model has no preprocessor, so it knows no strings. Set one: "
             "`task.preprocessor = RoFormerMaskedLMPreprocessor(tokenizer)`."

@@ -1,0 +1,53 @@
+"""Scores of texts: the SavedModel against `RoFormerCausalLM.score` and NumPy."""
+
+import numpy as np
+import pytest
+
+from roformer_tf import RoFormerCausalLM
+from roformer_tf.export import export_saved_model
+from tests.export.conftest import assert_close, encoded
+
+
+def assert_same_scores(answer, expected, tolerance=1e-5):
+    assert set(answer) == {"log_likelihood", "num_tokens", "perplexity"}
+    assert answer["num_tokens"].tolist() == expected["num_tokens"].tolist()
+    assert_close(answer["log_likelihood"], expected["log_likelihood"], tolerance)
+    ours, theirs = np.log(answer["perplexity"]), np.log(expected["perplexity"])
+    assert_close(ours, theirs, tolerance)
+
+
+@pytest.mark.parametrize(
+    "backbone, tolerance",
+    [
+        ({"masking": "causal", "num_segments": 0}, 1e-5),
+        # bfloat16 logits: where they are rounded differs between two compilations
+        ({"masking": "unilm", "dtype": "mixed_bfloat16"}, 1e-2),
+    ],
+)
+def test_scores(build, ask, texts, tmp_path, backbone, tolerance):
+    task = build(RoFormerCausalLM, backbone)
+    folder = export_saved_model(task, tmp_path / "served")
+    texts = ["", *texts]
+    assert_same_scores(ask(folder, texts=encoded(texts)), task.score(texts), tolerance)
+    pairs = texts[:50], texts[50:100]
+    answer = ask(folder, "pairs", first=encoded(pairs[0]), second=encoded(pairs[1]))
+    assert_same_scores(answer, task.score(pairs), tolerance)
+    empty = ask(folder, texts=[])
+    assert {x.shape for x in empty.values()} == {(0,)}
+
+
+def test_one_text_by_hand(build, ask, tmp_path):
+    task = build(RoFormerCausalLM, {"masking": "causal"})
+    folder = export_saved_model(task, tmp_path / "served")
+    ids = np.int32([task.preprocessor.tokenizer.encode("很好，好")[0]])
+    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    logits = np.float64(ask(folder, "token_ids", **inputs)["logits"])
+    assert_close(logits, np.float32(task(inputs)))
+    probabilities = np.exp(logits - logits.max(-1, keepdims=True))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    count = ids.shape[1] - 1
+    expected = np.log(probabilities[0, np.arange(count), ids[0, 1:]]).sum()
+    answer = ask(folder, texts=encoded(["很好，好"]))
+    assert_close(answer["log_likelihood"], [expected])
+    assert answer["num_tokens"].tolist() == [count]
+    assert_close(answer["perplexity"], [np.exp(-expected / count)])

@@ -1,0 +1,130 @@
+"""Masks filled by `fill_mask` and by the SavedModel, against logits and NumPy."""
+
+import numpy as np
+import pytest
+
+from roformer_tf import RoFormerMaskedLM
+from roformer_tf.export import export_saved_model
+from roformer_tf.models import fill_mask
+from tests.export.conftest import assert_close, encoded
+
+
+def with_masks(rng, texts, length=12):
+    """Pieces of real texts with up to three masks each."""
+    masked = []
+    for number, text in enumerate(texts):
+        text = text[:length]
+        for place in sorted(rng.integers(0, len(text) + 1, number % 4), reverse=True):
+            text = text[:place] + "[MASK]" + text[place:]
+        masked.append(text)
+    return masked
+
+
+def filled_by_numpy(task, text, top_k):
+    """Ids and probabilities of the masks of one text, packed by hand."""
+    tokenizer = task.preprocessor.tokenizer
+    parts = [tokenizer([part])[0] for part in text.split("[MASK]")]
+    ids = [tokenizer.start_token_id]
+    for part in parts:
+        ids += [*part, tokenizer.mask_token_id]
+    ids[-1] = tokenizer.end_token_id
+    ids = np.int32([ids])
+    logits = task({"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1})
+    positions = np.flatnonzero(ids[0] == tokenizer.mask_token_id)
+    logits = np.float64(logits)[0, positions]
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    best = np.argsort(-p, axis=-1, kind="stable")[:, :top_k]
+    return best, np.take_along_axis(p, best, -1), positions
+
+
+@pytest.mark.parametrize(
+    "backbone", [{}, {"norm": "rms_norm", "activation": "relu", "embedding_dim": 8}]
+)
+def test_masks_are_filled(build, ask, rng, texts, tmp_path, backbone):
+    task = build(RoFormerMaskedLM, backbone, {"sequence_length": 64})
+    texts = with_masks(rng, texts[:24])
+    texts += ["", "[MASK]", "[MASK][MASK]", "[mask] [CLS]"]
+    answer = ask(export_saved_model(task, tmp_path / "served", top_k=4), texts=encoded(texts))
+    filled = fill_mask(task, texts, top_k=4, batch_size=10)
+    tokens = task.preprocessor.tokenizer.get_vocabulary()
+    assert answer["tokens"].shape == answer["ids"].shape == (len(texts), 3, 4)
+    for row, text in enumerate(texts):
+        ids, probabilities, positions = filled_by_numpy(task, text, 4)
+        n = len(positions)
+        assert n == text.count("[MASK]") == len(filled[row])
+        assert answer["ids"][row, :n].tolist() == ids.tolist()
+        assert answer["mask_positions"][row].tolist() == [*positions, *[-1] * (3 - n)]
+        assert_close(answer["probabilities"][row, :n], probabilities)
+        names = [[tokens[i] for i in mask] for mask in ids]
+        assert [[t.decode() for t in mask] for mask in answer["tokens"][row, :n]] == names
+        assert [[t for t, _ in mask] for mask in filled[row]] == names
+        assert_close(
+            [[p for _, p in mask] for mask in filled[row]] or np.zeros((0, 4)), probabilities
+        )
+        # a text with fewer masks than another
+        assert (answer["tokens"][row, n:] == b"").all() and (answer["ids"][row, n:] == -1).all()
+        assert (answer["probabilities"][row, n:] == 0).all()
+
+
+@pytest.mark.parametrize("truncate_from, kept", [("right", [0, 1]), ("left", [1, 2])])
+def test_masks_lost_to_truncation(build, ask, tmp_path, truncate_from, kept):
+    options = {"sequence_length": 8, "truncate_from": truncate_from}
+    task = build(RoFormerMaskedLM, preprocessing=options)
+    text = "[MASK]很很很[MASK]好好好[MASK]"
+    folder = export_saved_model(task, tmp_path / "served", top_k=2)
+    answer = ask(folder, texts=encoded([text, "[MASK]"]))
+    found = answer["mask_positions"][0] >= 0
+    assert np.flatnonzero(found).tolist() == kept
+    assert (answer["ids"][0, ~found] == -1).all()
+    assert answer["mask_positions"][1].tolist() == [1, -1, -1]
+    with pytest.raises(ValueError, match=r"Text 1 has 3 masks, .* sequence_length=8 leaves 2"):
+        fill_mask(task, ["[MASK]", text])
+
+    # no mask anywhere, no text at all
+    assert ask(folder, texts=encoded(["很好"]))["tokens"].shape == (1, 0, 2)
+    assert ask(folder, texts=[])["tokens"].shape == (0, 0, 2)
+    assert fill_mask(task, ["很好"]) == [[]] and fill_mask(task, []) == []
+
+
+def test_logits_for_token_ids(build, ask, rng, tmp_path):
+    task = build(RoFormerMaskedLM, {"dtype": "mixed_bfloat16"})
+    folder = export_saved_model(task, tmp_path / "served")
+    ids = rng.integers(5, 900, (3, 7)).astype("int32")
+    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    inputs["mask_positions"] = np.int32([[1, 2], [6, 0], [3, 3]])
+    logits = ask(folder, "token_ids", **inputs)["logits"]
+    assert logits.dtype == np.float32
+    # bfloat16 has 8 bits, and where they are rounded differs between two compilations
+    assert_close(logits, np.float32(task(inputs)), tolerance=3e-2)
+
+
+def test_fill_mask_takes_one_string_and_bytes(build):
+    task = build(RoFormerMaskedLM)
+    one = fill_mask(task, "很[MASK]", top_k=2)
+    assert one == fill_mask(task, ["很[MASK]".encode()], top_k=2)[0]
+    assert len(one) == 1 and len(one[0]) == 2
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 10**6, 2.0, True])
+def test_fill_mask_refuses_an_impossible_top_k(build, top_k):
+    with pytest.raises(ValueError, match="`top_k` must be an integer from 1 to"):
+        fill_mask(build(RoFormerMaskedLM), "很[MASK]", top_k=top_k)
+
+
+def test_fill_mask_says_what_is_missing(build):
+    task = build(RoFormerMaskedLM)
+    with pytest.raises(ValueError, match="Expected a RoFormerMaskedLM. Received: RoFormerBackbone"):
+        fill_mask(task.backbone, "很[MASK]")
+    task.preprocessor.tokenizer.mask_token, mask_token = (
+        None,
+        task.preprocessor.tokenizer.mask_token,
+    )
+    try:
+        with pytest.raises(ValueError, match="has no mask token"):
+            fill_mask(task, "很[MASK]")
+    finally:
+        task.preprocessor.tokenizer.mask_token = mask_token
+    task.preprocessor = None
+    with pytest.raises(ValueError, match="task.preprocessor = RoFormerMaskedLMPreprocessor"):
+        fill_mask(task, "很[MASK]")
