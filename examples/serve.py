@@ -1,0 +1,41 @@
+"""Answers texts with a SavedModel that `export_saved_model` wrote of a classifier. Needs TensorFlow, nothing else.
+
+    python examples/serve.py FOLDER "房间很干净，服务也好。"
+
+Without texts it reads them from standard input, one a line. Prints one JSON object for each text.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import json
+import sys
+
+# TensorFlow imports Keras where it is installed. The model does not need it, nor this project: to show that, and to
+# start sooner, both cannot be imported here.
+KEPT_OUT = ("keras", "keras_hub", "roformer_tf", "tensorflow_text")
+sys.modules.update(dict.fromkeys(KEPT_OUT))
+
+import tensorflow as tf  # noqa: E402
+
+
+def main():
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
+    served = tf.saved_model.load(sys.argv[1])
+    texts = sys.argv[2:] or [line.rstrip("\n") for line in sys.stdin]
+    answers = served.signatures["serving_default"](texts=tf.constant(texts))
+    loaded = {name.split(".")[0] for name, module in sys.modules.items() if module}
+    for i, text in enumerate(texts):
+        answer = {
+            "text": text,
+            "label": answers["label"][i].numpy().decode(),
+            "probabilities": [round(float(p), 6) for p in answers["probabilities"][i]],
+            "keras_imported": not loaded.isdisjoint(KEPT_OUT),
+        }
+        print(json.dumps(answer, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
