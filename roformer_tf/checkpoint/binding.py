@@ -15,7 +15,7 @@ class ModelBinding:
 
     Attributes:
         model, backbone: as given, and its backbone.
-        family: `"roformer"` or `"roformer_v2"`.
+        family: key of `mapping.FAMILIES`.
         groups: the groups of variables that the model has.
         variables: dict from original name to `mapping.Variable`, in the order of the table.
 
@@ -33,10 +33,12 @@ class ModelBinding:
                 f"Received: {type(model).__name__}"
             )
         self.model, self.backbone = model, backbone
-        self.family = "roformer_v2" if backbone.norm == "rms_norm" else "roformer"
+        self.family = family_of(backbone)
         self.groups = ["embeddings", "encoder"]
         if backbone.num_segments:
             self.groups.append("segments")
+        if mapping.FAMILIES[self.family].positions:
+            self.groups.append("positions")
         if backbone.pooler is not None:
             self.groups.append("pooler")
         if getattr(model, "head", None) is not None:
@@ -52,6 +54,7 @@ class ModelBinding:
             intermediate_dim=backbone.intermediate_dim,
             embedding_dim=backbone.embedding_dim,
             num_segments=backbone.num_segments,
+            num_positions=backbone.max_sequence_length,
         )
         self.variables = {v.name: v for v in mapping.variables(self.family, sizes, self.groups)}
 
@@ -89,6 +92,18 @@ class ModelBinding:
                 "`enable_lora`."
             )
         return node
+
+
+def family_of(backbone):
+    """The family whose checkpoints a backbone can have, by its norm and position scheme."""
+    for name, family in mapping.FAMILIES.items():
+        norm = "layer_norm" if family.biases else "rms_norm"
+        if (norm, family.position_scheme) == (backbone.norm, backbone.position_scheme_name):
+            return name
+    raise ValueError(
+        "No original checkpoint has this combination. "
+        f"Received: norm={backbone.norm!r}, position_scheme={backbone.position_scheme_name!r}"
+    )
 
 
 def _check_nsp_head(model):

@@ -69,7 +69,7 @@ def guess_family(names, config=None, folder_name="", family=None):
         reasons.append(why)
     else:
         reasons.append(f"family {family!r}: you said so")
-    application, pooler, why = _application(names, words)
+    application, pooler, why = _application(names, words, family)
     return Guess(family, application, pooler, (*reasons, *why))
 
 
@@ -105,7 +105,7 @@ def _family(names, config, words):
     )
 
 
-def _application(names, words):
+def _application(names, words, family):
     has_pooler = any(name.startswith("bert/pooler/dense/") for name in names)
     has_nsp = any(name.startswith("cls/seq_relationship/") for name in names)
     if "gpt" in words:
@@ -116,7 +116,7 @@ def _application(names, words):
             "linear",
             ["application 'unilm', linear pooler: the folder is called sim and has a pooler"],
         )
-    if has_pooler and not has_nsp and "bert/embeddings/position_embeddings" not in names:
+    if has_pooler and not has_nsp and family in ("roformer", "roformer_v2"):
         return (
             "unilm",
             "linear",

@@ -180,10 +180,6 @@ def inspect_checkpoint(path, family=None):
             )[0]
             sizes = mapping.with_positions(sizes, positions)
         expected = {v.name: v for v in mapping.variables(guess.family, sizes)}
-    if guess.family and not mapping.FAMILIES[guess.family].supported:
-        notes.append(
-            f"{mapping.FAMILIES[guess.family].title}: inspected only; its position scheme cannot be loaded yet."
-        )
     return CheckpointReport(
         source=str(reader.source),
         layout=reader.layout,

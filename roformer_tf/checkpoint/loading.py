@@ -160,16 +160,16 @@ def _check_family(reader, binding, family):
     )
     if found is None:
         message += "Only checkpoints with the variable names of Google's BERT can be loaded."
-    elif not found.supported:
-        what = "position_embeddings" if found.positions else "relative positions"
-        message += f"Its {what} are not supported yet. If the guess is wrong, pass family={binding.family!r}."
     else:
         options = {
             "roformer": "norm='layer_norm'",
             "roformer_v2": "norm='rms_norm', activation='relu', layer_norm_epsilon=1e-7",
+            "bert": "position_scheme='learned'",
+            "nezha": "position_scheme='sinusoidal_relative'",
         }
         message += (
-            f"Build the model with {options[guess.family]}, or with `from_preset` on the folder."
+            f"Build the model with {options[guess.family]}, or with `from_preset` on the folder. If the guess is "
+            f"wrong, pass family={binding.family!r}."
         )
     raise ValueError(message)
 

@@ -29,23 +29,21 @@ class Family:
         rotary: whether queries and keys are rotated, hence permuted on loading.
         positions: whether there is a table of learned absolute positions.
         biases: whether the encoder has biases and its norms have weights (all but v2).
-        supported: whether the models of this package can express it.
+        position_scheme: of the `RoFormerBackbone` that it is.
     """
 
     title: str
     rotary: bool
     positions: bool
     biases: bool
-    supported: bool
+    position_scheme: str = "rotary"
 
 
 FAMILIES = {
-    "roformer": Family("RoFormer v1", rotary=True, positions=False, biases=True, supported=True),
-    "roformer_v2": Family(
-        "RoFormer v2", rotary=True, positions=False, biases=False, supported=True
-    ),
-    "bert": Family("BERT or WoBERT", rotary=False, positions=True, biases=True, supported=False),
-    "nezha": Family("NEZHA", rotary=False, positions=False, biases=True, supported=False),
+    "roformer": Family("RoFormer v1", rotary=True, positions=False, biases=True),
+    "roformer_v2": Family("RoFormer v2", rotary=True, positions=False, biases=False),
+    "bert": Family("BERT or WoBERT", False, positions=True, biases=True, position_scheme="learned"),
+    "nezha": Family("NEZHA", False, False, biases=True, position_scheme="sinusoidal_relative"),
 }
 
 GROUPS = {
@@ -174,7 +172,7 @@ TABLE = (
         "positions",
         "bert/embeddings/position_embeddings",
         "PE",
-        "backbone.embeddings.position_embedding.embeddings",
+        "backbone.position_scheme.position_embedding.embeddings",
         None,
     ),
     *_norm(

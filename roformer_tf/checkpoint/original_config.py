@@ -77,7 +77,7 @@ def backbone_arguments(config, family, source=CONFIG_FILE):
 
     Args:
         config: dict, the settings in the original's spelling, either of the two where there are two.
-        family: `"roformer"` or `"roformer_v2"`.
+        family: key of `mapping.FAMILIES`.
         source: what error messages call the settings.
 
     Returns:
@@ -104,12 +104,16 @@ def backbone_arguments(config, family, source=CONFIG_FILE):
         raise ValueError(
             f"`hidden_act` in {source} must be one of {sorted(_ACTIVATIONS)}. Received: {activation!r}"
         )
-    return {
+    arguments = {
         **settings,
         "activation": _ACTIVATIONS[activation.lower()],
         "norm": norm,
         "layer_norm_epsilon": settings["layer_norm_epsilon"] or _EPSILONS[norm],
+        "position_scheme": FAMILIES[family].position_scheme,
     }
+    if FAMILIES[family].positions:
+        arguments["max_sequence_length"] = sizes_of_config(config, source).num_positions
+    return arguments
 
 
 def sizes_of_config(config, source=CONFIG_FILE):
@@ -134,7 +138,8 @@ def original_config(backbone):
         backbone: `RoFormerBackbone`.
 
     Returns:
-        dict. `max_position_embeddings` is 512: the format wants it, no RoFormer reads it.
+        dict. `max_position_embeddings` is the number of learned positions, and 512 where there are none: the format
+        wants it, no RoFormer reads it.
 
     Raises:
         ValueError: if the backbone has a setting that the original format cannot hold.
@@ -152,7 +157,7 @@ def original_config(backbone):
         "hidden_size": backbone.hidden_dim,
         "initializer_range": 0.02,
         "intermediate_size": backbone.intermediate_dim,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": backbone.max_sequence_length,
         "num_attention_heads": backbone.num_heads,
         "num_hidden_layers": backbone.num_layers,
         "type_vocab_size": backbone.num_segments,
@@ -160,6 +165,9 @@ def original_config(backbone):
     }
     if backbone.embedding_dim not in (None, backbone.hidden_dim):
         config["embedding_size"] = backbone.embedding_dim
+    if backbone.position_scheme_name == "sinusoidal_relative":
+        # as NEZHA's own file says; its variables are those of RoFormer
+        config["use_relative_position"] = True
     if backbone.layer_norm_epsilon != _EPSILONS[backbone.norm]:
         # not a setting of the original, which skips keys that it does not know
         config["layer_norm_eps"] = backbone.layer_norm_epsilon

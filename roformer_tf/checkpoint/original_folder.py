@@ -3,7 +3,6 @@
 import inspect
 from pathlib import Path
 
-from roformer_tf.checkpoint import mapping
 from roformer_tf.checkpoint.family import guess_family
 from roformer_tf.checkpoint.hugging_face_reader import is_hugging_face
 from roformer_tf.checkpoint.loading import load_checkpoint
@@ -47,10 +46,10 @@ def is_original_folder(path):
 def load_original(cls, folder, load_weights=True, **kwargs):
     """Builds a backbone, task, preprocessor or tokenizer from an original folder.
 
-    Sizes come from `bert_config.json`, the family (v1 or v2) from the variables, word or character level from the
-    vocabulary. What is seen by a query is the class's: `RoFormerCausalLM` is causal, or UniLM if the folder looks like
-    RoFormer-Sim; masked LM and classifier see both sides; a bare backbone is what the folder was trained as. A bare
-    backbone gets a pooler if the checkpoint has one.
+    Sizes come from `bert_config.json`, the family (v1, v2, BERT, NEZHA) from variables and settings, word or character
+    level from the vocabulary. What is seen by a query is the class's: `RoFormerCausalLM` is causal, or UniLM if the
+    folder looks like RoFormer-Sim; masked LM and classifier see both sides; a bare backbone is what the folder was
+    trained as. A bare backbone gets a pooler if the checkpoint has one.
 
     Args:
         cls: a class of `roformer_tf`.
@@ -96,7 +95,8 @@ def load_original(cls, folder, load_weights=True, **kwargs):
     reader = open_checkpoint(folder)
     settings = reader.config
     guess = guess_family(reader.shapes, settings, folder.resolve().name, kwargs.get("family"))
-    _check_supported(guess, reader)
+    if guess.family is None:
+        raise ValueError(f"Wrong family: {reader.source} cannot be built. {guess.reasons[0]}")
     surgery = _take(kwargs, ("keep_tokens", "compound_tokens"))
     options = {"family": guess.family, **_take(kwargs, ("strict", "nsp_head"))}
     kwargs.pop("family", None)
@@ -124,17 +124,6 @@ def load_original(cls, folder, load_weights=True, **kwargs):
     return model
 
 
-def _check_supported(guess, reader):
-    family = mapping.FAMILIES.get(guess.family)
-    if family is None or not family.supported:
-        title = family.title if family else "a model of unknown family"
-        raise ValueError(
-            f"Wrong family: {reader.source} holds {title}, which cannot be built: its position scheme is not supported "
-            f"yet. Guessed because: {guess.reasons[0]}. If the guess is wrong, pass family='roformer' or "
-            "family='roformer_v2'."
-        )
-
-
 def _masking(cls, guess):
     if issubclass(cls, RoFormerBackbone):
         return _APPLICATION_MASKING[guess.application]
@@ -155,7 +144,10 @@ def _preprocessor(cls, folder, backbone, surgery, kwargs):
     size = backbone.vocabulary_size
     tokenizer = _tokenizer(folder, size, surgery, _take(kwargs, _TOKENIZER_NAMES))
     names = (n for n in _names(cls.preprocessor_cls) if n not in _names(cls))
-    return cls.preprocessor_cls(tokenizer, **_take(kwargs, names))
+    options = _take(kwargs, names)
+    if backbone.position_scheme_name == "learned":  # no more tokens than positions
+        options.setdefault("sequence_length", min(512, backbone.max_sequence_length))
+    return cls.preprocessor_cls(tokenizer, **options)
 
 
 def _tokenizer(folder, vocabulary_size, surgery, kwargs):

@@ -2,9 +2,11 @@
 
 from roformer_tf.layers.activations import gelu, gelu_tanh, get_activation
 from roformer_tf.layers.attention_mask import AttentionMask
+from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.encoder_block import EncoderBlock
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.layers.learned_position import LearnedPosition
 from roformer_tf.layers.masked_lm_head import MaskedLMHead
 from roformer_tf.layers.mean_pooling import MeanPooling
 from roformer_tf.layers.pooler import Pooler
@@ -13,13 +15,16 @@ from roformer_tf.layers.rms_norm import RMSNorm
 from roformer_tf.layers.roformer_embeddings import RoFormerEmbeddings
 from roformer_tf.layers.rotary_position import RotaryPosition
 from roformer_tf.layers.self_attention import SelfAttention
+from roformer_tf.layers.sinusoidal_relative_position import SinusoidalRelativePosition
 from roformer_tf.layers.token_embedding import TokenEmbedding
 
 __all__ = [
     "AttentionMask",
+    "Dropout",
     "EncoderBlock",
     "FeedForward",
     "FlatDense",
+    "LearnedPosition",
     "MaskedLMHead",
     "MeanPooling",
     "Pooler",
@@ -28,6 +33,7 @@ __all__ = [
     "RoFormerEmbeddings",
     "RotaryPosition",
     "SelfAttention",
+    "SinusoidalRelativePosition",
     "TokenEmbedding",
     "gelu",
     "gelu_tanh",

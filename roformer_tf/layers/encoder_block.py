@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.self_attention import SelfAttention
@@ -100,7 +101,7 @@ class EncoderBlock(keras.layers.Layer):
             name="feed_forward",
         )
         self.feed_forward_norm = make_norm(norm, epsilon, dtype=dtype, name="feed_forward_norm")
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=dtype, name="dropout")
+        self.dropout_layer = Dropout(dropout, dtype=dtype, name="dropout")
 
     def build(self, x_shape, *shapes, **named_shapes):
         self.attention.build(x_shape)

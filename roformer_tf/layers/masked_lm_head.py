@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.activations import get_activation
+from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
 
 
@@ -86,7 +87,7 @@ class MaskedLMHead(keras.layers.Layer):
                 shape=(self.token_embedding.input_dim,), initializer="zeros", name="output_bias"
             )
         else:
-            self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=dtype, name="dropout")
+            self.dropout_layer = Dropout(self.dropout, dtype=dtype, name="dropout")
         self.built = True
 
     def call(self, x, mask_positions=None, training=None):

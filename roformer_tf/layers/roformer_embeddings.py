@@ -1,5 +1,6 @@
 import keras
 
+from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.token_embedding import TokenEmbedding
@@ -26,6 +27,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
     Call arguments:
         token_ids: int tensor `(batch, length)`.
         segment_ids: int tensor `(batch, length)`; not read when `num_segments` is 0.
+        position_embeddings: tensor `(1 or batch, length, embedding_dim)` to add before the norm, or `None`.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`.
@@ -85,7 +87,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
                 name="segment_embedding",
             )
         self.norm = make_norm(norm, epsilon, dtype=dtype, name="norm")
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=dtype, name="dropout")
+        self.dropout_layer = Dropout(dropout, dtype=dtype, name="dropout")
         self.projection = None
         if embedding_dim != hidden_dim:
             self.projection = FlatDense(
@@ -96,7 +98,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
                 name="embedding_hidden_mapping_in",
             )
 
-    def build(self, token_ids_shape, segment_ids_shape=None):
+    def build(self, token_ids_shape, segment_ids_shape=None, position_embeddings_shape=None):
         self.token_embedding.build(token_ids_shape)
         if self.segment_embedding is not None:
             self.segment_embedding.build(token_ids_shape)
@@ -106,17 +108,21 @@ class RoFormerEmbeddings(keras.layers.Layer):
             self.projection.build(shape)
         self.built = True
 
-    def call(self, token_ids, segment_ids=None, training=None):
+    def call(self, token_ids, segment_ids=None, position_embeddings=None, training=None):
         x = self.token_embedding(token_ids)
         if self.segment_embedding is not None:
             x = x + self.segment_embedding(segment_ids)
+        if position_embeddings is not None:
+            x = x + position_embeddings
         if self.norm_kind == "layer_norm":
             x = self.dropout_layer(self.norm(x), training=training)
         else:
             x = self.norm(self.dropout_layer(x, training=training))
         return x if self.projection is None else self.projection(x)
 
-    def compute_output_spec(self, token_ids, segment_ids=None, training=None):
+    def compute_output_spec(
+        self, token_ids, segment_ids=None, position_embeddings=None, training=None
+    ):
         return keras.KerasTensor((*token_ids.shape, self.hidden_dim), self.compute_dtype)
 
     def get_config(self):

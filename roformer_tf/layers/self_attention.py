@@ -3,7 +3,9 @@ import math
 import keras
 from keras import ops
 
+from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.layers.position_scheme import PositionScheme
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -67,7 +69,7 @@ class SelfAttention(keras.layers.Layer):
         self.head_dim = head_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.position_scheme = position_scheme
+        self.position_scheme = position_scheme or PositionScheme(name="position_scheme")
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         width = num_heads * head_dim
         dense = {"use_bias": use_bias, "dtype": self.dtype_policy}
@@ -77,7 +79,7 @@ class SelfAttention(keras.layers.Layer):
         self.output_dense = FlatDense(
             width, kernel_initializer=self.kernel_initializer.clone(), name="output_dense", **dense
         )
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, x_shape, *shapes, **named_shapes):
         self.qkv.build(x_shape)
@@ -88,14 +90,19 @@ class SelfAttention(keras.layers.Layer):
         batch, length = ops.shape(x)[:2]
         width = self.num_heads * self.head_dim
         qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
-        query, key, value = ops.unstack(
-            ops.transpose(qkv, (2, 0, 3, 1, 4)), 3
-        )  # (batch, head, length, head_dim)
-        if self.position_scheme is not None:
-            query, key = self.position_scheme.rotate_query_key(query, key, position)
+        # (batch, head, length, head_dim)
+        query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
+        query, key = self.position_scheme.rotate_query_key(query, key, position)
 
-        query = query * (1.0 / math.sqrt(self.head_dim))
-        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (batch, head, query, key)
+        scale = 1.0 / math.sqrt(self.head_dim)
+        if self.compute_dtype == "float32":
+            # product, scale and bias in this order: TensorFlow runs them as one oneDNN kernel
+            scores = ops.matmul(query, ops.swapaxes(key, -1, -2)) * scale
+            query = query * scale
+        else:
+            query = query * scale  # first: a product of float16 could overflow
+            scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (batch, head, query, key)
+        scores = self.position_scheme.add_to_scores(scores, query, position)
         scores = ops.cast(scores, "float32")
         if attention_bias is not None:
             scores = scores + attention_bias
@@ -106,8 +113,10 @@ class SelfAttention(keras.layers.Layer):
         weights = ops.cast(weights, value.dtype)
         weights = self.dropout_layer(weights, training=training)
 
-        context = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))
-        return self.output_dense(ops.reshape(context, (batch, length, width)))
+        values = ops.matmul(weights, value)  # (batch, head, query, head_dim)
+        values = self.position_scheme.add_to_values(values, weights, position)
+        values = ops.reshape(ops.transpose(values, (0, 2, 1, 3)), (batch, length, width))
+        return self.output_dense(values)
 
     def compute_output_spec(self, x, attention_bias=None, position=None, training=None):
         return keras.KerasTensor(

@@ -4,13 +4,18 @@ import keras_hub
 from roformer_tf.layers import (
     AttentionMask,
     EncoderBlock,
+    LearnedPosition,
     Pooler,
+    PositionScheme,
     RoFormerEmbeddings,
     RotaryPosition,
+    SinusoidalRelativePosition,
 )
 from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
 from roformer_tf.models.presets import FromOriginalPreset
 from roformer_tf.models.quantized import RestoresQuantization
+
+POSITION_SCHEMES = ("rotary", "learned", "sinusoidal_relative", "none")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -20,7 +25,8 @@ class RoFormerBackbone(
     """RoFormer encoder: embeddings, then post-norm Transformer blocks with rotary position embedding.
 
     One class covers RoFormer (v1), RoFormer-GPT (`masking="causal"`), RoFormer-Sim (`masking="unilm"`,
-    `pooler="linear"`) and RoFormer v2 (`norm="rms_norm"`, `activation="relu"`).
+    `pooler="linear"`) and RoFormer v2 (`norm="rms_norm"`, `activation="relu"`). With another position scheme it is one
+    of the paper's baselines: BERT and WoBERT (`position_scheme="learned"`), NEZHA (`"sinusoidal_relative"`).
 
     Args:
         vocabulary_size: positive integer.
@@ -36,6 +42,8 @@ class RoFormerBackbone(
         norm: `"layer_norm"` (v1), or `"rms_norm"` (v2: no weights in the norms, no biases anywhere).
         layer_norm_epsilon: float. 1e-12 as the original models were made; bert4keras has 1e-7 from version 0.11.4 on.
         max_wavelength: float, base of the rotary frequencies.
+        position_scheme: `"rotary"`, `"learned"` (absolute), `"sinusoidal_relative"` or `"none"`.
+        max_sequence_length: positive integer, number of learned positions; no other scheme has such a bound.
         masking: which keys a query sees besides padding: `"bidirectional"`, `"causal"` or `"unilm"`.
         pooler: `None`, `"tanh"` (BERT) or `"linear"` (RoFormer-Sim): activation of a dense layer on [CLS].
         dtype: dtype policy of all layers.
@@ -84,6 +92,8 @@ class RoFormerBackbone(
         norm="layer_norm",
         layer_norm_epsilon=1e-12,
         max_wavelength=10000.0,
+        position_scheme="rotary",
+        max_sequence_length=512,
         masking="bidirectional",
         pooler=None,
         dtype=None,
@@ -111,6 +121,13 @@ class RoFormerBackbone(
                 f"`pooler` must be None, 'tanh' or 'linear'. Received: pooler={pooler!r}"
             )
 
+        if position_scheme not in POSITION_SCHEMES:
+            raise ValueError(
+                f"`position_scheme` must be one of {POSITION_SCHEMES}. "
+                f"Received: position_scheme={position_scheme!r}"
+            )
+
+        head_dim = hidden_dim // num_heads
         use_bias = norm == "layer_norm"
         common = {"norm": norm, "epsilon": layer_norm_epsilon, "use_bias": use_bias}
         # === Layers ===
@@ -127,9 +144,19 @@ class RoFormerBackbone(
             **common,
         )
         self.token_embedding = self.embeddings.token_embedding
-        self.position_scheme = RotaryPosition(
-            hidden_dim // num_heads, max_wavelength, dtype=dtype, name="position_scheme"
-        )
+        scheme = {"dtype": dtype, "name": "position_scheme"}
+        if position_scheme == "rotary":
+            self.position_scheme = RotaryPosition(head_dim, max_wavelength, **scheme)
+        elif position_scheme == "sinusoidal_relative":
+            self.position_scheme = SinusoidalRelativePosition(head_dim, **scheme)
+        elif position_scheme == "learned":
+            initializer = initializer_of(norm, num_layers, mode="fan_out")
+            self.position_scheme = LearnedPosition(
+                max_sequence_length, sizes["embedding_dim"], initializer, **scheme
+            )
+        else:
+            self.position_scheme = PositionScheme(**scheme)
+        in_input = self.position_scheme.added_to_input
         self.attention_mask = AttentionMask(masking, dtype=dtype, name="attention_mask")
         self.encoder_blocks = [
             EncoderBlock(
@@ -139,7 +166,7 @@ class RoFormerBackbone(
                 dropout=dropout,
                 attention_dropout=attention_dropout,
                 activation=activation,
-                position_scheme=self.position_scheme,
+                position_scheme=None if in_input else self.position_scheme,
                 kernel_initializer=initializer_of(norm, num_layers),
                 dtype=dtype,
                 name=f"encoder_block_{i}",
@@ -164,9 +191,11 @@ class RoFormerBackbone(
         }
         position = self.position_scheme(inputs["token_ids"], inputs["position_ids"])
         attention_bias = self.attention_mask(inputs["padding_mask"], inputs["segment_ids"])
-        x = self.embeddings(inputs["token_ids"], inputs["segment_ids"])
+        x = self.embeddings(
+            inputs["token_ids"], inputs["segment_ids"], position if in_input else None
+        )
         for block in self.encoder_blocks:
-            x = block(x, attention_bias=attention_bias, position=position)
+            x = block(x, attention_bias=attention_bias, position=None if in_input else position)
         outputs = x
         if self.pooler is not None:
             outputs = {"sequence_output": x, "pooled_output": self.pooler(x)}
@@ -186,6 +215,8 @@ class RoFormerBackbone(
         self.norm = norm
         self.layer_norm_epsilon = layer_norm_epsilon
         self.max_wavelength = max_wavelength
+        self.position_scheme_name = position_scheme
+        self.max_sequence_length = max_sequence_length
         self.masking = masking
         self.pooler_activation = pooler
 
@@ -214,6 +245,8 @@ class RoFormerBackbone(
             "norm": self.norm,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "max_wavelength": self.max_wavelength,
+            "position_scheme": self.position_scheme_name,
+            "max_sequence_length": self.max_sequence_length,
             "masking": self.masking,
             "pooler": self.pooler_activation,
         }

@@ -143,18 +143,37 @@ def test_v2_into_v1_and_back_is_refused(folder, v2_folder, strict):
         load_checkpoint(v2, folder, strict=strict)
 
 
-def test_bert_is_refused(rng, config, tmp_path):
+def test_bert_into_roformer_is_refused(rng, config, tmp_path):
     variables = random_variables(rng, config, "bert")
     folder = write_original(tmp_path / "chinese_wobert", variables, config)
     with pytest.raises(
-        ValueError,
-        match="Wrong family: .* BERT or WoBERT.* position_embeddings are not supported yet",
+        ValueError, match="Wrong family: .* BERT or WoBERT.* position_scheme='learned'"
     ):
         load_checkpoint(make_backbone(), folder)
     with pytest.raises(ValueError, match="1 unexpected(.|\n)*bert/embeddings/position_embeddings"):
         load_checkpoint(make_backbone(), folder, family="roformer")
-    with pytest.raises(ValueError, match="Wrong family: .* position scheme is not supported yet"):
-        load_original(roformer_tf.RoFormerBackbone, folder)
+
+
+@pytest.mark.parametrize(
+    "family, name, scheme",
+    [("bert", "chinese_wobert", "learned"), ("nezha", "NEZHA-Base", "sinusoidal_relative")],
+)
+def test_the_baselines_of_the_paper_load_and_save(rng, tmp_path, family, name, scheme):
+    config = small_config(max_position_embeddings=40)
+    variables = random_variables(rng, config, family)
+    folder = write_original(tmp_path / name, variables, config)
+    masked_lm = roformer_tf.RoFormerMaskedLM.from_preset(folder)
+    backbone = masked_lm.backbone
+    assert backbone.position_scheme_name == scheme
+    longest = 40 if family == "bert" else 512
+    assert (backbone.max_sequence_length, masked_lm.preprocessor.sequence_length) == (longest,) * 2
+    save_checkpoint(masked_lm, tmp_path / "again")
+    saved = read_variables(tmp_path / "again" / "bert_model.ckpt")
+    assert set(saved) == {n for n in variables if "pooler" not in n and "seq_rel" not in n}
+    for variable, array in saved.items():
+        assert array.tobytes() == variables[variable].tobytes(), variable
+    again = roformer_tf.RoFormerMaskedLM.from_preset(tmp_path / "again")
+    assert again.backbone.position_scheme_name == scheme
 
 
 @pytest.mark.parametrize(

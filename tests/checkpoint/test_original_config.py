@@ -29,6 +29,7 @@ def test_the_released_spelling():
         "activation": "gelu",
         "norm": "layer_norm",
         "layer_norm_epsilon": 1e-12,
+        "position_scheme": "rotary",
     }
 
 

@@ -1,0 +1,84 @@
+import keras
+from keras import ops
+
+from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.token_embedding import TokenEmbedding
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class LearnedPosition(PositionScheme):
+    """Learned absolute positions, as in BERT and WoBERT: a vector for each position, added to the embeddings.
+
+    Args:
+        max_sequence_length: positive integer, number of positions; longer sequences are refused.
+        embedding_dim: positive integer, size of the token embedding.
+        embeddings_initializer: initializer of the table.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; only its length is read.
+        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …
+
+    Returns:
+        Tensor `(1 or batch, length, embedding_dim)`.
+
+    Raises:
+        ValueError: if the sequence is longer than the table.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import LearnedPosition
+    >>> scheme = LearnedPosition(max_sequence_length=8, embedding_dim=4)
+    >>> tuple(scheme(np.zeros((2, 3), "int32")).shape)
+    (1, 3, 4)
+
+    Reference: equation 3 of arXiv 2104.09864; `PositionEmbedding` of bert4keras' `layers.py`.
+    """
+
+    added_to_input = True
+
+    def __init__(
+        self, max_sequence_length, embedding_dim, embeddings_initializer="uniform", **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.max_sequence_length = max_sequence_length
+        self.embedding_dim = embedding_dim
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.position_embedding = TokenEmbedding(
+            max_sequence_length,
+            embedding_dim,
+            embeddings_initializer=self.embeddings_initializer.clone(),
+            dtype=self.dtype_policy,
+            name="position_embedding",
+        )
+
+    def build(self, *shapes, **named_shapes):
+        self.position_embedding.build(None)
+        self.built = True
+
+    def call(self, token_ids, position_ids=None):
+        length = token_ids.shape[1]
+        if position_ids is None:
+            if isinstance(length, int) and length > self.max_sequence_length:
+                raise ValueError(
+                    f"The sequence has {length} tokens, but there are learned positions for "
+                    f"{self.max_sequence_length} only (`max_sequence_length`). Shorten it, for example by the "
+                    "`sequence_length` of the preprocessor, or take a model with rotary positions."
+                )
+            position_ids = ops.arange(ops.shape(token_ids)[1])[None]
+        return self.position_embedding(position_ids)
+
+    def compute_output_spec(self, token_ids, position_ids=None):
+        batch = 1 if position_ids is None else position_ids.shape[0]
+        return keras.KerasTensor(
+            (batch, token_ids.shape[1], self.embedding_dim), self.compute_dtype
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_sequence_length": self.max_sequence_length,
+            "embedding_dim": self.embedding_dim,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+        }
