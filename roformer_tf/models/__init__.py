@@ -10,6 +10,10 @@ from roformer_tf.models.roformer_text_classifier import RoFormerTextClassifier
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
+from roformer_tf.text import RoFormerTokenizer
+
+# KerasHub asks the tokenizer of a preset for its backbone; `text/`, a floor below, cannot name it.
+RoFormerTokenizer.backbone_cls = RoFormerBackbone
 
 __all__ = [
     "RoFormerBackbone",

@@ -7,9 +7,23 @@ class OptionalInputs:
     optional_inputs = ()
 
     def __call__(self, inputs, *args, **kwargs):
+        return super().__call__(self._with_optional(inputs), *args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        # The JAX trainer comes here directly.
+        return super().call(self._with_optional(inputs), training=training, mask=mask, **kwargs)
+
+    def _with_optional(self, inputs):
         if isinstance(inputs, dict):
-            inputs = {**dict.fromkeys(self.optional_inputs), **inputs}
-        return super().__call__(inputs, *args, **kwargs)
+            return {**dict.fromkeys(self.optional_inputs), **inputs}
+        return inputs
+
+
+def refuse_unknown(cls, arguments, known):
+    """Keras' functional models ignore arguments that they do not know; a misspelt one should not pass."""
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise TypeError(f"`{cls.__name__}` has no such arguments. Received: {', '.join(unknown)}")
 
 
 def refuse_unknown(cls, arguments, known):

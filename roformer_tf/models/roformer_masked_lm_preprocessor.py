@@ -6,9 +6,8 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.packing import PackedInputs
-from roformer_tf.models.random_masker import RandomMasker
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
-from roformer_tf.text import RoFormerTokenizer
+from roformer_tf.text import RandomMasker, RoFormerTokenizer
 from roformer_tf.text.masked_strings import tokenize_with_masks
 from roformer_tf.text.strings import to_string_tensor
 

@@ -3,6 +3,7 @@
 from roformer_tf.text.graph_detokenizer import GraphDetokenizer
 from roformer_tf.text.graph_tokenizer import GraphTokenizer
 from roformer_tf.text.pair_packer import PairPacker
+from roformer_tf.text.random_masker import RandomMasker
 from roformer_tf.text.roformer_tokenizer import RoFormerTokenizer
 from roformer_tf.text.segmentation_dictionary import SegmentationDictionary
 from roformer_tf.text.vocabulary import load_vocabulary, simplify_vocabulary
@@ -11,6 +12,7 @@ __all__ = [
     "GraphDetokenizer",
     "GraphTokenizer",
     "PairPacker",
+    "RandomMasker",
     "RoFormerTokenizer",
     "SegmentationDictionary",
     "load_vocabulary",
