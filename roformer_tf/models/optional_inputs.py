@@ -24,10 +24,3 @@ def refuse_unknown(cls, arguments, known):
     unknown = sorted(set(arguments) - set(known))
     if unknown:
         raise TypeError(f"`{cls.__name__}` has no such arguments. Received: {', '.join(unknown)}")
-
-
-def refuse_unknown(cls, arguments, known):
-    """Keras' functional models ignore arguments that they do not know; a misspelt one should not pass."""
-    unknown = sorted(set(arguments) - set(known))
-    if unknown:
-        raise TypeError(f"`{cls.__name__}` has no such arguments. Received: {', '.join(unknown)}")
