@@ -124,8 +124,7 @@ def fine_tune(
     train = train.shuffle(len(texts), seed=seed).batch(batch_size)
     classifier.fit(
         train,
-        validation_data=data["validation"],
-        batch_size=batch_size,
+        validation_data=tf.data.Dataset.from_tensor_slices(data["validation"]).batch(batch_size),
         epochs=epochs,
         shuffle=False,
         callbacks=[
