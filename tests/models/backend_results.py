@@ -1,0 +1,106 @@
+"""Numbers of layers and models on whatever backend Keras runs; as a program it writes them to a file.
+
+`KERAS_BACKEND=jax python -m tests.models.backend_results numbers.npz`
+"""
+
+import sys
+
+import keras
+import numpy as np
+
+from roformer_tf import rotary
+from tests.layers.cases import CASES
+from tests.layers.harness import compiled, flat, float_inputs, gradients, numpy, variables
+from tests.models.builders import backbone, data, hidden_states, inputs, task
+
+LAYERS = (
+    "rms_norm",
+    "token_embedding_reversed",
+    "embeddings_factorised",
+    "attention_rotary",
+    "encoder_block_v1",
+    "encoder_block_v2",
+    "mean_pooling",
+    "head_of_positions",
+)
+BACKBONES = ("v1_pooler", "sim", "v2_factorised")
+POSITIONS = np.array([0, 1, 2.5, -7, 65_536, 999_999, 1_000_000, 2**24])
+
+
+def outputs_and_gradients(function, names, tensors, layer, like):
+    """Everything by name; the gradients are those of a random direction of the outputs, which are `like` these."""
+    rng = np.random.default_rng(1)
+    cotangents = [rng.normal(size=x.shape).astype("float32") for x in like]
+    outputs, found = gradients(function, tensors, cotangents, layer)
+    paths = {id(w): path for path, w in variables(layer).items()}
+    keys = [*names, *(paths[id(w)] for w in layer.trainable_variables)]
+    return {
+        **{f"output{i}": x for i, x in enumerate(outputs)},
+        **{f"gradient {key}": g for key, g in zip(keys, found, strict=True)},
+    }
+
+
+def layer_results(case):
+    """Outputs and gradients in float32, outputs in mixed_bfloat16."""
+    layer = case.layer()
+    names = [n for n in float_inputs(case.inputs) if n not in ("attention_bias", "position_ids")]
+
+    def function(*tensors):
+        given = {**case.inputs, **dict(zip(names, tensors, strict=True))}
+        return keras.tree.flatten(layer(**given, **case.constants))
+
+    tensors = [case.inputs[n] for n in names]
+    results = outputs_and_gradients(function, names, tensors, layer, case.expected(layer))
+    half = case.layer(dtype="mixed_bfloat16")
+    outputs = compiled(lambda given: half(**given, **case.constants))(case.inputs)
+    return {**results, "bfloat16": flat(outputs)[0]}
+
+
+def backbone_results(kind):
+    model, half = backbone(kind), backbone(kind, dtype="mixed_bfloat16")
+    given = inputs(np.random.default_rng(2))
+    given["position_ids"] = np.sort(np.random.default_rng(3).uniform(-9, 1e5, size=(3, 9)))
+    given["position_ids"] = given["position_ids"].astype("float32")
+
+    def function():
+        return keras.tree.flatten(model(given))
+
+    like = flat(hidden_states(model, given))
+    results = outputs_and_gradients(function, [], [], model, like)
+    return {**results, "bfloat16": flat(compiled(lambda x: half(x))(given))[0]}
+
+
+def training_results(name, dtype):
+    """Predictions and weights after three steps of `fit` with AdamW."""
+    model = task(name, dtype=dtype)
+    x, y, weights = data(name, np.random.default_rng(5), batch=12)
+    model.compile(
+        # an epsilon that keeps the step of a tiny gradient from depending on its noise
+        keras.optimizers.AdamW(1e-2, weight_decay=0.01, epsilon=1e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    model.fit(x, y, weights, batch_size=4, shuffle=False, verbose=0)
+    results = {f"weight {path}": numpy(w.value) for path, w in variables(model).items()}
+    return {**results, "prediction": np.asarray(model.predict(x, verbose=0), "float32")}
+
+
+def all_results():
+    angles = numpy(rotary.angles(POSITIONS, rotary.frequencies(64)))
+    results = {"rotary/cos": np.cos(angles), "rotary/sin": np.sin(angles)}
+    for case in CASES:
+        if case.name in LAYERS:
+            results |= {f"{case.name}/{k}": v for k, v in layer_results(case).items()}
+    for kind in BACKBONES:
+        results |= {f"backbone {kind}/{k}": v for k, v in backbone_results(kind).items()}
+    for name, dtype in (
+        ("classifier_mean", None),
+        ("masked_lm", None),
+        ("classifier", "mixed_bfloat16"),
+    ):
+        trained = training_results(name, dtype)
+        results |= {f"trained {name} {dtype or ''}/{k}": v for k, v in trained.items()}
+    return results
+
+
+if __name__ == "__main__":
+    np.savez(sys.argv[1], **all_results(), backend=np.array(keras.backend.backend()))

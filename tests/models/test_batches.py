@@ -1,0 +1,113 @@
+"""What `fit` is given: shuffled, split, refused with the example named."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from roformer_tf.models.batches import batched, split_columns, to_columns
+from tests.models.builders import inputs, task
+
+TEXTS, LABELS = ["天地", "玄黄宇宙", "日月盈昃", "辰宿"], [0, 1, 2, 1]
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return task("classifier", preprocessor={})
+
+
+def test_every_epoch_has_every_row_once_in_a_new_order():
+    x = {"a": np.arange(50), "b": [[i, -i] for i in range(50)]}
+    dataset = batched(to_columns(x, list(range(50)), np.arange(50.0)), batch_size=8, shuffle=True)
+    assert dataset.cardinality() == 7
+    orders = []
+    for _ in range(2):
+        rows = [(x["a"], x["b"], y, w) for x, y, w in dataset.as_numpy_iterator()]
+        a, b, y, w = (np.concatenate(column) for column in zip(*rows, strict=True))
+        assert (a == y).all() and (a == w).all() and (b == np.stack([a, -a], 1)).all()
+        assert sorted(a) == list(range(50))
+        orders.append(list(a))
+    assert orders[0] != orders[1] and list(range(50)) not in orders
+
+
+@pytest.mark.parametrize(("shuffle", "moves"), [(True, True), (False, False)])
+def test_fit_shuffles_lists_unless_told_not_to(shuffle, moves, classifier):
+    seen = []
+
+    class Loss(keras.losses.Loss):
+        def call(self, y_true, y_pred):
+            tf.py_function(lambda y: seen.append(y.numpy().ravel().tolist()), [y_true], [])
+            return tf.reduce_sum(y_pred, -1)
+
+    model = task("classifier", preprocessor={}, num_layers=1)
+    model.compile("sgd", Loss(), metrics=[], run_eagerly=True)
+    model.fit(TEXTS * 10, list(range(3)) * 13 + [0], batch_size=40, shuffle=shuffle, verbose=0)
+    assert (seen[0] != list(range(3)) * 13 + [0]) == moves
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_validation_split_of_lists(pairs, classifier):
+    x = (TEXTS, TEXTS[::-1]) if pairs else TEXTS
+    history = classifier.fit(x, LABELS, validation_split=0.25, verbose=0).history
+    last = tuple(column[-1:] for column in x) if pairs else x[-1:]
+    expected = classifier.evaluate(last, LABELS[-1:], return_dict=True, verbose=0)
+    assert abs(history["val_loss"][0] - expected["loss"]) < 1e-6
+    first, values = split_columns(to_columns(TEXTS, LABELS), 0.25)
+    assert first[0].shape[0] == 3 and values[1].numpy().tolist() == [1]
+    with pytest.raises(ValueError, match="Received: validation_split=0.1 for 4 examples"):
+        classifier.fit(TEXTS, LABELS, validation_split=0.999, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "value", [(TEXTS, LABELS), [TEXTS, LABELS], (TEXTS, LABELS, np.ones(4, "float32"))]
+)
+def test_validation_data(value, classifier):
+    history = classifier.fit(TEXTS, LABELS, validation_data=value, batch_size=2, verbose=0).history
+    expected = classifier.evaluate(TEXTS, LABELS, return_dict=True, verbose=0)
+    assert abs(history["val_loss"][0] - expected["loss"]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (["天", None], TypeError, "None of type NoneType as example 1"),
+        (["天", float("nan")], TypeError, "nan of type float as example 1"),
+        (np.array(["天", 3], dtype=object), TypeError, "3 of type int as example 1"),
+        (list(zip(TEXTS, TEXTS, strict=True)), TypeError, "pairs are a tuple of two lists"),
+        ([TEXTS, TEXTS], TypeError, "pairs are a tuple of two lists"),
+        ((["天"], [None]), TypeError, "as example 0"),
+        (np.array(TEXTS)[:, None], TypeError, "of type list as example 0"),
+        (inputs(np.random.default_rng(0)), TypeError, "`preprocessor=None`"),
+        ((text for text in TEXTS), TypeError, "`tf.data.Dataset.from_generator`"),
+        ("天地", ValueError, "Expected a list of texts"),
+        (("天地", "玄黄"), ValueError, "Expected a list of texts"),
+    ],
+)
+def test_what_is_no_batch_of_texts_is_refused(x, error, message, classifier):
+    for method in (classifier.predict, classifier.evaluate, classifier.fit):
+        with pytest.raises(error, match=message):
+            method(x)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a", "b", "c", "a"], "labels such as 'a'"),
+        ([0, 1, None, 1], "labels such as None"),
+        ([0, 1, float("nan"), 1], "A label is NaN"),
+        ([0, 1], "must be of one length. Received: 4, 2 examples"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(labels, message, classifier):
+    for method in (classifier.evaluate, classifier.fit):
+        with pytest.raises(ValueError, match=message):
+            method(TEXTS, labels)
+    with pytest.raises(ValueError, match=message):
+        classifier.fit(TEXTS, LABELS, validation_data=(TEXTS, labels))
+
+
+def test_the_error_of_a_label_in_validation_data_comes_once(classifier):
+    values = tf.data.Dataset.from_tensor_slices((TEXTS, [0, 1, 2, 9])).batch(2)
+    with pytest.raises(ValueError, match="out of range") as caught:
+        classifier.fit(TEXTS, LABELS, validation_data=values, verbose=0)
+    assert str(caught.value).count("out of range") == 1
