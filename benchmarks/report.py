@@ -1,0 +1,225 @@
+"""Kept results to the tables of README.md and the chart."""
+
+import os
+import re
+from statistics import median
+
+from benchmarks.models import matmul_size
+from benchmarks.sizes import Sizes
+from benchmarks.tokenizers import LEVELS
+
+TITLES = {
+    "ours": "roformer_tf, float32",
+    "ours_bfloat16": "roformer_tf, mixed_bfloat16",
+    "bare": "bare TensorFlow, float32",
+    "bert4keras": "bert4keras (tf-keras), float32",
+    "hugging_face": "Hugging Face (PyTorch), float32",
+    "hugging_face_bfloat16": "Hugging Face (PyTorch), bfloat16",
+}
+SHORT = {"ours": "roformer_tf", "bert4keras": "bert4keras", "hugging_face": "Hugging Face"}
+
+
+def write(record, folder):
+    """Puts the tables between their markers in README.md, and draws `results/ratios.png`."""
+    path = folder / "README.md"
+    text = path.read_text(encoding="utf-8")
+    for name, lines in tables(record).items():
+        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        if not marked.search(text):
+            raise ValueError(f"{path} has no lines `<!-- {name} -->` and `<!-- /{name} -->`")
+        body = "\n".join(lines) + "\n"
+        text = marked.sub(lambda match, body=body: match.group(1) + body + match.group(2), text)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+    chart(record, folder / "results" / "ratios.png")
+
+
+def tables(record):
+    """`{marker: lines of Markdown}`, for the parts that the record has."""
+    results, made = record["results"], {"setting": _setting(record)}
+    for task in ("inference", "step"):
+        if task in results:
+            made[task] = _model_table(results[task], record["sizes"], task)
+    if "tokenizer" in results:
+        made["tokenizer"] = _tokenizer_table(results["tokenizer"])
+    if "load" in results:
+        made["load"] = _load_table(results["load"])
+    if {"inference", "step", "tokenizer", "load"} <= set(results):
+        made["aims"] = _aims(results)
+    return made
+
+
+def ratio(shape, name, reference):
+    """How many times as long as `reference` a run takes: median over the rounds, in which both took their turn."""
+    pairs = zip(shape[name]["seconds"], shape[reference]["seconds"], strict=True)
+    return median(a / b for a, b in pairs)
+
+
+def matmul_rate(shape, sizes, dtype="float32"):
+    """Operations per second of a large matrix product in the same rounds."""
+    name = "matmul" if dtype == "float32" else "matmul_bfloat16"
+    return 2 * matmul_size(sizes) ** 3 / median(shape[name]["seconds"])
+
+
+def _setting(record):
+    machine, versions = record["machine"], record["versions"]
+    loads = ", ".join(f"{part} {load:.1f}" for part, load in record["load_average_before"].items())
+    names = ("tensorflow", "keras", "keras_hub", "tf_keras", "bert4keras", "torch", "transformers")
+    used = ", ".join(f"{n} {versions[n]}" for n in names if versions.get(n, "?") != "?")
+    return [
+        f"* command: `{record['command']}`, {record['date']}, seed {record['seed']}, "
+        f"{record['repeats']} timed runs of each, {sum(record['minutes'].values()):.0f} minutes",
+        f"* machine: {machine['cpu']} ({', '.join(machine['flags'])}), {machine['cores']} cores, "
+        f"{machine['memory_mb'] / 1024:.0f} GB; Python {machine['python']}, {used}",
+        f"* load average of the machine before each part (0 is quiet): {loads}",
+    ]
+
+
+def _model_table(results, sizes, task):
+    sizes = Sizes(**sizes)
+    flops = sizes.inference_flops if task == "inference" else sizes.step_flops
+    lines = [
+        "| batch × length | model | median | of roformer_tf float32 | model's GFLOP/s | of the matmul rate | memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for shape, cases in results.items():
+        batch, length = map(int, shape.split(" x "))
+        for name in [name for name in TITLES if name in cases]:
+            dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
+            seconds = median(cases[name]["seconds"])
+            rate = flops(batch, length) / seconds
+            share = f"{rate / matmul_rate(cases, sizes, dtype):.0%}" if "matmul" in cases else "–"
+            memory = max(cases[name]["peak_mb"]) / 1024
+            lines.append(
+                f"| {batch} × {length} | {TITLES[name]} | {_time(seconds)} | {ratio(cases, name, 'ours'):.2f} "
+                f"| {rate / 1e9:.0f} | {share} | {memory:.2f} GB |"
+            )
+        if "matmul" in cases:
+            both = [
+                f"{dtype} {matmul_rate(cases, sizes, dtype) / 1e9:.0f}"
+                for dtype in ("float32", "bfloat16")
+            ]
+            lines.append(
+                f"| {batch} × {length} | matmul rate: {', '.join(both)} GFLOP/s | | | | | |"
+            )
+    return lines
+
+
+def _tokenizer_table(results):
+    count = results["lines"]
+    lines = [
+        f"{count} lines of {results['mean_characters']:.0f} characters on average.",
+        "",
+        "| level | tokenizer | lines/s | µs/line | times bert4keras |",
+        "|---|---|---|---|---|",
+    ]
+    for level in LEVELS:
+        cases = results[level]["cases"]
+        for name, case in cases.items():
+            seconds = median(case["seconds"])
+            lines.append(
+                f"| {level} | {name.replace('ours', 'roformer_tf')} | {count / seconds:,.0f} "
+                f"| {seconds / count * 1e6:.0f} | {ratio(cases, 'bert4keras', name):.1f} |"
+            )
+        same = results[level]["same_ids"]
+        shares = ", ".join(f"{SHORT[n]} {s:.2%}" for n, s in same.items() if n != "bert4keras")
+        lines.append(f"| {level} | lines with the ids of bert4keras: {shares} | | | |")
+    return lines
+
+
+def _load_table(results):
+    lines = [
+        "| | files | model | build and load | peak / model | load alone | peak above the built model / model |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, case in results["libraries"].items():
+        size = case["model_mb"][0]
+        files = results["files_mb"].get(name, results["files_mb"]["ours"])
+        alone = ["–", "–"]
+        if "loading_seconds" in case:
+            alone = [
+                _time(median(case["loading_seconds"])),
+                f"{median(case['loading_peak_mb']) / size:.2f}",
+            ]
+        lines.append(
+            f"| {SHORT[name]} | {files:.0f} MB | {size:.0f} MB | {_time(median(case['seconds']))} "
+            f"| {median(case['peak_mb']) / size:.2f} | {alone[0]} | {alone[1]} |"
+        )
+    return lines
+
+
+def _aims(results):
+    """Every aim with what was measured: the least favourable length first."""
+    rows = []
+
+    def over_lengths(title, task, name, reference, at_least):
+        ratios = {s: ratio(c, name, reference) for s, c in results[task].items()}
+        values = ", ".join(f"{r:.2f} ({shape.replace('x', '×')})" for shape, r in ratios.items())
+        met = sum(r >= at_least for r in ratios.values())
+        verdict = "yes" if met == len(ratios) else f"at {met} of {len(ratios)} lengths"
+        rows.append((title, f"≥ {at_least}", values, verdict if met else "no"))
+
+    over_lengths("inference: bare / ours, float32", "inference", "bare", "ours", 1.0)
+    over_lengths(
+        "inference: ours float32 / mixed_bfloat16", "inference", "ours", "ours_bfloat16", 1.6
+    )
+    over_lengths("step: bare / ours, float32", "step", "bare", "ours", 1.0)
+    over_lengths("step: bert4keras / ours, float32", "step", "bert4keras", "ours", 1.3)
+    over_lengths("step: Hugging Face / ours, float32", "step", "hugging_face", "ours", 2.3)
+    for level in LEVELS:
+        cases = results["tokenizer"][level]["cases"]
+        ours = {n: ratio(cases, "bert4keras", n) for n in cases if n.startswith("ours")}
+        values = ", ".join(f"{r:.1f} ({name.removeprefix('ours, ')})" for name, r in ours.items())
+        met = sum(r >= 5 for r in ours.values())
+        verdict = "yes" if met == len(ours) else f"{met} of {len(ours)} ways" if met else "no"
+        rows.append((f"tokenizer, {level} level: bert4keras / ours", "≥ 5", values, verdict))
+    load = results["load"]["libraries"]["ours"]
+    extra = median(load["loading_peak_mb"]) / load["model_mb"][0]
+    verdict = "yes" if extra < 1.3 else "no"
+    rows.append(("load: peak above the built model / model", "< 1.3", f"{extra:.2f}", verdict))
+    lines = ["| what | aim | measured | met |", "|---|---|---|---|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _time(seconds):
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def chart(record, path):
+    """Bars of time against roformer_tf float32, for inference and training steps."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    tasks = {"inference": "Inference", "step": "Masked-LM training step"}
+    tasks = {task: title for task, title in tasks.items() if task in record["results"]}
+    if not tasks:
+        return
+    figure, axes = plt.subplots(
+        1, len(tasks), figsize=(6.5 * len(tasks), 4.5), sharey=True, squeeze=False
+    )
+    for axis, (task, title) in zip(axes[0], tasks.items(), strict=True):
+        results = record["results"][task]
+        names = [name for name in TITLES if all(name in cases for cases in results.values())]
+        width = 0.8 / len(names)
+        for i, name in enumerate(names):
+            heights = [ratio(cases, name, "ours") for cases in results.values()]
+            places = [x + (i - (len(names) - 1) / 2) * width for x in range(len(results))]
+            bars = axis.bar(
+                places, heights, width, label=TITLES[name], color=f"C{list(TITLES).index(name)}"
+            )
+            axis.bar_label(bars, fmt="%.2f", fontsize=7)
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.set_xticks(range(len(results)), [shape.replace("x", "×") for shape in results])
+        axis.set_xlabel("batch × length")
+        axis.set_title(title)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("time / time of roformer_tf float32 (less is better)")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
