@@ -48,6 +48,9 @@ def main():
         arguments.seed,
         quick=arguments.quick,
         say=lambda line: print(line, flush=True),
+        keep=lambda: save(
+            record, output
+        ),  # all the time: an error at the end costs no more than the end
         models=arguments.models and arguments.models.split(","),
     )
     record = {
@@ -67,7 +70,7 @@ def main():
         start = time.monotonic()
         measurement.run(part)
         record["minutes"][part] = round((time.monotonic() - start) / 60, 1)
-        save(record, output)  # after every part: an hour's work is not lost to an error at its end
+        save(record, output)
     print(f"kept in {output}")
 
 

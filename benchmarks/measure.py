@@ -28,7 +28,6 @@ MODELS = {
 # (batch, length); the third of a step is what fits beside the others' models in 24 GB
 SHAPES = {"inference": ((32, 128), (8, 512), (2, 1536)), "step": ((16, 128), (4, 512), (1, 1536))}
 QUICK_SHAPES = {"inference": ((2, 32), (2, 64)), "step": ((2, 32), (2, 64))}
-WARM_UPS = 2
 LINES = 8192
 
 
@@ -40,10 +39,11 @@ class Measurement:
         seed: of batches, weights and lines.
         quick: small sizes, to see that everything works.
         say: function that is told of the progress.
+        keep: function that is called whenever there are new results.
         models: names out of `models.IMPLEMENTATIONS`; all by default.
     """
 
-    def __init__(self, repeats, seed, quick=False, say=print, models=None):
+    def __init__(self, repeats, seed, quick=False, say=print, keep=lambda: None, models=None):
         self.repeats, self.seed, self.quick, self.say, self.models = (
             repeats,
             seed,
@@ -51,17 +51,18 @@ class Measurement:
             say,
             models,
         )
+        self.keep = keep
         self.sizes = QUICK if quick else BASE
         self.results, self.versions = {}, {}
 
     def run(self, part):
         function = {"tokenizer": self.tokenizer, "load": self.load}.get(part, self.model)
-        self.results[part] = function(part)
+        function(part, self.results.setdefault(part, {}))
+        self.keep()
 
-    def model(self, task):
+    def model(self, task, results):
         """`{shape: {implementation: {"seconds": [...], "peak_mb": [...]}}}` of inference or training steps."""
         names = [name for name in MODELS[task] if self.models is None or name in self.models]
-        results = {}
         with contextlib.ExitStack() as stack:
             workers = {name: stack.enter_context(Client()) for name in names}
             for name, worker in workers.items():
@@ -72,12 +73,13 @@ class Measurement:
                 shape = f"{batch} x {length}"
                 rounds = [
                     self._turns(workers, f"{task} {shape}", i, batch=batch, length=length)
-                    for i in range(-WARM_UPS, self.repeats)
+                    # graphs are traced in the first run, and once more in the second run of all
+                    for i in range(-1 if results else -2, self.repeats)
                 ]
-                results[shape] = _transposed(rounds[WARM_UPS:])
+                results[shape] = _transposed(rounds[-self.repeats :])
+                self.keep()
             for worker in workers.values():
                 self.versions.update(worker("versions"))
-        return results
 
     def _turns(self, workers, title, number, **shape):
         answers = {name: worker("run", **shape) for name, worker in workers.items()}
@@ -85,11 +87,11 @@ class Measurement:
         self.say(f"{title}, {'warm-up' if number < 0 else f'run {number + 1}'}: {times}")
         return answers
 
-    def tokenizer(self, part):
+    def tokenizer(self, part, results):
         """`{level: {"cases": {case: {"seconds": [...]}}, "same_ids": {library: share of lines}}}`, and the lines."""
         count = 256 if self.quick else LINES
         lines = corpus.lines(count, self.seed)
-        results = {"lines": count, "mean_characters": sum(map(len, lines)) / count}
+        results.update(lines=count, mean_characters=sum(map(len, lines)) / count)
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             path = Path(folder, "vocab.txt")
@@ -120,9 +122,8 @@ class Measurement:
                 results[level] = {"cases": _transposed(rounds[1:]), "same_ids": same}
             for worker in workers.values():
                 self.versions.update(worker("versions"))
-        return results
 
-    def load(self, part):
+    def load(self, part, results):
         """`{library: {"seconds": [...], "peak_mb": [...], ...}}`, and the size of the files."""
         with tempfile.TemporaryDirectory() as folder:
             folders, files = {}, {}
@@ -145,7 +146,7 @@ class Measurement:
                             "load", library=library, folder=folders[library]
                         )
                 self.say(f"load: {number + 1} of {min(self.repeats, 3)}")
-        return {"files_mb": files, "libraries": _transposed(rounds)}
+        results.update(files_mb=files, libraries=_transposed(rounds))
 
 
 def _transposed(rounds):

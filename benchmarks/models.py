@@ -113,7 +113,7 @@ def hugging_face(task, sizes, seed, dtype="float32"):
 
         def infer(batch):
             with torch.inference_mode():
-                return model(**_torch_inputs(batch)).last_hidden_state.float().numpy()
+                return model(**torch_inputs(batch)).last_hidden_state.float().numpy()
 
         return infer
     model = RoFormerForMaskedLM(config).train()
@@ -122,7 +122,7 @@ def hugging_face(task, sizes, seed, dtype="float32"):
     def step(batch):
         labels = torch.from_numpy(labels_everywhere(batch, elsewhere=-100))
         optimizer.zero_grad()
-        loss = model(**_torch_inputs(batch), labels=labels).loss
+        loss = model(**torch_inputs(batch), labels=labels).loss
         loss.backward()
         optimizer.step()
         return float(loss.detach())
@@ -130,7 +130,7 @@ def hugging_face(task, sizes, seed, dtype="float32"):
     return step
 
 
-def _torch_inputs(batch):
+def torch_inputs(batch):
     import torch
 
     names = {"token_ids": "input_ids", "segment_ids": "token_type_ids"}
