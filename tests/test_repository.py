@@ -27,7 +27,7 @@ FLOORS = {
 LAZY_UPWARD_IMPORTS = {("models", "checkpoint")}
 # These run under every Keras backend. What packs strings for tf.data is TensorFlow by nature.
 KERAS_ONLY = ("rotary", "layers", "models", "optimizers")
-PREPROCESSING = re.compile(r"models/(packing|\w+_preprocessor)\.py")
+PREPROCESSING = re.compile(r"models/(packing|batches|\w+_preprocessor)\.py")
 MAX_LINES = 400
 LONGER_FILES = set()  # paths, each with its reason
 

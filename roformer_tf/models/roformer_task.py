@@ -3,6 +3,13 @@ import contextlib
 import keras
 import numpy as np
 
+from roformer_tf.models.batches import (
+    batched,
+    is_columns,
+    split_columns,
+    string_tensors,
+    to_columns,
+)
 from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
 from roformer_tf.models.presets import FromOriginalPreset
 from roformer_tf.models.quantized import RestoresQuantization
@@ -18,38 +25,81 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
         refuse_unknown(type(self), kwargs, known)
         super().__init__(*args, **kwargs)
 
-    def fit(self, x=None, y=None, sample_weight=None, **kwargs):
+    def fit(
+        self,
+        x=None,
+        y=None,
+        sample_weight=None,
+        *,
+        batch_size=None,
+        validation_data=None,
+        validation_split=None,
+        shuffle=True,
+        **kwargs,
+    ):
         """Trains the model; see `keras.Model.fit`.
 
         Args:
-            x: raw strings (or a tuple of two lists of strings, for pairs) when the task has a preprocessor, model
-                inputs otherwise; or a `tf.data.Dataset` of them.
+            x: a list or array of strings (or a tuple of two of them, for pairs) when the task has a preprocessor, model
+                inputs otherwise; or a `tf.data.Dataset` of batches.
             y: labels, unless `x` is a data set.
             sample_weight: optional weights.
+            batch_size: positive integer, 32 by default; not for data sets.
+            validation_data: `(x, y)` or `(x, y, sample_weight)`, or a `tf.data.Dataset` of batches.
+            validation_split: part of the examples, the last ones, to validate on; not for data sets.
+            shuffle: whether the order of the examples is drawn anew in every epoch. Data sets keep their own order.
             **kwargs: of `keras.Model.fit`.
 
         Returns:
             `keras.callbacks.History`.
 
         Raises:
-            ValueError: for an empty data set, or labels that the model cannot have.
+            ValueError: for an empty data set, columns of different lengths, or labels that the model cannot have.
+            TypeError: for examples that are no strings, when the task has a preprocessor.
         """
-        check_not_empty(x)
-        self.check_labels(y)
+        x = self._checked(x, y)
+        if isinstance(validation_data, tuple | list):
+            values = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
+            value_x = self._checked(*values[:2])
+            if is_columns(value_x):
+                # KerasHub takes no `batch_size` for them when `x` is a data set
+                validation_data = batched(to_columns(value_x, *values[1:]), batch_size)
+        if is_columns(x):
+            # KerasHub would make a data set too, but not shuffle it
+            columns = to_columns(x, y, sample_weight)
+            if validation_split and validation_data is None:
+                columns, values = split_columns(columns, validation_split)
+                validation_data = batched(values, batch_size)
+            x = batched(columns, batch_size, shuffle)
+            y = sample_weight = batch_size = validation_split = None
         with self._label_errors():
-            return super().fit(x=x, y=y, sample_weight=sample_weight, **kwargs)
+            return super().fit(
+                x=x,
+                y=y,
+                sample_weight=sample_weight,
+                batch_size=batch_size,
+                validation_data=validation_data,
+                validation_split=validation_split,
+                shuffle=False,  # of arrays it is done; of data sets Keras cannot, and says so
+                **kwargs,
+            )
 
     def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
         """Loss and metrics; see `keras.Model.evaluate`. Arguments and errors as of `fit`."""
-        check_not_empty(x)
-        self.check_labels(y)
+        x = self._checked(x, y)
+        if is_columns(x):
+            x, y, sample_weight = to_columns(x, y, sample_weight)
         with self._label_errors():
             return super().evaluate(x=x, y=y, sample_weight=sample_weight, **kwargs)
 
     def predict(self, x, **kwargs):
         """Outputs of the model; see `keras.Model.predict`. Arguments and errors as of `fit`."""
+        return super().predict(self._checked(x), **kwargs)
+
+    def _checked(self, x, y=None):
         check_not_empty(x)
-        return super().predict(x, **kwargs)
+        self.check_labels(y)
+        return x if self.preprocessor is None else string_tensors(x)
 
     def get_compile_config(self):
         config = super().get_compile_config()
@@ -68,6 +118,12 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
         if optimizer_built:
             self.optimizer.build(self.trainable_variables)
 
+    def quantize(self, mode=None, config=None, **kwargs):
+        """Quantizes the weights; see `keras.Model.quantize`."""
+        if self.preprocessor is not None:
+            self.preprocessor.tokenizer.built = True  # Keras refuses layers that were never called
+        super().quantize(mode, config=config, **kwargs)
+
     def check_labels(self, y):
         """Hook of the tasks: refuses labels that the model cannot have."""
 
@@ -77,7 +133,8 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
         try:
             yield
         except Exception as error:
-            if "outside the valid range" in str(error):
+            ours = str(error).startswith("A label of the data set")  # of `evaluate` inside `fit`
+            if "outside the valid range" in str(error) and not ours:
                 detail = next(x for x in str(error).split("\n") if "outside the valid range" in x)
                 raise ValueError(
                     "A label of the data set is out of range: labels must be integers from 0 to the number of "
@@ -95,6 +152,9 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
             return super().train_step(*args)
         import tensorflow as tf
 
+        if not self.optimizer.built:
+            # Here, as XLA cannot lift out variables whose making waits for a batch
+            self.optimizer.build(self.trainable_weights)
         with tf.control_dependencies([t for t in keras.tree.flatten(args) if tf.is_tensor(t)]):
             return super().train_step(*args)
 
@@ -120,6 +180,16 @@ def check_class_labels(y, num_classes):
     if y is None or not isinstance(y, (list, tuple, np.ndarray)):
         return
     y = np.asarray(y)
+    if y.dtype.kind not in "iufb":
+        raise ValueError(
+            f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}. Received: labels such as "
+            f"{next((v for v in y.ravel().tolist() if not isinstance(v, int | float)), None)!r}; number the classes, "
+            "`[names.index(label) for label in labels]`"
+        )
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise ValueError(
+            "A label is NaN. Expected a number for every example; leave out the others"
+        )
     if y.size and y.dtype.kind in "iu" and (y.min() < 0 or y.max() >= num_classes):
         raise ValueError(
             f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}. "

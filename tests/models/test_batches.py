@@ -54,7 +54,7 @@ def test_validation_split_of_lists(pairs, classifier):
     assert abs(history["val_loss"][0] - expected["loss"]) < 1e-6
     first, values = split_columns(to_columns(TEXTS, LABELS), 0.25)
     assert first[0].shape[0] == 3 and values[1].numpy().tolist() == [1]
-    with pytest.raises(ValueError, match="Received: validation_split=0.1 for 4 examples"):
+    with pytest.raises(ValueError, match="Received: validation_split=0.999 for 4 examples"):
         classifier.fit(TEXTS, LABELS, validation_split=0.999, verbose=0)
 
 
@@ -111,3 +111,21 @@ def test_the_error_of_a_label_in_validation_data_comes_once(classifier):
     with pytest.raises(ValueError, match="out of range") as caught:
         classifier.fit(TEXTS, LABELS, validation_data=values, verbose=0)
     assert str(caught.value).count("out of range") == 1
+
+
+def test_a_number_in_the_place_of_weights_is_refused(classifier):
+    with pytest.raises(ValueError, match="pass `batch_size` by its name"):
+        classifier.fit(TEXTS, LABELS, 2)
+
+
+def test_fit_of_a_new_model_compiles_with_xla():
+    model = task("classifier", preprocessor={"padding": "max_length"})
+    model.compile(jit_compile=True)
+    assert np.isfinite(model.fit(TEXTS, LABELS, verbose=0).history["loss"]).all()
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+def test_a_task_that_has_seen_no_text_can_be_quantized():
+    model = task("classifier", preprocessor={})
+    model.quantize("int8")
+    assert np.isfinite(model.predict(TEXTS, verbose=0)).all()
