@@ -148,8 +148,8 @@ def matmul(task, sizes, seed, dtype="float32"):
 
 
 def matmul_size(sizes):
-    """4096 at base size."""
-    return min(4096, 4 * sizes.intermediate)
+    """3072 at base size."""
+    return min(3072, 4 * sizes.intermediate)
 
 
 def import_bert4keras():
