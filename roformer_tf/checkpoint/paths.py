@@ -54,6 +54,8 @@ def find_checkpoint(path):
         ValueError: if a folder holds several checkpoints, or a file is only a Git LFS pointer.
     """
     path = Path(path)
+    if path.name in (CONFIG_FILE, VOCABULARY_FILE, "checkpoint") and path.is_file():
+        path = path.parent
     prefix = _prefix_in_folder(path) if path.is_dir() else _strip_ending(path)
     index = Path(f"{prefix}.index")
     shards = sorted(prefix.parent.glob(f"{_escape(prefix.name)}.data-*-of-*"))

@@ -17,6 +17,11 @@ class PackedInputs:
     def set_packing(self, truncate_from, padding):
         if padding not in PADDINGS:
             raise ValueError(f"`padding` must be one of {PADDINGS}. Received: padding={padding!r}")
+        if not isinstance(self.sequence_length, int) or self.sequence_length < 3:
+            raise ValueError(
+                "`sequence_length` must be an integer of at least 3, the special tokens of a pair. "
+                f"Received: sequence_length={self.sequence_length!r}"
+            )
         self.truncate_from = truncate_from
         self.padding = padding
 

@@ -3,6 +3,7 @@ import keras_hub
 import numpy as np
 from keras import ops
 
+from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import language_model_head
@@ -50,6 +51,7 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
 
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerCausalLMPreprocessor
+    saved_masking = "causal"
 
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
         if backbone.masking == "bidirectional":
@@ -74,8 +76,8 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
         """How likely the model finds texts.
 
         Args:
-            inputs: list of strings, or a tuple `(sources, targets)` of two lists, of which the targets are scored; or
-                model inputs when the task has no preprocessor (every token but the first is scored).
+            inputs: string, list of strings, or a tuple `(sources, targets)` of two lists, of which the targets are
+                scored; or model inputs when the task has no preprocessor (every token but the first is scored).
             batch_size: positive integer.
 
         Returns:
@@ -84,10 +86,12 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
 
         Raises:
             ValueError: if there is no text.
+            TypeError: if an example is no string.
         """
         check_not_empty(inputs)
         if self.preprocessor is not None:
-            inputs, targets, weights = self.preprocessor(inputs)
+            texts = string_tensors([inputs] if isinstance(inputs, str | bytes) else inputs)
+            inputs, targets, weights = self.preprocessor(texts)
         else:
             ids, mask = (np.asarray(inputs[k]) for k in ("token_ids", "padding_mask"))
             targets, weights = ids[:, 1:], mask[:, 1:]

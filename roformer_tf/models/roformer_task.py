@@ -73,7 +73,7 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
             x = batched(columns, batch_size, shuffle)
             y = sample_weight = batch_size = validation_split = None
         with self._label_errors():
-            return super().fit(
+            history = super().fit(
                 x=x,
                 y=y,
                 sample_weight=sample_weight,
@@ -83,6 +83,9 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
                 shuffle=False,  # of arrays it is done; of data sets Keras cannot, and says so
                 **kwargs,
             )
+        if history.epoch and not history.history:
+            raise ValueError("The data set is empty: it gave no batch to train on.")
+        return history
 
     def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
         """Loss and metrics; see `keras.Model.evaluate`. Arguments and errors as of `fit`."""
@@ -101,22 +104,42 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
         self.check_labels(y)
         return x if self.preprocessor is None else string_tensors(x)
 
-    def get_compile_config(self):
-        config = super().get_compile_config()
-        if config is not None:
-            config["optimizer_built"] = bool(self.optimizer is not None and self.optimizer.built)
+    def get_config(self):
+        config = super().get_config()
+        if self.optimizer is not None and self.optimizer.built:
+            config["optimizer_built"] = True
         return config
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        optimizer_built = config.pop("optimizer_built", False)
+        model = super().from_config(config)
+        model._optimizer_was_built = optimizer_built
+        return model
 
     def compile_from_config(self, config):
         """Compiles a loaded model as it was saved, ready for the optimizer state.
 
         Keras leaves this out for classes with a `compile` of their own, as KerasHub's tasks have.
         """
-        config = dict(config)
-        optimizer_built = config.pop("optimizer_built", False)
         self.compile(**keras.saving.deserialize_keras_object(config))
-        if optimizer_built:
+        if getattr(self, "_optimizer_was_built", False):
             self.optimizer.build(self.trainable_variables)
+
+    def enable_lora(self, rank, target_layer_names=None):
+        """Freezes the backbone but for low-rank updates of its projections; a new head stays trainable.
+
+        Compile again afterwards, since an optimizer is made for the weights that it found. A model that is saved has
+        the updates merged into its weights; `backbone.save_lora_weights` keeps them apart.
+
+        Args:
+            rank: positive integer, rank of the updates.
+            target_layer_names: names of the layers to adapt; by default the query, key and value projections.
+
+        Reference: LoRA, arXiv 2106.09685.
+        """
+        self.backbone.enable_lora(rank, target_layer_names)
 
     def quantize(self, mode=None, config=None, **kwargs):
         """Quantizes the weights; see `keras.Model.quantize`."""
@@ -189,6 +212,11 @@ def check_class_labels(y, num_classes):
     if y.dtype.kind == "f" and np.isnan(y).any():
         raise ValueError(
             "A label is NaN. Expected a number for every example; leave out the others"
+        )
+    if y.dtype.kind == "f" and y.size in y.shape and (y != np.floor(y)).any():
+        raise ValueError(
+            f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}. Received: labels such as "
+            f"{y[y != np.floor(y)].flat[0]}; for regression make the model with `num_classes=1`"
         )
     if y.size and y.dtype.kind in "iu" and (y.min() < 0 or y.max() >= num_classes):
         raise ValueError(

@@ -1,5 +1,6 @@
 import keras
 import keras_hub
+import numpy as np
 
 from roformer_tf.layers import MeanPooling
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
@@ -131,6 +132,10 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
     def check_labels(self, y):
         if self.num_classes > 1:
             check_class_labels(y, self.num_classes)
+        elif isinstance(y, list | np.ndarray) and np.asarray(y).dtype.kind not in "iufb":
+            raise ValueError(
+                f"A model with `num_classes=1` needs numbers as labels. Received: labels such as {y[0]!r}"
+            )
 
     def get_config(self):
         return {

@@ -1,0 +1,106 @@
+"""`from_preset` on folders that `save_to_preset` wrote: every argument reaches the part that knows it."""
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+TEXTS = ["天气好", "好天气好天气"]
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    keras.utils.set_random_seed(3)
+    tokenizer = roformer_tf.RoFormerTokenizer(VOCABULARY, word_level=False)
+    backbone = roformer_tf.RoFormerBackbone(
+        vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    )
+    return roformer_tf.RoFormerTextClassifier(
+        backbone,
+        num_classes=2,
+        preprocessor=roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer, sequence_length=12),
+    )
+
+
+@pytest.fixture(scope="module")
+def preset(classifier, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("preset")
+    classifier.save_to_preset(str(folder))
+    return folder
+
+
+def test_the_same_model_comes_back(classifier, preset):
+    again = roformer_tf.RoFormerTextClassifier.from_preset(preset)
+    assert again.preprocessor.sequence_length == 12
+    np.testing.assert_array_equal(
+        again.predict(TEXTS, verbose=0), classifier.predict(TEXTS, verbose=0)
+    )
+
+
+def test_arguments_reach_their_parts(classifier, preset):
+    again = roformer_tf.RoFormerTextClassifier.from_preset(
+        str(preset), sequence_length=6, attention_dropout=0.3, dropout=0.0, masking="causal"
+    )
+    assert again.preprocessor.sequence_length == 6
+    assert (again.backbone.attention_dropout, again.backbone.masking) == (0.3, "causal")
+    assert (again.dropout, again.num_classes) == (0.0, 2)
+    for ours, saved in zip(again.weights, classifier.weights, strict=True):
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(ours), keras.ops.convert_to_numpy(saved)
+        )
+
+
+def test_another_task_takes_the_backbone(classifier, preset):
+    causal_lm = roformer_tf.RoFormerCausalLM.from_preset(preset, sequence_length=9)
+    assert causal_lm.backbone.masking == "causal"
+    assert causal_lm.preprocessor.sequence_length == 9
+    table = classifier.backbone.token_embedding.embeddings
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(causal_lm.backbone.token_embedding.embeddings),
+        keras.ops.convert_to_numpy(table),
+    )
+    assert causal_lm.score("天气")["num_tokens"].tolist() == [3]
+
+
+def test_wrong_arguments_are_named(preset, tmp_path):
+    with pytest.raises(TypeError, match="has no such arguments.*Received: sequnce_length"):
+        roformer_tf.RoFormerTextClassifier.from_preset(preset, sequnce_length=6)
+    with pytest.raises(TypeError, match="has no such arguments. Received: nope"):
+        roformer_tf.RoFormerBackbone.from_preset(preset, nope=6)
+    with pytest.raises(FileNotFoundError, match="must be an original folder.*nowhere"):
+        roformer_tf.RoFormerMaskedLM.from_preset(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="must be an original folder.*None"):
+        roformer_tf.RoFormerMaskedLM.from_preset(None)
+
+
+def test_lora_of_a_task_and_a_clone(classifier, preset):
+    model = roformer_tf.RoFormerTextClassifier.from_preset(preset)
+    before = model.predict(TEXTS, verbose=0)
+    model.enable_lora(2)
+    # two factors for the one adapted kernel, its bias, and the head
+    assert len(model.trainable_weights) == 5
+    np.testing.assert_array_equal(model.predict(TEXTS, verbose=0), before)
+    model.compile(keras.optimizers.Adam(0.1))
+    model.fit(TEXTS, [0, 1], verbose=0)
+    assert np.abs(model.predict(TEXTS, verbose=0) - before).max() > 1e-3
+    keras.models.clone_model(classifier)
+
+
+@pytest.mark.parametrize("length", [2, "8", 7.5])
+def test_impossible_sequence_lengths(classifier, length):
+    with pytest.raises(ValueError, match="`sequence_length` must be an integer of at least 3"):
+        roformer_tf.RoFormerTextClassifierPreprocessor(
+            classifier.preprocessor.tokenizer, sequence_length=length
+        )
+
+
+def test_labels_that_no_loss_can_mean(classifier):
+    with pytest.raises(ValueError, match="such as 0.5; for regression .* `num_classes=1`"):
+        classifier.fit(TEXTS, [0.5, 1.0], verbose=0)
+    regression = roformer_tf.RoFormerTextClassifier(
+        classifier.backbone, num_classes=1, preprocessor=classifier.preprocessor
+    )
+    with pytest.raises(ValueError, match="needs numbers as labels. Received: labels such as 'a'"):
+        regression.fit(TEXTS, ["a", "b"], verbose=0)
