@@ -24,7 +24,11 @@ def main():
     parser.add_argument("--models", help="some of the models, separated by commas")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="file (benchmarks/results/DATE.json)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="file (benchmarks/results/DATE.json); parts that it holds and that are not measured now stay in it",
+    )
     parser.add_argument(
         "--report",
         type=Path,
@@ -41,37 +45,41 @@ def main():
     unknown = set(parts) - set(measure.PARTS)
     if unknown:
         parser.error(f"--only takes {', '.join(measure.PARTS)}. Received: {', '.join(unknown)}")
-    now = datetime.datetime.now(datetime.UTC)
-    output = arguments.output or FOLDER / "results" / f"{now:%Y-%m-%d}.json"
+    output = arguments.output or FOLDER / "results" / f"{now():%Y-%m-%d}.json"
     measurement = measure.Measurement(
         arguments.repeats,
         arguments.seed,
         quick=arguments.quick,
         say=lambda line: print(line, flush=True),
-        keep=lambda: save(
-            record, output
-        ),  # all the time: an error at the end costs no more than the end
+        # all the time: an error at the end costs no more than the end
+        keep=lambda: save(record, output),
         models=arguments.models and arguments.models.split(","),
     )
-    record = {
-        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        "date": f"{now:%Y-%m-%d %H:%M} UTC",
-        "seed": arguments.seed,
-        "repeats": arguments.repeats,
-        "sizes": asdict(measurement.sizes),
-        "machine": machine.describe(),
-        "versions": measurement.versions,
-        "load_average_before": {},
-        "minutes": {},
-        "results": measurement.results,
-    }
+    record = json.loads(output.read_text()) if output.exists() else {"runs": {}, "results": {}}
+    if record.get("sizes", asdict(measurement.sizes)) != asdict(measurement.sizes):
+        parser.error(f"{output} holds results of another size. Name another file with --output")
+    record.update(sizes=asdict(measurement.sizes), machine=machine.describe())
+    measurement.versions.update(record.get("versions", {}))
+    record["versions"] = measurement.versions
     for part in parts:
-        record["load_average_before"][part] = machine.load_average()
+        record["results"][part] = measurement.results[part] = {}
+        run = record["runs"][part] = {
+            "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+            "date": f"{now():%Y-%m-%d %H:%M} UTC",
+            "seed": arguments.seed,
+            "repeats": arguments.repeats,
+            "load_average_before": machine.load_average(),
+        }
         start = time.monotonic()
         measurement.run(part)
-        record["minutes"][part] = round((time.monotonic() - start) / 60, 1)
+        run["load_average_after"] = machine.load_average()
+        run["minutes"] = round((time.monotonic() - start) / 60, 1)
         save(record, output)
     print(f"kept in {output}")
+
+
+def now():
+    return datetime.datetime.now(datetime.UTC)
 
 
 def save(record, path):

@@ -38,7 +38,7 @@ SHAPES = {  # (batch, length)
     "step": ((8, 128), (4, 512), (1, 1536)),
 }
 QUICK_SHAPES = {"inference": ((2, 32), (2, 64)), "step": ((2, 32), (2, 64))}
-LINES = 8192
+LINES = 4096
 
 
 class Measurement:

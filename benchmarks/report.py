@@ -66,16 +66,24 @@ def matmul_rate(shape, sizes, dtype="float32"):
 
 def _setting(record):
     machine, versions = record["machine"], record["versions"]
-    loads = ", ".join(f"{part} {load:.1f}" for part, load in record["load_average_before"].items())
     names = ("tensorflow", "keras", "keras_hub", "tf_keras", "bert4keras", "torch", "transformers")
     used = ", ".join(f"{n} {versions[n]}" for n in names if versions.get(n, "?") != "?")
-    return [
-        f"* command: `{record['command']}`, {record['date']}, seed {record['seed']}, "
-        f"{record['repeats']} timed runs of each, {sum(record['minutes'].values()):.0f} minutes",
-        f"* machine: {machine['cpu']} ({', '.join(machine['flags'])}), {machine['cores']} cores, "
-        f"{machine['memory_mb'] / 1024:.0f} GB; Python {machine['python']}, {used}",
-        f"* load average of the machine before each part (0 is quiet): {loads}",
+    lines = [
+        f"{machine['cpu']} ({', '.join(machine['flags'])}), {machine['cores']} cores, "
+        f"{machine['memory_mb'] / 1024:.0f} GB; Python {machine['python']}, {used}.",
+        "",
+        "| part | command | date | seed | timed runs | minutes | load average before, after |",
+        "|---|---|---|---|---|---|---|",
     ]
+    for part, run in record["runs"].items():
+        loads = (
+            f"{run['load_average_before']:.1f}, {run.get('load_average_after', float('nan')):.1f}"
+        )
+        lines.append(
+            f"| {part} | `{run['command']}` | {run['date']} | {run['seed']} | {run['repeats']} "
+            f"| {run.get('minutes', '')} | {loads} |"
+        )
+    return lines
 
 
 def _model_table(results, sizes, task):

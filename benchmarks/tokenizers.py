@@ -74,7 +74,7 @@ class Tokenizing:
     def _iterator(self, level, size):
         """Endless batches; made once, as starting it takes half a second.
 
-        The two batches that may lie ready when a run begins are 3 % of the 64 batches of a run.
+        The two batches that may lie ready when a run begins are 6 % of the 32 batches of a run.
         """
         import tensorflow as tf
 
