@@ -23,7 +23,7 @@ LAYERS = (
     "mean_pooling",
     "head_of_positions",
 )
-BACKBONES = ("v1_pooler", "sim", "v2_factorised")
+BACKBONES = ("sim", "v2_factorised")
 POSITIONS = np.array([0, 1, 2.5, -7, 65_536, 999_999, 1_000_000, 2**24])
 
 
@@ -92,11 +92,7 @@ def all_results():
             results |= {f"{case.name}/{k}": v for k, v in layer_results(case).items()}
     for kind in BACKBONES:
         results |= {f"backbone {kind}/{k}": v for k, v in backbone_results(kind).items()}
-    for name, dtype in (
-        ("classifier_mean", None),
-        ("masked_lm", None),
-        ("classifier", "mixed_bfloat16"),
-    ):
+    for name, dtype in (("masked_lm", None), ("classifier_mean", "mixed_bfloat16")):
         trained = training_results(name, dtype)
         results |= {f"trained {name} {dtype or ''}/{k}": v for k, v in trained.items()}
     return results

@@ -71,7 +71,7 @@ def test_logits_are_float32_under_every_policy(rng):
         rounding = {"mixed_float16": 2.0**-11, "mixed_bfloat16": 2.0**-8}[dtype]
         # one block of ten roundings, and a sum of 16 products
         assert np.abs(numpy(outputs) - expected_outputs(model, x)).max() < 40 * rounding
-        assert np.isfinite(model.fit(x, y, verbose=0).history["loss"]).all()
+    assert np.isfinite(model.fit(x, y, verbose=0).history["loss"]).all()
 
 
 def test_mean_pooling_sees_real_tokens_only(rng):
