@@ -39,14 +39,13 @@ def tables(record):
     """`{marker: lines of Markdown}`, for the parts that the record has."""
     results, made = record["results"], {"setting": _setting(record)}
     for task in ("inference", "step"):
-        if task in results:
+        if results.get(task):
             made[task] = _model_table(results[task], record["sizes"], task)
     if "tokenizer" in results:
         made["tokenizer"] = _tokenizer_table(results["tokenizer"])
     if "load" in results:
         made["load"] = _load_table(results["load"])
-    if {"inference", "step", "tokenizer", "load"} <= set(results):
-        made["aims"] = _aims(results)
+    made["aims"] = _aims(results)
     return made
 
 
@@ -59,8 +58,10 @@ def ratio(shape, name, reference):
 
 
 def matmul_rate(shape, sizes, dtype="float32"):
-    """Operations per second of a large matrix product in the same rounds."""
+    """Operations per second of a large matrix product in the same rounds, if it was measured."""
     name = "matmul" if dtype == "float32" else "matmul_bfloat16"
+    if name not in shape:
+        return None
     return 2 * matmul_size(sizes) ** 3 / median(shape[name]["seconds"])
 
 
@@ -81,7 +82,7 @@ def _setting(record):
         )
         lines.append(
             f"| {part} | `{run['command']}` | {run['date']} | {run['seed']} | {run['repeats']} "
-            f"| {run.get('minutes', '')} | {loads} |"
+            f"| {run.get('minutes') or '–'} | {loads} |"
         )
     return lines
 
@@ -99,20 +100,17 @@ def _model_table(results, sizes, task):
             dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
             seconds = median(cases[name]["seconds"])
             rate = flops(batch, length) / seconds
-            share = f"{rate / matmul_rate(cases, sizes, dtype):.0%}" if "matmul" in cases else "–"
+            machine_rate = matmul_rate(cases, sizes, dtype)
+            share = f"{rate / machine_rate:.0%}" if machine_rate else "–"
             memory = max(cases[name]["peak_mb"]) / 1024
             lines.append(
                 f"| {batch} × {length} | {TITLES[name]} | {_time(seconds)} | {ratio(cases, name, 'ours'):.2f} "
                 f"| {rate / 1e9:.0f} | {share} | {memory:.2f} GB |"
             )
-        if "matmul" in cases:
-            both = [
-                f"{dtype} {matmul_rate(cases, sizes, dtype) / 1e9:.0f}"
-                for dtype in ("float32", "bfloat16")
-            ]
-            lines.append(
-                f"| {batch} × {length} | matmul rate: {', '.join(both)} GFLOP/s | | | | | |"
-            )
+        rates = {dtype: matmul_rate(cases, sizes, dtype) for dtype in ("float32", "bfloat16")}
+        both = ", ".join(f"{dtype} {rate / 1e9:.0f}" for dtype, rate in rates.items() if rate)
+        if both:
+            lines.append(f"| {batch} × {length} | matmul rate: {both} GFLOP/s | | | | | |")
     return lines
 
 
@@ -164,7 +162,10 @@ def _aims(results):
     rows = []
 
     def over_lengths(title, task, name, at_least, inverse=False):
-        ratios = {s: ratio(c, name, "ours") for s, c in results[task].items()}
+        measured = results.get(task, {}).items()
+        ratios = {shape: ratio(cases, name, "ours") for shape, cases in measured if name in cases}
+        if not ratios:
+            return
         ratios = {s: 1 / r if inverse else r for s, r in ratios.items()}
         values = ", ".join(f"{r:.2f} ({shape.replace('x', '×')})" for shape, r in ratios.items())
         met = sum(r >= at_least for r in ratios.values())
@@ -178,17 +179,18 @@ def _aims(results):
     over_lengths("step: bare / ours, float32", "step", "bare", 1.0)
     over_lengths("step: bert4keras / ours, float32", "step", "bert4keras", 1.3)
     over_lengths("step: Hugging Face / ours, float32", "step", "hugging_face", 2.3)
-    for level in LEVELS:
+    for level in LEVELS if "tokenizer" in results else ():
         cases = results["tokenizer"][level]["cases"]
         ours = {n: ratio(cases, "bert4keras", n) for n in cases if n.startswith("ours")}
         values = ", ".join(f"{r:.1f} ({name.removeprefix('ours, ')})" for name, r in ours.items())
         met = sum(r >= 5 for r in ours.values())
         verdict = "yes" if met == len(ours) else f"{met} of {len(ours)} ways" if met else "no"
         rows.append((f"tokenizer, {level} level: bert4keras / ours", "≥ 5", values, verdict))
-    load = results["load"]["libraries"]["ours"]
-    extra = median(load["loading_peak_mb"]) / load["model_mb"][0]
-    verdict = "yes" if extra < 1.3 else "no"
-    rows.append(("load: peak above the built model / model", "< 1.3", f"{extra:.2f}", verdict))
+    if "load" in results:
+        load = results["load"]["libraries"]["ours"]
+        extra = median(load["loading_peak_mb"]) / load["model_mb"][0]
+        verdict = "yes" if extra < 1.3 else "no"
+        rows.append(("load: peak above the built model / model", "< 1.3", f"{extra:.2f}", verdict))
     lines = ["| what | aim | measured | met |", "|---|---|---|---|"]
     return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
 
@@ -205,7 +207,7 @@ def chart(record, path):
     import matplotlib.pyplot as plt
 
     tasks = {"inference": "Inference", "step": "Masked-LM training step"}
-    tasks = {task: title for task, title in tasks.items() if task in record["results"]}
+    tasks = {task: title for task, title in tasks.items() if record["results"].get(task)}
     if not tasks:
         return
     figure, axes = plt.subplots(
