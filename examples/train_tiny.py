@@ -382,7 +382,9 @@ def main():
 
     # === Training ===
     record = {
-        "command": shlex.join(["python", "examples/train_tiny.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", "examples/train_tiny.py", *sys.argv[1:]]).replace(
+            shlex.quote(args.data), "DIRECTORY"
+        ),
         "settings": {
             name: value for name, value in vars(args).items() if name not in ("data", "output")
         },
