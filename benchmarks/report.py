@@ -82,9 +82,8 @@ def _setting(record):
         "|---|---|---|---|---|---|---|",
     ]
     for part, run in record["runs"].items():
-        loads = (
-            f"{run['load_average_before']:.1f}, {run.get('load_average_after', float('nan')):.1f}"
-        )
+        loads = [run.get(f"load_average_{when}") for when in ("before", "after")]
+        loads = ", ".join("–" if load is None else f"{load:.1f}" for load in loads)
         lines.append(
             f"| {part} | `{run['command']}` | {run['date']} | {run['seed']} | {run['repeats']} "
             f"| {run.get('minutes') or '–'} | {loads} |"
