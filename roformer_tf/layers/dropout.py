@@ -5,9 +5,9 @@ import keras
 class Dropout(keras.layers.Dropout):
     """A `keras.layers.Dropout` that on TensorFlow draws 16 random bits per element where Keras draws a float32.
 
-    Dropout of the attention probabilities is a sizeable part of a training step on a CPU; this takes 0.7 of Keras' time in
-    float32 and 0.6 in bfloat16, forward and backward on one core. The rate is rounded to 1 / 65536, and the scale goes with the rounded
-    one, so that expected values are kept.
+    Dropout of the attention probabilities is a sizeable part of a training step on a CPU; this takes 0.7 of Keras'
+    time in float32 and 0.6 in bfloat16, forward and backward on one core. The rate is rounded to 1 / 65536, and the
+    scale goes with the rounded one, so that expected values are kept.
 
     Args:
         rate: float in [0, 1], share of elements set to 0.
