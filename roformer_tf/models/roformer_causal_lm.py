@@ -6,7 +6,7 @@ from keras import ops
 from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
-from roformer_tf.models.roformer_masked_lm import language_model_head
+from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
 from roformer_tf.models.roformer_task import RoFormerTask, check_not_empty
 
 
@@ -71,6 +71,10 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
 
         # === Config ===
         self.head_epsilon = head_epsilon
+
+    def compile(self, optimizer="auto", loss="auto", **kwargs):
+        """See `keras_hub.models.CausalLM.compile`; the default loss is the mean over the tokens that count."""
+        super().compile(optimizer=optimizer, loss=token_loss(loss), **kwargs)
 
     def score(self, inputs, batch_size=32):
         """How likely the model finds texts.

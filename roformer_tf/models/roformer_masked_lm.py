@@ -60,8 +60,24 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         # === Config ===
         self.head_epsilon = head_epsilon
 
+    def compile(self, optimizer="auto", loss="auto", **kwargs):
+        """See `keras_hub.models.MaskedLM.compile`; the default loss is the mean over the masked tokens."""
+        super().compile(optimizer=optimizer, loss=token_loss(loss), **kwargs)
+
     def get_config(self):
         return {**super().get_config(), "head_epsilon": self.head_epsilon}
+
+
+def token_loss(loss):
+    """The loss of a language model: for `"auto"` the mean over the tokens that count.
+
+    KerasHub's default divides by the places of the batch, so that a row with few tokens to predict counts for less.
+    """
+    if loss != "auto":
+        return loss
+    return keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    )
 
 
 def language_model_head(backbone, epsilon):
