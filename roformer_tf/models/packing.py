@@ -17,9 +17,9 @@ class PackedInputs:
     def set_packing(self, truncate_from, padding):
         if padding not in PADDINGS:
             raise ValueError(f"`padding` must be one of {PADDINGS}. Received: padding={padding!r}")
-        if not isinstance(self.sequence_length, int) or self.sequence_length < 3:
+        if not isinstance(self.sequence_length, int) or self.sequence_length < 2:
             raise ValueError(
-                "`sequence_length` must be an integer of at least 3, the special tokens of a pair. "
+                "`sequence_length` must be an integer of at least 2, the special tokens of a text. "
                 f"Received: sequence_length={self.sequence_length!r}"
             )
         self.truncate_from = truncate_from
