@@ -1,6 +1,5 @@
 """From an original folder to a ready model: what `from_preset` does for such folders."""
 
-import inspect
 from pathlib import Path
 
 from roformer_tf.checkpoint.family import guess_family
@@ -16,6 +15,7 @@ from roformer_tf.checkpoint.vocabulary import (
     vocabulary_file,
 )
 from roformer_tf.models import RoFormerBackbone, RoFormerCausalLM, RoFormerTextClassifier
+from roformer_tf.models.presets import arguments_of
 from roformer_tf.text import RoFormerTokenizer
 from roformer_tf.text.vocabulary import Vocabulary, has_words
 
@@ -101,10 +101,12 @@ def load_original(cls, folder, load_weights=True, **kwargs):
     options = {"family": guess.family, **_take(kwargs, ("strict", "nsp_head"))}
     kwargs.pop("family", None)
 
-    task_names = () if issubclass(cls, RoFormerBackbone) else _names(cls)
+    task_names = () if issubclass(cls, RoFormerBackbone) else arguments_of(cls)
     backbone = kwargs.pop("backbone", None) if task_names else None
     if backbone is None:
-        overrides = _take(kwargs, (n for n in _names(RoFormerBackbone) if n not in task_names))
+        overrides = _take(
+            kwargs, (n for n in arguments_of(RoFormerBackbone) if n not in task_names)
+        )
         if not task_names:
             overrides.update(_take(kwargs, _MODEL_NAMES))
         arguments = backbone_arguments(settings, guess.family, str(reader.folder))
@@ -143,7 +145,7 @@ def _pooler(cls, guess, options, kwargs):
 def _preprocessor(cls, folder, backbone, surgery, kwargs):
     size = backbone.vocabulary_size
     tokenizer = _tokenizer(folder, size, surgery, _take(kwargs, _TOKENIZER_NAMES))
-    names = (n for n in _names(cls.preprocessor_cls) if n not in _names(cls))
+    names = (n for n in arguments_of(cls.preprocessor_cls) if n not in arguments_of(cls))
     options = _take(kwargs, names)
     if backbone.position_scheme_name == "learned":  # no more tokens than positions
         options.setdefault("sequence_length", min(512, backbone.max_sequence_length))
@@ -179,12 +181,6 @@ def _edited(vocabulary, keep_tokens=None, compound_tokens=None):
     return Vocabulary(tokens)
 
 
-def _names(cls):
-    """Names of the arguments that a class itself declares, without the open-ended `**kwargs`."""
-    parameters = inspect.signature(cls.__init__).parameters.values()
-    return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
-
-
 def _check_all_used(cls, kwargs, names):
     """Keras models swallow arguments that they do not know."""
     unknown = [name for name in kwargs if name not in names]
@@ -197,7 +193,9 @@ def _check_all_used(cls, kwargs, names):
 
 
 # `sequence_length` is the preprocessor's, `dtype` the backbone's
-_TOKENIZER_NAMES = [n for n in _names(RoFormerTokenizer) if n not in ("sequence_length", "dtype")]
+_TOKENIZER_NAMES = [
+    n for n in arguments_of(RoFormerTokenizer) if n not in ("sequence_length", "dtype")
+]
 _MODEL_NAMES = ("name", "trainable")
 
 
