@@ -20,6 +20,7 @@ FLOORS = {
     "models": 2,
     "checkpoint": 3,
     "export": 4,
+    "pretraining": 4,
     "cli": 5,
     "__main__": 6,
 }

@@ -1,0 +1,29 @@
+"""Checks of the settings, with errors that name the setting and what came."""
+
+
+def check_positive(name, value):
+    """Refuses anything but a positive integer."""
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+
+
+def check_number(name, value, low=None, high=None):
+    """Refuses anything but a number from `low` to `high`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (
+        not number
+        or value != value
+        or (low is not None and value < low)
+        or (high is not None and value > high)
+    ):
+        span = "a number" if low is None else f"a number from {low:g}"
+        span += "" if high is None else f" to {high:g}"
+        raise ValueError(f"`{name}` must be {span}. Received: {name}={value!r}")
+
+
+def check_choice(name, value, choices):
+    """Refuses anything but one of `choices`."""
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}. Received: {name}={value!r}"
+        )

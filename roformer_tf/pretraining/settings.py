@@ -1,0 +1,279 @@
+"""The settings file of a pretraining run: TOML to values, with errors that name the key."""
+
+import dataclasses
+import os
+import tomllib
+from pathlib import Path
+
+from roformer_tf.pretraining.checks import check_choice, check_number, check_positive
+from roformer_tf.pretraining.stage import Stage
+
+OBJECTIVES = ("masked_lm", "causal_lm", "unilm")
+PACKINGS = ("none", "full", "block_diagonal")
+OPTIMIZERS = ("adamw", "original_adamw", "lamb", "adafactor")
+DTYPES = ("float32", "mixed_float16", "mixed_bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """`[data]`: which texts, and how rows are made of them; see `training_batches` and `PretrainingObjective`."""
+
+    files: tuple
+    txt_documents: str = "blocks"
+    held_out: float = 0.0
+    objective: str = "masked_lm"
+    mask_rate: float = 0.15
+    mask_token_rate: float = 0.8
+    random_token_rate: float = 0.1
+    whole_word: bool = False
+    mask_special_tokens: bool = False
+    packing: str = "none"
+    separators: str = "\n。"
+    piece_characters: float = 1.5
+    window_batches: int = 16
+    cache: str | None = None
+    service: str | None = None
+
+    def __post_init__(self):
+        files = (self.files,) if isinstance(self.files, str) else tuple(self.files)
+        if not files or not all(isinstance(name, str) for name in files):
+            raise ValueError(
+                f"`files` must name at least one file or pattern. Received: files={self.files!r}"
+            )
+        object.__setattr__(self, "files", files)
+        check_choice("txt_documents", self.txt_documents, ("blocks", "lines"))
+        check_choice("objective", self.objective, OBJECTIVES)
+        check_choice("packing", self.packing, PACKINGS)
+        for name in ("held_out", "mask_rate", "mask_token_rate", "random_token_rate"):
+            check_number(name, getattr(self, name), 0.0, 1.0)
+        if self.mask_token_rate + self.random_token_rate > 1 + 1e-9:
+            raise ValueError(
+                "`mask_token_rate` and `random_token_rate` together must not exceed 1. Received: "
+                f"{self.mask_token_rate} + {self.random_token_rate}"
+            )
+        if not self.separators:
+            raise ValueError("`separators` must have at least one character. Received: ''")
+        check_number("piece_characters", self.piece_characters, 0.1, 100)
+        check_positive("window_batches", self.window_batches)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """`[model]`: a checkpoint to go on from, or a vocabulary and the arguments of `RoFormerBackbone`.
+
+    The v1 base model of the paper by default.
+    """
+
+    checkpoint: str | None = None
+    vocabulary: str | None = None
+    word_level: bool | None = None
+    num_layers: int = 12
+    num_heads: int = 12
+    hidden_dim: int = 768
+    intermediate_dim: int = 3072
+    embedding_dim: int | None = None
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    activation: str = "gelu"
+    norm: str = "layer_norm"
+    layer_norm_epsilon: float = 1e-12
+    position_scheme: str = "rotary"
+    max_sequence_length: int | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        if (self.checkpoint is None) == (self.vocabulary is None):
+            raise ValueError(
+                "`[model]` needs either `checkpoint` (an original folder to go on from) or `vocabulary` (for a new "
+                f"model). Received: checkpoint={self.checkpoint!r}, vocabulary={self.vocabulary!r}"
+            )
+        for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim"):
+            check_positive(name, getattr(self, name))
+        for name in ("dropout", "attention_dropout"):
+            check_number(name, getattr(self, name), 0.0, 1.0)
+        check_choice("dtype", self.dtype, DTYPES)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSettings:
+    """`[optimizer]`: one optimizer, whose state passes through all stages."""
+
+    name: str = "adamw"
+    weight_decay: float = 0.01
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-6
+    clip_norm: float | None = None
+
+    def __post_init__(self):
+        check_choice("name", self.name, OPTIMIZERS)
+        check_number("weight_decay", self.weight_decay, 0.0)
+        check_number("beta_1", self.beta_1, 0.0, 1.0)
+        check_number("beta_2", self.beta_2, 0.0, 1.0)
+        check_number("epsilon", self.epsilon, 0.0)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm, 1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """`[run]`: the seed, what is kept, and how the step is split up."""
+
+    seed: int = 0
+    checkpoint_every: int = 1000
+    keep_checkpoints: int = 3
+    max_skipped_in_a_row: int = 20
+    micro_batch_size: int | None = None
+    recompute: bool = False
+    jit_compile: bool = False
+    held_out_batches: int = 50
+    log_every: int = 1
+
+    def __post_init__(self):
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**31:
+            raise ValueError(
+                f"`seed` must be an integer from 0 to 2^31 - 1. Received: seed={self.seed!r}"
+            )
+        for name in ("checkpoint_every", "keep_checkpoints", "max_skipped_in_a_row"):
+            check_positive(name, getattr(self, name))
+        for name in ("held_out_batches", "log_every"):
+            check_positive(name, getattr(self, name))
+        if self.micro_batch_size is not None:
+            check_positive("micro_batch_size", self.micro_batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingSettings:
+    """Everything a pretraining run depends on: the values of a settings file.
+
+    Args:
+        stages: list of `Stage`.
+        data: `DataSettings`.
+        model: `ModelSettings`.
+        optimizer: `OptimizerSettings`.
+        run: `RunSettings`.
+
+    Raises:
+        ValueError: if there is no stage.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import PretrainingSettings
+    >>> settings = PretrainingSettings.from_dict({
+    ...     "data": {"files": ["texts/*.jsonl.xz"]},
+    ...     "model": {"vocabulary": "vocab.txt", "num_layers": 3},
+    ...     "stages": [{"max_length": 128, "global_batch_size": 32, "steps": 100, "learning_rate": 1e-3}],
+    ... })
+    >>> settings.stages[0].max_length, settings.model.num_layers, settings.optimizer.name
+    (128, 3, 'adamw')
+    """
+
+    stages: tuple
+    data: DataSettings
+    model: ModelSettings
+    optimizer: OptimizerSettings = OptimizerSettings()
+    run: RunSettings = RunSettings()
+
+    def __post_init__(self):
+        object.__setattr__(self, "stages", tuple(self.stages))
+        if not self.stages:
+            raise ValueError("There must be at least one stage (`[[stages]]`). Received: none")
+
+    @property
+    def total_steps(self):
+        """Optimizer steps of all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+    def first_step(self, stage_index):
+        """Number of steps before a stage begins."""
+        return sum(stage.steps for stage in self.stages[:stage_index])
+
+    @classmethod
+    def from_dict(cls, values):
+        """Settings from the nested dictionary that a TOML file gives.
+
+        Raises:
+            ValueError: for unknown, missing or wrong keys, naming them.
+        """
+        values = dict(values)
+        stages = values.pop("stages", [])
+        if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+            raise ValueError("Write each stage as a table `[[stages]]`.")
+        parts = {
+            "data": DataSettings,
+            "model": ModelSettings,
+            "optimizer": OptimizerSettings,
+            "run": RunSettings,
+        }
+        unknown = sorted(set(values) - set(parts))
+        if unknown:
+            raise ValueError(
+                f"Unknown tables: {', '.join(unknown)}. Known are stages, {', '.join(parts)}"
+            )
+        made = {name: _make(part, values.get(name, {}), name) for name, part in parts.items()}
+        made["stages"] = [_make(Stage, s, f"stages[{i}]") for i, s in enumerate(stages)]
+        return cls(**made)
+
+    @classmethod
+    def from_file(cls, path):
+        """Settings from a TOML file; relative paths in it are relative to the file.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it is no TOML, or has unknown, missing or wrong keys; the message names file and key.
+        """
+        path = Path(path)
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"There is no settings file {path}.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is no valid TOML: {error}") from error
+        try:
+            settings = cls.from_dict(values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        return settings.with_paths_from(path.parent)
+
+    def with_paths_from(self, folder):
+        """The same settings with relative paths taken from `folder`."""
+
+        def absolute(name):
+            if name is None:
+                return None
+            return os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
+
+        data = dataclasses.replace(
+            self.data,
+            files=tuple(absolute(name) for name in self.data.files),
+            cache=absolute(self.data.cache),
+        )
+        model = dataclasses.replace(
+            self.model,
+            checkpoint=absolute(self.model.checkpoint),
+            vocabulary=absolute(self.model.vocabulary),
+        )
+        return dataclasses.replace(self, data=data, model=model)
+
+
+def _make(part, values, table):
+    if not isinstance(values, dict):
+        raise ValueError(f"`{table}` must be a table. Received: {values!r}")
+    names = [field.name for field in dataclasses.fields(part)]
+    unknown = sorted(set(values) - set(names))
+    if unknown:
+        raise ValueError(
+            f"Unknown keys in [{table}]: {', '.join(unknown)}. Known are {', '.join(names)}"
+        )
+    needed = [
+        field.name
+        for field in dataclasses.fields(part)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise ValueError(f"[{table}] lacks {', '.join(missing)}")
+    try:
+        return part(**values)
+    except ValueError as error:
+        raise ValueError(f"[{table}] {error}") from error
