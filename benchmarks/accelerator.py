@@ -70,7 +70,7 @@ class Ours:
         inputs = {**self.backbone.input, "mask_positions": positions}
 
         class MaskedLM(OptionalInputs, keras.Model):
-            optional_inputs = ("position_ids",)
+            optional_inputs = RoFormerBackbone.optional_inputs
 
         self.model = MaskedLM(inputs, head(self.backbone(self.backbone.input), positions))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

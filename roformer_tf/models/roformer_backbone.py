@@ -51,7 +51,9 @@ class RoFormerBackbone(
 
     Call arguments:
         inputs: dictionary of `token_ids`, `segment_ids`, `padding_mask` (1 real, 0 padding) and, optionally,
-            `position_ids` (whole or fractional); each `(batch, length)`, of any length.
+            `position_ids` (whole or fractional) and `document_ids`; each `(batch, length)`, of any length. A token sees
+            those with the same document id only; with positions that begin again at 0 in each document, a row of
+            several documents gives each the outputs that it has alone.
 
     Returns:
         Hidden states `(batch, length, hidden_dim)`; with a pooler a dictionary of `"sequence_output"` and
@@ -75,7 +77,7 @@ class RoFormerBackbone(
     Reference: arXiv 2104.09864; `RoFormer` and `RoFormerV2` of bert4keras' `models.py`.
     """
 
-    optional_inputs = ("position_ids",)
+    optional_inputs = ("position_ids", "document_ids")
 
     def __init__(
         self,
@@ -188,9 +190,12 @@ class RoFormerBackbone(
             "position_ids": keras.Input(
                 (None,), dtype="float32", name="position_ids", optional=True
             ),
+            "document_ids": keras.Input((None,), dtype="int32", name="document_ids", optional=True),
         }
         position = self.position_scheme(inputs["token_ids"], inputs["position_ids"])
-        attention_bias = self.attention_mask(inputs["padding_mask"], inputs["segment_ids"])
+        attention_bias = self.attention_mask(
+            inputs["padding_mask"], inputs["segment_ids"], inputs["document_ids"]
+        )
         x = self.embeddings(
             inputs["token_ids"], inputs["segment_ids"], position if in_input else None
         )

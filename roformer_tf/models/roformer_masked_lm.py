@@ -43,7 +43,7 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
 
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerMaskedLMPreprocessor
-    optional_inputs = ("position_ids", "mask_positions")
+    optional_inputs = (*RoFormerTask.optional_inputs, "mask_positions")
 
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
         # === Layers ===

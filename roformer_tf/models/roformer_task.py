@@ -13,12 +13,13 @@ from roformer_tf.models.batches import (
 from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
 from roformer_tf.models.presets import FromOriginalPreset
 from roformer_tf.models.quantized import RestoresQuantization
+from roformer_tf.models.roformer_backbone import RoFormerBackbone
 
 
 class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
     """Mixin of all tasks: `from_preset` for original folders, and a `fit` that does what the formulas say."""
 
-    optional_inputs = ("position_ids",)
+    optional_inputs = RoFormerBackbone.optional_inputs
 
     def __init__(self, *args, **kwargs):
         known = {"inputs", "outputs", "name", "trainable", "compile"}

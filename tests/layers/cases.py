@@ -14,6 +14,7 @@ _rng = np.random.default_rng(2104_09864)
 X = _rng.normal(size=(B, T, H)).astype("float32")
 IDS = np.array([[2, 7, 7, 19, 3, 0], [2, 5, 9, 9, 9, 3]], "int32")
 SEGMENTS = np.array([[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 1]], "int32")
+DOCUMENTS = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 2, 2, 3, 3]], "int32")
 PADDING = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]], "int32")
 POSITIONS = np.array([[0, 1, 2, 3, 4, 5], [-3.5, 0.25, 7, 1000, 1001, 65536]], "float32")
 MASKINGS = {"bidirectional": "encoder", "causal": "lm", "unilm": "unilm"}
@@ -112,8 +113,10 @@ def tables_oracle(weights, token_ids, position_ids=None):
 
 
 def mask_oracle(masking):
-    def mask(weights, padding_mask, segment_ids):
+    def mask(weights, padding_mask, segment_ids, document_ids=None):
         visible = oracle.attention_mask(padding_mask == 1, MASKINGS[masking], segment_ids)
+        if document_ids is not None:
+            return bias_of(visible & (document_ids[:, None] == document_ids[:, :, None]))
         return bias_of(visible[:, :1] if masking == "bidirectional" else visible)
 
     return mask
@@ -216,6 +219,16 @@ CASES = [
             f"attention_mask_{masking}",
             lambda masking=masking, **kwargs: layers.AttentionMask(masking, **kwargs),
             {"padding_mask": PADDING, "segment_ids": SEGMENTS},
+            mask_oracle(masking),
+            output_dtype="float32",
+        )
+        for masking in MASKINGS
+    ),
+    *(
+        Case(
+            f"attention_mask_{masking}_documents",
+            lambda masking=masking, **kwargs: layers.AttentionMask(masking, **kwargs),
+            {"padding_mask": PADDING, "segment_ids": SEGMENTS, "document_ids": DOCUMENTS},
             mask_oracle(masking),
             output_dtype="float32",
         )
