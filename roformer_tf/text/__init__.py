@@ -6,6 +6,7 @@ from roformer_tf.text.pair_packer import PairPacker
 from roformer_tf.text.random_masker import RandomMasker
 from roformer_tf.text.roformer_tokenizer import RoFormerTokenizer
 from roformer_tf.text.segmentation_dictionary import SegmentationDictionary
+from roformer_tf.text.text_segmentate import text_segmentate
 from roformer_tf.text.vocabulary import load_vocabulary, simplify_vocabulary
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "SegmentationDictionary",
     "load_vocabulary",
     "simplify_vocabulary",
+    "text_segmentate",
 ]

@@ -1,0 +1,141 @@
+"""Long texts to pieces that end where sentences do."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from roformer_tf.text.ragged_ops import flags, reached, splits_of, where
+from roformer_tf.text.strings import to_string_tensor
+
+
+def text_segmentate(texts, max_characters, separators="\n。", cut_long=False):
+    r"""Splits texts at separators into pieces of about `max_characters`, in TensorFlow ops only.
+
+    A text that is longer than `max_characters` is split behind the first of the `separators`, and
+    neighbouring parts are put together again as long as they fit; a piece that is still too long
+    is split in the same way at the next separator, and so on.  White space around every piece is
+    dropped.  All texts are treated at once, in time linear in their length.
+
+    The pieces are those of the original, but for those that are empty: it gives them for blank
+    text and blank paragraphs, here there are none, so a blank text has no piece at all.
+
+    Args:
+        texts: string tensor (batch,), or a list of strings.  An invalid byte counts as one
+            U+FFFD, as in the tokenizer.
+        max_characters: int, at least 1.
+        separators: str. Its characters, in the order in which they are tried; may be empty.
+        cut_long: bool. Whether pieces without a separator to split them at are cut after every
+            `max_characters` characters.  False, as the original: they stay whole.
+
+    Returns:
+        RaggedTensor of strings (batch, pieces), UTF-8.
+
+    Raises:
+        ValueError: `max_characters` or `separators` is of no such form.
+
+    Example:
+
+    >>> from roformer_tf.text import text_segmentate
+    >>> text = "春眠不觉晓。处处闻啼鸟。夜来风雨声。\n花落知多少，很长"
+    >>> [piece.decode() for piece in text_segmentate([text], 12).to_list()[0]]
+    ['春眠不觉晓。处处闻啼鸟。', '夜来风雨声。', '花落知多少，很长']
+    >>> text_segmentate(["abcdefg", " "], 3, cut_long=True).to_list()
+    [[b'abc', b'def', b'g'], []]
+
+    Source: `text_segmentate` of bert4keras 0.11.5.
+    """
+    if isinstance(max_characters, bool) or not isinstance(max_characters, int | np.integer):
+        raise ValueError(f"`max_characters` must be an integer. Received: {max_characters!r}")
+    if max_characters < 1:
+        raise ValueError(f"`max_characters` must be at least 1. Received: {max_characters}")
+    if not isinstance(separators, str):
+        raise ValueError(f"`separators` must be a string. Received: {separators!r}")
+    limit = int(max_characters)
+    with tf.device("CPU"):
+        rows = tf.strings.unicode_decode(to_string_tensor(texts), "UTF-8")
+        codes, splits = rows.flat_values, tf.cast(rows.row_splits, tf.int32)
+        strip = _stripper(codes)
+        starts, ends = strip(splits[:-1], splits[1:])
+        for separator in dict.fromkeys(separators):
+            starts, ends = strip(*_split(codes, starts, ends, ord(separator), limit))
+        if cut_long:
+            starts, ends = strip(*_cut(starts, ends, limit))
+        pieces = tf.RaggedTensor.from_row_splits(
+            tf.gather(codes, tf.ragged.range(starts, ends).flat_values),
+            splits_of(ends - starts),
+            validate=False,
+        )
+        return tf.RaggedTensor.from_row_splits(
+            tf.strings.unicode_encode(pieces, "UTF-8"),
+            tf.searchsorted(starts, splits, out_type=tf.int64),
+            validate=False,
+        )
+
+
+def _split(codes, starts, ends, separator, limit):
+    """Splits every piece that is longer than `limit`; a new piece ends with a separator.
+
+    The original collects parts from left to right.  A part opens a new piece when it is not empty
+    and the piece with it, its separator not counted, would have `limit` characters or more.  Where
+    the next piece begins is so a function of where this one begins, for all places alike; then the
+    places that are met from the start of each text are found by pointer doubling.
+    """
+    size = tf.size(codes)
+    place = where(tf.equal(codes, separator))
+    whole = ends - starts <= limit
+    # The parts that can open a piece: the first of every text, and those that are not empty.
+    owner = tf.searchsorted(starts, place, side="right")
+    opens = place + 1 < tf.gather(tf.concat([[0], tf.where(whole, 0, ends)], 0), owner)
+    opens &= tf.not_equal(tf.gather(codes, tf.minimum(place + 1, size - 1)), separator)
+    opening = tf.boolean_mask(place, opens) + 1
+    # both, merged in order
+    at = tf.range(tf.size(starts)) + tf.searchsorted(opening, starts)
+    at = tf.concat([at, tf.range(tf.size(opening)) + tf.boolean_mask(owner, opens)], 0)
+    part = tf.scatter_nd(at[:, None], tf.concat([starts, opening], 0), tf.shape(at))
+    first = flags(tf.size(at), at[: tf.size(starts)])
+    owner = tf.cumsum(tf.cast(first, tf.int32)) - 1
+    end = tf.gather(tf.concat([place, [size]], 0), tf.searchsorted(place, part))
+    own_end = tf.gather(ends, owner)
+    end = tf.where(tf.gather(whole, owner), own_end, tf.minimum(end, own_end))
+
+    number = tf.range(tf.size(part))
+    following = tf.maximum(tf.searchsorted(end, part + limit), number + 1)
+    last = tf.concat([where(first)[1:], [tf.size(part)]], 0)
+    begins = reached(following - number, tf.gather(last, owner) - number, first)
+    starts = tf.boolean_mask(part, begins)
+    first, own_end = tf.boolean_mask(first, begins), tf.boolean_mask(own_end, begins)
+    is_last = tf.concat([first[1:], [True]], 0)[: tf.size(first)]
+    following = tf.concat([starts[1:], [size]], 0)[: tf.size(starts)]
+    return starts, tf.where(is_last, own_end, following)
+
+
+def _cut(starts, ends, limit):
+    """Cuts pieces after every `limit` characters."""
+    cut = tf.ragged.range(starts, ends, limit).flat_values
+    return cut, tf.minimum(
+        cut + limit, tf.gather(ends, tf.searchsorted(starts, cut, side="right") - 1)
+    )
+
+
+def _stripper(codes):
+    """A function that takes white space off both ends of pieces, and drops blank pieces."""
+    space = tf.constant(_white_space())
+    place = where(~tf.gather(space, tf.minimum(codes, tf.size(space) - 1)))
+
+    def strip(starts, ends):
+        low, high = tf.searchsorted(place, starts), tf.searchsorted(place, ends)
+        filled = high > low
+        low, high = tf.boolean_mask(low, filled), tf.boolean_mask(high, filled)
+        return tf.gather(place, low), tf.gather(place, high - 1) + 1
+
+    return strip
+
+
+@functools.cache
+def _white_space():
+    """Bool: the code points that `str.strip` drops; the last one stands for all that are higher."""
+    spaces = [code for code in range(0x110000) if chr(code).isspace()]
+    table = np.zeros(max(spaces) + 2, bool)
+    table[spaces] = True
+    return table
