@@ -2,7 +2,7 @@
 
 from roformer_tf.layers.activations import gelu, gelu_tanh, get_activation
 from roformer_tf.layers.attention_mask import AttentionMask
-from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.encoder_block import EncoderBlock
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.flat_dense import FlatDense
@@ -11,6 +11,7 @@ from roformer_tf.layers.masked_lm_head import MaskedLMHead
 from roformer_tf.layers.mean_pooling import MeanPooling
 from roformer_tf.layers.pooler import Pooler
 from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.recompute import recompute
 from roformer_tf.layers.rms_norm import RMSNorm
 from roformer_tf.layers.roformer_embeddings import RoFormerEmbeddings
 from roformer_tf.layers.rotary_position import RotaryPosition
@@ -35,7 +36,9 @@ __all__ = [
     "SelfAttention",
     "SinusoidalRelativePosition",
     "TokenEmbedding",
+    "dropout_seeds",
     "gelu",
     "gelu_tanh",
     "get_activation",
+    "recompute",
 ]

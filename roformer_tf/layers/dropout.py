@@ -1,3 +1,5 @@
+import contextlib
+
 import keras
 
 
@@ -20,6 +22,10 @@ class Dropout(keras.layers.Dropout):
     Returns:
         Tensor of the shape and dtype of `inputs`.
 
+    Attributes:
+        fixed_seed: `None`, or an integer tensor `(2,)` to draw with in place of the layer's own generator, set by
+            `dropout_seeds`: the same seed drops the same elements.
+
     Raises:
         ValueError: if `rate` is not in [0, 1].
 
@@ -34,11 +40,44 @@ class Dropout(keras.layers.Dropout):
     Reference: Srivastava et al., Dropout, JMLR 15 (2014), section 10.
     """
 
+    fixed_seed = None
+
     def call(self, inputs, training=False):
         own = keras.config.backend() == "tensorflow" and self.noise_shape is None
         if own and training and 0 < self.rate < 1:
-            return _drop(inputs, self.rate, self.seed_generator.next())
+            seed = self.fixed_seed
+            return _drop(inputs, self.rate, self.seed_generator.next() if seed is None else seed)
         return super().call(inputs, training=training)
+
+
+@contextlib.contextmanager
+def dropout_seeds(layers, seeds):
+    """While the block runs, each layer draws with its own fixed seed instead of its generator.
+
+    What is dropped then depends on the seed alone, not on how often a layer ran: a step can be repeated exactly, and
+    so can a forward pass whose activations are computed again for the gradient (which must be taken in the block).
+
+    Args:
+        layers: list of `Dropout`.
+        seeds: integer tensor `(len(layers), 2)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import Dropout, dropout_seeds
+    >>> layer, x = Dropout(0.5), np.ones(100, "float32")
+    >>> with dropout_seeds([layer], np.array([[1, 2]])):
+    ...     same = np.array_equal(layer(x, training=True), layer(x, training=True))
+    >>> same
+    True
+    """
+    try:
+        for i, layer in enumerate(layers):
+            layer.fixed_seed = seeds[i]
+        yield
+    finally:
+        for layer in layers:
+            layer.fixed_seed = None
 
 
 def _drop(x, rate, seed):

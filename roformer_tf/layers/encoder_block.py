@@ -1,8 +1,11 @@
+from functools import partial
+
 import keras
 from keras import ops
 
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feed_forward import FeedForward
+from roformer_tf.layers.recompute import recompute
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.self_attention import SelfAttention
 
@@ -33,6 +36,10 @@ class EncoderBlock(keras.layers.Layer):
     Returns:
         Tensor `(batch, length, hidden_dim)`.
 
+    Attributes:
+        recompute_activations: whether training keeps only the input of the block and computes the rest again for the
+            gradient (`recompute`); then give dropout a seed that stays, `dropout_seeds`.
+
     Raises:
         ValueError: if `num_heads` does not divide `hidden_dim`.
 
@@ -46,6 +53,8 @@ class EncoderBlock(keras.layers.Layer):
 
     Reference: `RoFormer.apply_main_layers` of bert4keras' `models.py`.
     """
+
+    recompute_activations = False
 
     def __init__(
         self,
@@ -112,6 +121,11 @@ class EncoderBlock(keras.layers.Layer):
 
     def call(self, x, attention_bias=None, position=None, training=None):
         x = ops.cast(x, self.compute_dtype)
+        if self.recompute_activations and training:
+            return recompute(partial(self._run, training=training), x, attention_bias, position)
+        return self._run(x, attention_bias, position, training)
+
+    def _run(self, x, attention_bias, position, training):
         update = self.attention(
             x, attention_bias=attention_bias, position=position, training=training
         )

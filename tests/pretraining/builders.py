@@ -1,0 +1,91 @@
+"""Small models and batches for the tests of pretraining."""
+
+import numpy as np
+import tensorflow as tf
+
+import roformer_tf
+from roformer_tf.pretraining import Pretrainer
+
+VOCABULARY_SIZE = 60
+
+
+def make_task(dropout=0.0, masking="bidirectional", dtype="float32", **arguments):
+    settings = {
+        "vocabulary_size": VOCABULARY_SIZE,
+        "num_layers": 2,
+        "num_heads": 2,
+        "hidden_dim": 16,
+        "intermediate_dim": 32,
+        "dropout": dropout,
+        "attention_dropout": dropout,
+        "masking": masking,
+        "dtype": dtype,
+        **arguments,
+    }
+    backbone = roformer_tf.RoFormerBackbone(**settings)
+    if masking == "bidirectional":
+        return roformer_tf.RoFormerMaskedLM(backbone)
+    return roformer_tf.RoFormerCausalLM(backbone)
+
+
+def make_pretrainer(optimizer, weights=None, **arguments):
+    """A compiled pretrainer; `arguments` are of `Pretrainer` and of `make_task`."""
+    own = {k: arguments.pop(k) for k in ("slices", "seed", "recompute", "xla") if k in arguments}
+    task = make_task(**arguments)
+    if weights is not None:
+        task.set_weights(weights)
+    pretrainer = Pretrainer(task, **own)
+    pretrainer.compile_for(optimizer)
+    return pretrainer
+
+
+def make_batches(rng, count=5, rows=8, width=12, slots=5):
+    """Batches with rows of uneven length and an uneven number of tokens to predict, none at all in some rows."""
+    batches = []
+    for index in range(count):
+        lengths = rng.integers(3, width + 1, rows)
+        padding_mask = (np.arange(width) < lengths[:, None]).astype("int32")
+        token_ids = rng.integers(1, VOCABULARY_SIZE, (rows, width)).astype("int32") * padding_mask
+        predicted = np.minimum(rng.integers(0, slots + 1, rows), lengths)
+        predicted[: rows // 2] = np.minimum(predicted[: rows // 2], 1)
+        weights = (np.arange(slots) < predicted[:, None]).astype("float32")
+        positions = np.stack([rng.permutation(width)[:slots] for _ in range(rows)]).astype("int32")
+        positions = np.where(weights > 0, positions % lengths[:, None], 0).astype("int32")
+        labels = rng.integers(1, VOCABULARY_SIZE, (rows, slots)).astype("int32")
+        batches.append(
+            {
+                "token_ids": token_ids,
+                "segment_ids": rng.integers(0, 2, (rows, width)).astype("int32") * padding_mask,
+                "padding_mask": padding_mask,
+                "mask_positions": positions,
+                "labels": np.where(weights > 0, labels, 0).astype("int32"),
+                "label_weights": weights,
+                "window": np.zeros(rows, "int64"),
+                "index": np.full(rows, index, "int64"),
+            }
+        )
+    return batches
+
+
+def as_data_set(batches):
+    """An endless data set of these batches."""
+    signature = {
+        name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in batches[0].items()
+    }
+    data = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return data.repeat().with_options(options)
+
+
+def train(pretrainer, batches, steps=None):
+    """Trains on the batches in order; the losses."""
+    history = pretrainer.fit(
+        as_data_set(batches), epochs=steps or len(batches), steps_per_epoch=1, verbose=0
+    )
+    return history.history
+
+
+def relative_difference(weights, others):
+    """Largest difference over all weights, relative to the largest weight of each array."""
+    return max(np.abs(a - b).max() / np.abs(a).max() for a, b in zip(weights, others))
