@@ -3,6 +3,8 @@ import random
 import numpy as np
 import tensorflow as tf
 
+from roformer_tf.text.hidden_tokens import hide_tokens, places_of
+
 
 class RandomMasker:
     """Chooses tokens of each row at random and hides them, anew on every call and in every epoch.
@@ -65,8 +67,7 @@ class RandomMasker:
         if token_ids.shape.rank == 1:
             return tuple(x[0] for x in self(token_ids[tf.newaxis]))
         seed = tf.ensure_shape(tf.numpy_function(self._draw_seed, [], tf.int64), [2])
-        seeds = tf.random.experimental.stateless_split(seed, 3)
-        shape = tf.shape(token_ids)
+        seeds = tf.random.experimental.stateless_split(seed, 2)
 
         selectable = tf.ones_like(token_ids, tf.bool)
         for token_id in self.unselectable_token_ids:
@@ -74,27 +75,20 @@ class RandomMasker:
         size = tf.reduce_sum(tf.cast(selectable, tf.float32), axis=1)
         count = tf.maximum(tf.round(size * self.mask_selection_rate), 1.0)
         count = tf.minimum(count, tf.minimum(size, float(self.mask_selection_length)))
-        count = tf.cast(count, tf.int32)[:, tf.newaxis]
         # the `count` selectable tokens with the smallest of independent random numbers
-        order = tf.random.stateless_uniform(shape, seeds[0])
+        order = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
         rank = tf.argsort(tf.argsort(tf.where(selectable, order, 2.0), axis=1), axis=1)
-        chosen = rank < count
+        chosen = rank < tf.cast(count, tf.int32)[:, tf.newaxis]
 
-        fate = tf.random.stateless_uniform(shape, seeds[1])
-        tokens = tf.random.stateless_uniform(
-            shape, seeds[2], 0, self.vocabulary_size, token_ids.dtype
+        hidden = hide_tokens(
+            token_ids,
+            chosen,
+            seeds[1],
+            self.vocabulary_size,
+            self.mask_token_id,
+            self.mask_token_rate,
+            self.random_token_rate,
         )
-        hidden = tf.where(fate < self.mask_token_rate, self.mask_token_id, tokens)
-        hidden = tf.where(fate < self.mask_token_rate + self.random_token_rate, hidden, token_ids)
-
-        positions = tf.ragged.boolean_mask(
-            tf.broadcast_to(tf.range(shape[1]), shape), chosen
-        ).to_tensor(shape=[None, self.mask_selection_length])
-        weights = tf.sequence_mask(count[:, 0], self.mask_selection_length)
-        labels = tf.where(weights, tf.gather(token_ids, positions, batch_dims=1), 0)
-        return (
-            tf.where(chosen, hidden, token_ids),
-            positions,
-            labels,
-            tf.cast(weights, tf.float32),
-        )
+        positions, used = places_of(chosen, self.mask_selection_length)
+        labels = tf.where(used, tf.gather(token_ids, positions, batch_dims=1), 0)
+        return hidden, positions, labels, tf.cast(used, tf.float32)

@@ -1,0 +1,188 @@
+import tensorflow as tf
+
+from roformer_tf.pretraining.checks import check_choice
+from roformer_tf.pretraining.documents import document_lengths, places_in_documents
+from roformer_tf.pretraining.settings import OBJECTIVES
+from roformer_tf.text.hidden_tokens import hide_tokens, places_of
+
+# The number of slots of a batch is a multiple of this, so that few different shapes occur.
+_SLOTS = 8
+
+
+class PretrainingObjective:
+    """What a language model shall predict: masked tokens, the next token, or the second part of each piece.
+
+    * `"masked_lm"`: each token, by itself, is chosen with probability `mask_rate` and predicted at its own place. A
+      chosen one becomes the mask token with probability `mask_token_rate`, a random one of the ids
+      1 … `vocabulary_size` - 1 with `random_token_rate`, and stays otherwise. The number of chosen tokens is random
+      too: a short row may have none, and then it has no label. With `whole_word` the words are chosen, each with
+      probability `mask_rate`, and all tokens of a chosen word are; what becomes of it is drawn for each token.
+      Special tokens, `[UNK]` among them, are never chosen. The original chooses them like any other;
+      `mask_special_tokens=True` does as the original.
+    * `"causal_lm"`: every token of a document but its first, from the place before it.
+    * `"unilm"`: each piece is parted at a random place and becomes `[CLS] a [SEP] b [SEP]`, as pairs in RoFormer-Sim;
+      segment 0 is `[CLS] a [SEP]`, segment 1 `b [SEP]`. The tokens of segment 1 are predicted, each from the place
+      before it. `a` and `b` have a token at least, but of a piece of a single token `a` is empty.
+
+    All is drawn from the seed of the call: the same seed gives the same batch.
+
+    Args:
+        tokenizer: a `RoFormerTokenizer`, for its vocabulary's size and the ids of its special tokens.
+        objective: `"masked_lm"`, `"causal_lm"` or `"unilm"`.
+        mask_rate, mask_token_rate, random_token_rate: floats, of `"masked_lm"`.
+        whole_word: whether words are chosen, not tokens; of `"masked_lm"`.
+        mask_special_tokens: whether special tokens are chosen too; of `"masked_lm"`.
+
+    Call arguments:
+        token_ids: int32 tensor `(rows, width)`; a document is `[CLS] piece [SEP]`, with `[SEP]` twice for `"unilm"`
+            (`num_end_tokens`): the first of the two is moved into the piece.
+        lengths: int32 tensor `(rows,)`, the number of tokens of each row.
+        seed: integer tensor `(2,)`.
+        document_ids: int32 tensor `(rows, width)`: 1, 2, … for the documents of a row, 0 for padding; or `None` for
+            rows of one document.
+        word_starts: bool tensor `(rows, width)`, `True` where a word or a special token begins; needed with
+            `whole_word`.
+
+    Returns:
+        Dictionary of tensors: int32 `token_ids`, `segment_ids`, `padding_mask`, each `(rows, width)`; int32
+        `mask_positions` and `labels`, float32 `label_weights`, each `(rows, slots)`, 0 where a row has fewer
+        predictions than another; `slots` is a multiple of 8.
+
+    Raises:
+        ValueError: if `objective` is unknown, the tokenizer lacks a special token, or `word_starts` is missing.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> import roformer_tf
+    >>> from roformer_tf.pretraining import PretrainingObjective
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+    >>> ids = tf.constant([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])
+    >>> batch = PretrainingObjective(tokenizer, "causal_lm")(ids, tf.constant([5, 3]), seed=[1, 2])
+    >>> batch["labels"].numpy().tolist()
+    [[5, 6, 7, 3, 0, 0, 0, 0], [5, 3, 0, 0, 0, 0, 0, 0]]
+    >>> batch["label_weights"].numpy().sum(axis=1).tolist()
+    [4.0, 2.0]
+
+    Reference: `random_masking` of `train.py` of the original repository; section 3.1 of BERT, arXiv 1810.04805; whole
+    word masking of BERT's repository; UniLM, arXiv 1905.03197, and the training of RoFormer-Sim.
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        objective="masked_lm",
+        mask_rate=0.15,
+        mask_token_rate=0.8,
+        random_token_rate=0.1,
+        whole_word=False,
+        mask_special_tokens=False,
+    ):
+        check_choice("objective", objective, OBJECTIVES)
+        needed = ["pad", "start", "end"] + ["mask"] * (objective == "masked_lm")
+        missing = [name for name in needed if getattr(tokenizer, f"{name}_token_id") is None]
+        if missing:
+            raise ValueError(
+                "Pretraining needs a tokenizer with padding, start, end and, for masks, mask token. Received one "
+                f"without: {', '.join(missing)}"
+            )
+        self.objective = objective
+        self.mask_rate = mask_rate
+        self.mask_token_rate = mask_token_rate
+        self.random_token_rate = random_token_rate
+        self.whole_word = whole_word and objective == "masked_lm"
+        self.mask_special_tokens = mask_special_tokens
+        self.vocabulary_size = tokenizer.vocabulary_size()
+        self.mask_token_id = tokenizer.mask_token_id
+        self.end_token_id = tokenizer.end_token_id
+        self.special_token_ids = list(tokenizer.special_token_ids)
+
+    @property
+    def num_end_tokens(self):
+        """How many end tokens the rows need behind each piece."""
+        return 2 if self.objective == "unilm" else 1
+
+    def __call__(self, token_ids, lengths, seed, document_ids=None, word_starts=None):
+        if self.whole_word and word_starts is None:
+            raise ValueError("`whole_word=True` needs `word_starts`. Received: word_starts=None")
+        seed = tf.cast(tf.convert_to_tensor(seed), tf.int64)
+        token_ids = tf.convert_to_tensor(token_ids)
+        real = tf.sequence_mask(lengths, tf.shape(token_ids)[1])
+        if document_ids is None:
+            document_ids = tf.cast(real, tf.int32)
+        document_ids = tf.convert_to_tensor(document_ids)
+        targets = getattr(self, f"_{self.objective}")
+        token_ids, segment_ids, positions, labels, used = targets(
+            token_ids, real, seed, document_ids, word_starts
+        )
+        return {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "padding_mask": tf.cast(real, tf.int32),
+            "mask_positions": positions,
+            "labels": tf.where(used, labels, 0),
+            "label_weights": tf.cast(used, tf.float32),
+        }
+
+    def _masked_lm(self, token_ids, real, seed, document_ids, word_starts):
+        seeds = tf.random.experimental.stateless_split(seed, 2)
+        draw = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
+        if self.whole_word:  # the draw of the word's number is that of all its tokens
+            word = tf.cumsum(tf.cast(word_starts, tf.int32), axis=1)
+            draw = tf.gather(draw, tf.maximum(word - 1, 0), batch_dims=1)
+        chosen = real & (draw < self.mask_rate)
+        if not self.mask_special_tokens:
+            for token_id in self.special_token_ids:
+                chosen &= token_ids != token_id
+        hidden = hide_tokens(
+            token_ids,
+            chosen,
+            seeds[1],
+            self.vocabulary_size,
+            self.mask_token_id,
+            self.mask_token_rate,
+            self.random_token_rate,
+            first_random_id=1,
+        )
+        positions, used = self._slots(chosen)
+        labels = tf.gather(token_ids, positions, batch_dims=1)
+        return hidden, tf.zeros_like(token_ids), positions, labels, used
+
+    def _causal_lm(self, token_ids, real, seed, document_ids, word_starts):
+        chosen = _next(document_ids, 0) == document_ids
+        return self._next_tokens(token_ids, tf.zeros_like(token_ids), chosen & real)
+
+    def _unilm(self, token_ids, real, seed, document_ids, word_starts):
+        place = places_in_documents(document_ids)
+        size = document_lengths(document_ids) - 3  # tokens of the piece
+        # one draw for each document, taken from its first place
+        draw = tf.random.stateless_uniform(tf.shape(token_ids), seed)
+        index = tf.broadcast_to(tf.range(tf.shape(token_ids)[1]), tf.shape(token_ids))
+        draw = tf.gather(draw, index - place, batch_dims=1)
+        first = tf.minimum(size - 1, 1)  # the least number of tokens before the new [SEP]
+        span = tf.cast(tf.maximum(size - 1, 1), tf.float32)
+        before = first + tf.cast(draw * span, tf.int32)
+
+        later = real & (place > before + 1)
+        token_ids = tf.gather(token_ids, index - tf.cast(later, tf.int32), batch_dims=1)
+        token_ids = tf.where(real & (place == before + 1), self.end_token_id, token_ids)
+        segment_ids = tf.cast(later, tf.int32)
+        chosen = (_next(segment_ids, 0) == 1) & (_next(document_ids, 0) == document_ids)
+        return self._next_tokens(token_ids, segment_ids, chosen & real)
+
+    def _next_tokens(self, token_ids, segment_ids, chosen):
+        """Predicts, from each chosen place, the token of the following one."""
+        positions, used = self._slots(chosen)
+        labels = tf.gather(_next(token_ids, 0), positions, batch_dims=1)
+        return token_ids, segment_ids, positions, labels, used
+
+    def _slots(self, chosen):
+        count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
+        most = tf.reduce_max(tf.concat([count, [1]], 0))
+        return places_of(chosen, (most + _SLOTS - 1) // _SLOTS * _SLOTS)
+
+
+def _next(x, last):
+    """Each place's right neighbour."""
+    return tf.pad(x[:, 1:], [[0, 0], [0, 1]], constant_values=last)
