@@ -6,7 +6,7 @@ import os
 import sys
 
 # Each is a module of `roformer_tf.cli`, see there.
-COMMANDS = ("inspect", "convert", "export", "fill-mask")
+COMMANDS = ("inspect", "convert", "export", "fill-mask", "plot-run")
 
 
 def make_parser():

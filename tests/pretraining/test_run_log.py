@@ -1,0 +1,378 @@
+"""What the callbacks write to disk: the CSV files, whole or cut off anywhere, and TensorBoard's events."""
+
+import math
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from roformer_tf.pretraining import Stage
+from roformer_tf.pretraining.csv_log import CsvLog
+from roformer_tf.pretraining.run_log import LOG_COLUMNS, RunLog
+from roformer_tf.pretraining.step_callback import StepCallback
+from roformer_tf.pretraining.tensorboard_log import TensorBoardLog
+
+STAGES = [Stage(16, 4, 5, 1e-3), Stage(64, 2, 6, 1e-3), Stage(32, 4, 3, 1e-3)]
+TIMES = ("tokens_per_second", "seconds", "input_wait")
+
+
+def logs_of(step):
+    """What `train_step` reports for a step, a function of the step."""
+    return {
+        "loss": 10 / (1 + step / 3),
+        "accuracy": step / 100,
+        "learning_rate": 1e-3 * step,
+        "tokens": 100 + 7 * step,
+        "padding": (step % 4) / 10,
+        "skipped": step // 6,
+    }
+
+
+def run_steps(callbacks, start=0, stop=14, checkpoints=(), held_out=True):
+    """Calls the callbacks as the run loop and `fit` do for steps start + 1 … stop of the whole run."""
+    first = 0
+    for index, stage in enumerate(STAGES):
+        begin, end = max(start, first), min(stop, first + stage.steps)
+        if begin < end:
+            for callback in callbacks:
+                callback.begin_stage(index, begin - first)
+                callback.on_train_begin()
+                callback.on_epoch_begin(0)
+            for batch, step in enumerate(range(begin + 1, end + 1)):
+                for callback in callbacks:
+                    callback.on_train_batch_begin(batch)
+                for callback in callbacks:
+                    callback.on_train_batch_end(batch, logs_of(step))
+                    if step in checkpoints:
+                        callback.flush()
+            if end == first + stage.steps or stop == 14:  # else the process was killed
+                for callback in callbacks:
+                    callback.on_epoch_end(0)
+                    callback.on_train_end()
+                    if held_out:
+                        callback.log_held_out(loss=2.0 + index, accuracy=0.5)
+        first += stage.steps
+
+
+def read(folder, without=TIMES):
+    rows = CsvLog(folder / "log.csv", LOG_COLUMNS).rows()
+    return [{k: v for k, v in row.items() if k not in without} for row in rows]
+
+
+class Steps(keras.Model):
+    """A model that reports what a pretrainer does, from the batch, which is the number of the step."""
+
+    def build(self, shape):
+        self.weight = self.add_weight(shape=())
+
+    def train_step(self, step):
+        with tf.control_dependencies([step]):
+            ready = tf.timestamp()
+        step = tf.cast(step[0], tf.float32)
+        return {
+            "loss": 10 / step,
+            "accuracy": step / 100,
+            "learning_rate": tf.constant(1e-3),
+            "tokens": tf.cast(100 * step, tf.int64),
+            "padding": tf.constant(0.25),
+            "skipped": tf.constant(0, tf.int64),
+            "input_ready": ready,
+        }
+
+
+def test_fit_writes_a_row_for_every_step(tmp_path):
+    model = Steps()
+    model.compile()
+    log, board = RunLog(STAGES, tmp_path), TensorBoardLog(STAGES, tmp_path)
+    steps = tf.data.Dataset.range(1, 100).batch(1)
+    for index, (first, count) in enumerate([(0, 5), (5, 6)]):
+        for callback in (log, board):
+            callback.begin_stage(index)
+        model.fit(
+            steps.skip(first), steps_per_epoch=count, callbacks=[log, board], verbose=0, epochs=1
+        )
+    rows = CsvLog(tmp_path / "log.csv", LOG_COLUMNS).rows()
+    assert [int(row["step"]) for row in rows] == list(range(1, 12))
+    assert [(row["stage"], row["stage_step"], row["max_length"]) for row in rows][4:6] == [
+        ("1", "5", "16"),
+        ("2", "1", "64"),
+    ]
+    step = np.arange(1, 12)
+    for name, expected in {
+        "loss": 10 / step,
+        "accuracy": step / 100,
+        "tokens": 100 * np.cumsum(step),
+        "padding": np.full(11, 0.25),
+    }.items():
+        # seven digits are written
+        np.testing.assert_allclose([float(row[name]) for row in rows], expected, rtol=1e-6)
+    seconds = [float(row["seconds"]) for row in rows]
+    assert seconds == sorted(seconds) and seconds[0] > 0
+    assert all(0 <= float(row["input_wait"]) <= 1 for row in rows)
+    assert len(scalars(tmp_path)["train/loss"]) == 11
+
+
+def test_input_wait_is_the_share_spent_waiting(tmp_path):
+    def slow(step):
+        time.sleep(0.05)
+        return step
+
+    model = Steps()
+    model.compile()
+    steps = tf.data.Dataset.range(1, 100).batch(1)
+    steps = steps.map(lambda x: tf.ensure_shape(tf.numpy_function(slow, [x], tf.int64), [1]))
+    log = RunLog(STAGES, tmp_path)
+    log.begin_stage(0)
+    model.fit(steps, steps_per_epoch=5, callbacks=[log], verbose=0)
+    waits = [float(row["input_wait"]) for row in CsvLog(tmp_path / "log.csv", LOG_COLUMNS).rows()]
+    assert all(wait > 0.3 for wait in waits[1:])  # some 95 %; on a busy machine less
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("checkpoint", [0, 2, 5, 7, 8, 13])
+def test_resumed_log_is_that_of_an_uninterrupted_run(tmp_path, every, checkpoint):
+    checkpoints = (2, 5, 7, 8, 13)
+    run_steps([RunLog(STAGES, tmp_path / "whole", every)], checkpoints=checkpoints)
+    broken = tmp_path / "broken"
+    run_steps(
+        [RunLog(STAGES, broken, every)], stop=min(checkpoint + 4, 14), checkpoints=checkpoints
+    )
+    run_steps([RunLog(STAGES, broken, every)], start=checkpoint, checkpoints=checkpoints)
+    assert read(broken) == read(tmp_path / "whole")
+    held_out = [(folder / "held_out.csv").read_text() for folder in (broken, tmp_path / "whole")]
+    assert held_out[0] == held_out[1] and held_out[0].count("\n") == 4
+    total = sum(logs_of(step)["tokens"] for step in range(1, 15))
+    assert read(broken)[-1]["tokens"] == str(total)
+    assert sorted(file.name for file in broken.iterdir()) == ["held_out.csv", "log.csv"]
+
+
+def test_seconds_go_on_after_a_resume(tmp_path):
+    run_steps([RunLog(STAGES, tmp_path)], stop=7)
+    text = (tmp_path / "log.csv").read_text().splitlines()
+    fields = text[6].split(",")  # step 6
+    fields[LOG_COLUMNS.index("seconds")] = "5000"
+    (tmp_path / "log.csv").write_text("\n".join([*text[:6], ",".join(fields), text[7], ""]))
+    run_steps([RunLog(STAGES, tmp_path)], start=6)
+    seconds = [float(row["seconds"]) for row in read(tmp_path, without=())]
+    assert 5000 <= seconds[6] < 5060 and seconds[6:] == sorted(seconds[6:])
+
+
+def test_log_cut_off_at_any_byte(tmp_path):
+    """A process killed while it writes leaves a part of the last row, or of the header."""
+    whole = tmp_path / "whole"
+    run_steps([RunLog(STAGES, whole)], stop=7)
+    data = (whole / "log.csv").read_bytes()
+    last = data[:-1].rindex(b"\n") + 1
+    header = data.index(b"\n") + 1
+    broken = tmp_path / "broken"
+    for size in range(last, len(data) + 1):
+        broken.mkdir(exist_ok=True)
+        (broken / "log.csv").write_bytes(data[:size])
+        assert len(read(broken)) == (7 if size == len(data) else 6)
+        log = RunLog(STAGES, broken)
+        log.begin_stage(1, 1)  # the checkpoint of step 6
+        assert (broken / "log.csv").read_bytes() == data[:last]
+        run_one(log, 7)
+        assert read(broken) == read(whole)
+    for size in range(header + 1):
+        (broken / "log.csv").write_bytes(data[:size])
+        log = RunLog(STAGES, broken)
+        log.begin_stage(0)
+        run_one(log, 1)
+        assert read(broken) == read(whole)[:1]
+
+
+def run_one(log, step):
+    log.on_epoch_begin(0)
+    log.on_train_batch_begin(0)
+    log.on_train_batch_end(0, logs_of(step))
+
+
+def test_garbage_after_a_power_failure_is_dropped(tmp_path):
+    run_steps([RunLog(STAGES, tmp_path)], stop=7)
+    good = read(tmp_path)
+    for garbage in (
+        b"\0" * 50,
+        b"\0" * 50 + b"\n",
+        b"\xff\xfe,1\n8,2\n",
+        b"8," + b"x," * 11 + b"\n",
+    ):
+        data = (tmp_path / "log.csv").read_bytes()
+        (tmp_path / "log.csv").write_bytes(data + garbage)
+        RunLog(STAGES, tmp_path).begin_stage(1, 2)
+        assert read(tmp_path) == good
+
+
+def test_killed_process_leaves_whole_rows(tmp_path):
+    program = f"""
+import os, signal
+from roformer_tf.pretraining.csv_log import CsvLog
+log = CsvLog({str(tmp_path / "log.csv")!r}, ["step", "loss"])
+for step in range(100):
+    log.append({{"step": step, "loss": step / 7}})
+    if step == 41:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
+    rows = CsvLog(tmp_path / "log.csv", ["step", "loss"]).rows()
+    assert [int(row["step"]) for row in rows] == list(range(42))
+
+
+def test_failed_rewriting_keeps_the_old_log(tmp_path, monkeypatch):
+    run_steps([RunLog(STAGES, tmp_path)], stop=7)
+    data = (tmp_path / "log.csv").read_bytes()
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        RunLog(STAGES, tmp_path).begin_stage(0, 3)
+    assert (tmp_path / "log.csv").read_bytes() == data
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["held_out.csv", "log.csv"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
+def test_full_disk_is_an_error_that_names_the_file(tmp_path):
+    (tmp_path / "log.csv").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"Cannot write the log .*log\.csv: .*No space left"):
+        CsvLog(tmp_path / "log.csv", ["a"]).append({"a": 1})
+
+
+def test_going_back_in_the_same_process(tmp_path):
+    """A run that returns to its last good checkpoint, as after too many steps that are not finite."""
+    log, board = RunLog(STAGES, tmp_path / "back"), TensorBoardLog(STAGES, tmp_path / "back")
+    run_steps([log, board], stop=9)
+    run_steps([log, board], start=6)
+    run_steps([RunLog(STAGES, tmp_path / "whole")])
+    assert read(tmp_path / "back") == read(tmp_path / "whole")
+    assert restarts(tmp_path / "back") == [[1, 7]]
+
+
+def test_rows_of_several_steps_are_weighted_means(tmp_path):
+    log = RunLog(STAGES, tmp_path, every=5)
+    log.begin_stage(0)
+    log.on_epoch_begin(0)
+    rng = np.random.default_rng(0)
+    tokens, padding = rng.integers(10, 1000, 5), rng.uniform(0, 0.9, 5)
+    loss, accuracy = rng.uniform(1, 9, 5), rng.uniform(0, 1, 5)
+    loss[2] = math.nan  # a skipped step: seen, not learned from
+    for step in range(5):
+        log.on_train_batch_begin(step)
+        values = {"loss": loss[step], "accuracy": accuracy[step], "padding": padding[step]}
+        values |= {"tokens": np.array([tokens[step]]), "learning_rate": step, "skipped": step // 2}
+        log.on_train_batch_end(step, values)
+    (row,) = read(tmp_path)
+    good = np.isfinite(loss)
+    places = tokens / (1 - padding)
+    expected = {
+        "loss": np.average(loss[good], weights=tokens[good]),
+        "accuracy": np.average(accuracy[good], weights=tokens[good]),
+        "padding": 1 - tokens.sum() / places.sum(),
+        "tokens": tokens.sum(),
+        "learning_rate": 4,
+        "skipped": 2,
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(float(row[name]), value, rtol=1e-6)
+
+
+def test_row_without_a_finite_loss(tmp_path):
+    log = RunLog(STAGES, tmp_path, every=2)
+    log.begin_stage(0)
+    log.on_epoch_begin(0)
+    for step in range(2):
+        log.on_train_batch_begin(step)
+        log.on_train_batch_end(step, {**logs_of(1), "loss": math.inf})
+    assert read(tmp_path)[0]["loss"] == "nan" and read(tmp_path)[0]["tokens"] == "214"
+
+
+def test_held_out_row_is_replaced(tmp_path):
+    log = RunLog(STAGES, tmp_path)
+    run_steps([log], stop=5)
+    log.log_held_out(loss=1.25, accuracy=0.75)  # evaluated again after a crash
+    assert (tmp_path / "held_out.csv").read_text() == (
+        "stage,step,tokens,loss,accuracy\n1,5,605,1.25,0.75\n"
+    )
+
+
+def test_errors(tmp_path):
+    with pytest.raises(ValueError, match="at least one Stage"):
+        RunLog([], tmp_path)
+    with pytest.raises(ValueError, match="`every` must be a positive integer"):
+        RunLog(STAGES, tmp_path, every=0)
+    log = RunLog(STAGES, tmp_path)
+    with pytest.raises(RuntimeError, match="call begin_stage"):
+        log.on_epoch_begin(0)
+    with pytest.raises(ValueError, match="from 0 to 2. Received: stage_index=3"):
+        log.begin_stage(3)
+    with pytest.raises(ValueError, match="from 0 to 5, the steps of the stage. .*=6"):
+        log.begin_stage(0, 6)
+    log.begin_stage(0)
+    log.on_epoch_begin(0)
+    log.on_train_batch_begin(0)
+    with pytest.raises(ValueError, match="Received: loss; return accuracy, .* from `train_step`"):
+        log.on_train_batch_end(0, {"loss": 1.0})
+    (tmp_path / "log.csv").write_text("epoch,loss\n1,2\n")
+    with pytest.raises(ValueError, match="no log of a pretraining run.*Received: 'epoch,loss'"):
+        RunLog(STAGES, tmp_path).begin_stage(0)
+    assert (tmp_path / "log.csv").read_text() == "epoch,loss\n1,2\n"
+    (tmp_path / "log.csv").write_text(",".join(LOG_COLUMNS) + "\n1,2\n")
+    with pytest.raises(ValueError, match="line 2: expected 13 values"):
+        CsvLog(tmp_path / "log.csv", LOG_COLUMNS).rows()
+
+
+def events_of(path):
+    records = tf.data.TFRecordDataset(str(path))
+    return [tf.compat.v1.Event.FromString(record.numpy()) for record in records]
+
+
+def event_files(folder):
+    return sorted((folder / "tensorboard").iterdir())
+
+
+def scalars(folder):
+    """What TensorBoard shows: by tag {step: value}; a restart takes away later steps."""
+    shown = {}
+    for path in event_files(folder):
+        for event in events_of(path):
+            if event.HasField("session_log"):
+                for values in shown.values():
+                    for step in [step for step in values if step >= event.step]:
+                        del values[step]
+            for value in event.summary.value:
+                assert event.step not in shown.setdefault(value.tag, {}), "a step shown twice"
+                shown[value.tag][event.step] = value.simple_value
+    return shown
+
+
+def restarts(folder):
+    return [
+        [event.step for event in events_of(path) if event.HasField("session_log")]
+        for path in event_files(folder)
+    ]
+
+
+def test_tensorboard_events(tmp_path):
+    run_steps([TensorBoardLog(STAGES, tmp_path)], stop=9, held_out=False)
+    run_steps([TensorBoardLog(STAGES, tmp_path)], start=7)
+    assert len(event_files(tmp_path)) == 2
+    assert all("tfevents" in path.name for path in event_files(tmp_path))
+    assert all(events_of(path)[0].file_version == "brain.Event:2" for path in event_files(tmp_path))
+    assert restarts(tmp_path) == [[1], [8]]
+    shown = scalars(tmp_path)
+    for tag, name in {"train/loss": "loss", "train/accuracy": "accuracy"}.items():
+        assert list(shown[tag]) == list(range(1, 15))
+        expected = [logs_of(step)[name] for step in range(1, 15)]
+        np.testing.assert_allclose(list(shown[tag].values()), expected, rtol=1e-7)  # float32
+    assert shown["stage/max_length"][5] == 16 and shown["stage/max_length"][6] == 64
+    assert shown["held_out/loss"] == {11: 3.0, 14: 4.0}
+    assert "input/wait" not in shown
+
+
+def test_hooks_need_not_be_overridden():
+    run_steps([StepCallback(STAGES)])
