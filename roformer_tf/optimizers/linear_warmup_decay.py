@@ -1,5 +1,6 @@
 import keras
-from keras import ops
+
+from roformer_tf.optimizers.piecewise_linear import broken_line
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -45,12 +46,8 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.end = end
 
     def __call__(self, step):
-        step = ops.cast(step, "float32")
-        rising = step / max(self.warmup_steps, 1)
-        falling = (self.total_steps - step) / max(self.total_steps - self.warmup_steps, 1)
-        falling = ops.clip(falling, 0.0, 1.0)
-        decayed = self.end + (self.peak - self.end) * falling
-        return ops.where(step < self.warmup_steps, self.peak * rising, decayed)
+        points = [(0, 0.0), (self.warmup_steps, self.peak), (self.total_steps, self.end)]
+        return broken_line(step, points)
 
     def get_config(self):
         return {

@@ -162,6 +162,56 @@ def gradients(folder, model, application, kwargs, inputs, labels, dtype):
     }
 
 
+def train(folder, kwargs, optimizer, batches, snapshots, dtype):
+    """`train_on_batch` with the model, the loss and the optimizer of train.py, all dropout off.
+
+    `optimizer` has the arguments of the chain; each extension of Adam is there if its argument is.
+    Returns the loss before every step, the variables after the steps in `snapshots`, the names that decay.
+    """
+    import tensorflow as tf
+    from bert4keras import optimizers
+
+    kwargs = {"with_mlm": "linear", **kwargs, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+    transformer = build(folder, "roformer", "encoder", kwargs, dtype)
+    model, weights = transformer.model, dict(named_weights(transformer))
+    labels = tf.keras.layers.Input((None,), dtype=dtype)
+    logits = tf.nest.flatten(model.output)[-1]
+
+    def cross_entropy(y):
+        labels, logits = y
+        mask = tf.cast(tf.not_equal(labels, 0), dtype)
+        loss = tf.keras.backend.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        return tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)
+
+    trained = tf.keras.models.Model([*model.inputs, labels], logits)
+    trained.add_loss(tf.keras.layers.Lambda(cross_entropy)([labels, logits]))
+    cls = optimizers.Adam
+    for argument, extend in (
+        ("weight_decay_rate", optimizers.extend_with_weight_decay),
+        ("lr_schedule", optimizers.extend_with_piecewise_linear_lr),
+        ("grad_accum_steps", optimizers.extend_with_gradient_accumulation),
+    ):
+        if argument in optimizer:
+            cls = extend(cls)
+    chain = cls(**optimizer)
+    trained.compile(optimizer=chain)
+    losses, found = [], {}
+    for step, batch in enumerate(batches, 1):
+        losses.append(float(trained.train_on_batch(list(batch))))
+        if step in snapshots:
+            found[step] = {name: weight.numpy() for name, weight in weights.items()}
+    decays = getattr(chain, "_do_weight_decay", lambda weight: False)
+    return losses, found, [name for name, weight in weights.items() if decays(weight)]
+
+
+def piecewise_linear(steps, schedule):
+    """bert4keras' function of that name, at each of the steps."""
+    from bert4keras.backend import K, piecewise_linear
+
+    K.set_floatx("float32")
+    return [float(piecewise_linear(step, schedule)) for step in steps]
+
+
 def encode(vocab_path, texts, second_texts, word_level, do_lower_case, arguments):
     """`Tokenizer.encode` for many strings: a list of [token ids, segment ids], or the exception's name."""
     import jieba
@@ -183,7 +233,15 @@ def encode(vocab_path, texts, second_texts, word_level, do_lower_case, arguments
 
 REQUESTS = {
     function.__name__: function
-    for function in (forward, make_checkpoint, variables, gradients, encode)
+    for function in (
+        forward,
+        make_checkpoint,
+        variables,
+        gradients,
+        train,
+        piecewise_linear,
+        encode,
+    )
 }
 
 

@@ -135,6 +135,40 @@ class Original:
             dtype=dtype,
         )
 
+    def train(
+        self, folder, optimizer, batches, snapshots=(), dtype="float32", **kwargs
+    ) -> tuple[list[float], dict[int, dict[str, np.ndarray]], list[str]]:
+        """Steps of the original `train.py` from the checkpoint in `folder`, all dropout off.
+
+        Args:
+            folder: an original folder of RoFormer with the variables of the masked language model.
+            optimizer: dict of arguments of bert4keras' optimizer: `learning_rate` and, for each extension of Adam
+                that shall be there, `weight_decay_rate` with `exclude_from_weight_decay`, `lr_schedule` or
+                `grad_accum_steps`.
+            batches: a list of (token ids, segment ids, labels), labels 0 where nothing is predicted.
+            snapshots: after how many steps to look at the variables.
+            dtype: "float32" or "float64".
+            **kwargs: of `build_transformer_model`.
+
+        Returns:
+            the loss before every step; dict from snapshot to the variables by name; the names that decay.
+        """
+        return self._ask(
+            "train",
+            folder=str(folder),
+            kwargs=kwargs,
+            optimizer=optimizer,
+            batches=[[np.asarray(array) for array in batch] for batch in batches],
+            snapshots=list(snapshots),
+            dtype=dtype,
+        )
+
+    def piecewise_linear(self, steps, schedule) -> list[float]:
+        """The factor of the learning rate at each of `steps` for `lr_schedule`, a dict {step: factor}."""
+        return self._ask(
+            "piecewise_linear", steps=[int(step) for step in steps], schedule=dict(schedule)
+        )
+
     def encode(
         self,
         vocab_path,

@@ -1,0 +1,70 @@
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
+    """Learning rate times a factor that is a broken line through given points, as in the original's `train.py`.
+
+    Between two points the factor moves in a line, after the last it stays. Without a point at step 0 the line
+    starts at 0, so `{20000: 1.0}` is a warm-up over 20,000 steps.
+
+    Args:
+        learning_rate: float, what the factors multiply.
+        factors: dict from step (integer from 0) to factor, at least one.
+
+    Call arguments:
+        step: integer scalar or tensor, 0 for the first update.
+
+    Returns:
+        float32 tensor of the shape of `step`.
+
+    Raises:
+        ValueError: if `factors` is empty or a step is not an integer from 0.
+
+    Example:
+
+    >>> from roformer_tf.optimizers import PiecewiseLinear
+    >>> schedule = PiecewiseLinear(1e-4, {10: 1.0, 20: 0.1})
+    >>> [round(float(schedule(step)) * 1e4, 4) for step in (0, 5, 10, 15, 20, 99)]
+    [0.0, 0.5, 1.0, 0.55, 0.1, 0.1]
+
+    Reference: `extend_with_piecewise_linear_lr` and `piecewise_linear` of bert4keras 0.11.5.
+    """
+
+    def __init__(self, learning_rate, factors):
+        try:
+            # JSON turns the steps into strings
+            points = {int(step): float(factor) for step, factor in factors.items()}
+            exact = all(float(step) == int(step) >= 0 for step in factors)
+        except (AttributeError, TypeError, ValueError):
+            points, exact = {}, False
+        if not points or not exact:
+            raise ValueError(
+                "`factors` must be a dict from steps (integers from 0) to factors, such as {20000: 1.0}. "
+                f"Received: factors={factors!r}"
+            )
+        self.learning_rate = learning_rate
+        self.factors = dict(sorted(points.items()))
+
+    def __call__(self, step):
+        points = list(self.factors.items())
+        return self.learning_rate * broken_line(step, [(0, 0.0), *points])
+
+    def get_config(self):
+        return {"learning_rate": self.learning_rate, "factors": self.factors}
+
+
+def broken_line(step, points):
+    """Values of the line through `points`, [(step, value), ...] in order of steps, constant before and after.
+
+    Two points at one step are a jump; the second is the value there.
+    """
+    step = ops.cast(step, "float32")
+    line = ops.full_like(step, points[0][1])
+    for (start, value), (end, next_value) in zip(points, [*points[1:], (None, None)]):
+        if end == start:
+            continue
+        slope = 0.0 if end is None else (next_value - value) / (end - start)
+        line = ops.where(step >= start, value + slope * (step - start), line)
+    return line
