@@ -3,6 +3,8 @@ import re
 import keras
 from keras import ops
 
+from roformer_tf.optimizers.adam_kernel import apply_adam
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class LayerwiseAdamW(keras.optimizers.Adam):
@@ -67,35 +69,26 @@ class LayerwiseAdamW(keras.optimizers.Adam):
         return 1.0
 
     def update_step(self, gradient, variable, learning_rate):
-        path = getattr(variable, "path", None) or variable.name  # of Keras or of TensorFlow
+        index = self._get_variable_index(variable)
+        # not the name of `variable`: on the second of several replicas that ends in "/replica_1"
+        known = self._trainable_variables[index]
+        path = getattr(known, "path", known.name)
         learning_rate = ops.cast(learning_rate, variable.dtype) * self.multiplier(path)
         if self.decoupled_weight_decay and not any(re.search(p, path) for p in self.no_decay):
             self.assign_sub(variable, variable * (learning_rate * self.decoupled_weight_decay))
         if keras.config.backend() == "tensorflow" and not self.amsgrad:
-            self._update_in_one_kernel(gradient, variable, learning_rate)
+            apply_adam(
+                variable,
+                (self._momentums[index], self._velocities[index]),
+                gradient,
+                learning_rate,
+                self.beta_1,
+                self.beta_2,
+                self.epsilon,
+                self.iterations + 1,
+            )
         else:
             super().update_step(gradient, variable, learning_rate)
-
-    def _update_in_one_kernel(self, gradient, variable, learning_rate):
-        # Keras' formula, which takes a dozen passes over all weights; this takes one.
-        import tensorflow as tf
-
-        dtype = variable.dtype
-        index = self._get_variable_index(variable)
-        moments = [x.value for x in (self._momentums[index], self._velocities[index])]
-        step = ops.cast(self.iterations + 1, dtype)
-        tf.raw_ops.ResourceApplyAdam(
-            var=(variable.value if isinstance(variable, keras.Variable) else variable).handle,
-            m=moments[0].handle,
-            v=moments[1].handle,
-            beta1_power=ops.power(ops.cast(self.beta_1, dtype), step),
-            beta2_power=ops.power(ops.cast(self.beta_2, dtype), step),
-            lr=learning_rate,
-            beta1=tf.constant(self.beta_1, dtype),
-            beta2=tf.constant(self.beta_2, dtype),
-            epsilon=tf.constant(self.epsilon, dtype),
-            grad=tf.cast(tf.convert_to_tensor(gradient), dtype),
-        )
 
     def get_config(self):
         config = super().get_config()
