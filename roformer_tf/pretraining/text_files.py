@@ -1,0 +1,251 @@
+"""Raw text files, plain or compressed, to documents."""
+
+import codecs
+import contextlib
+import glob
+import gzip
+import io
+import json
+import lzma
+import os
+import zlib
+
+from roformer_tf.text.strings import encode_utf8
+
+FORMS = (".txt", ".jsonl")
+COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
+BUFFER_BYTES = 2**20
+# Both keep the memory bounded whatever the file: a longer line is a bad one, a longer block of lines is divided.
+MAX_LINE_BYTES = 2**26
+MAX_BLOCK_BYTES = 2**24
+# Fewer bad lines than this never stop anything, more do when they are also more than this share of all lines.
+TOLERATED_LINES, TOLERATED_SHARE = 100, 0.01
+KEPT_REASONS = 20
+
+
+def list_text_files(patterns):
+    """The absolute paths of all files that are named, sorted, each once.
+
+    Args:
+        patterns: str or list of str, paths or glob patterns (`**` for folders at any depth).
+
+    Raises:
+        FileNotFoundError: a pattern that matches no file.
+        ValueError: no pattern at all, or a file that is not .txt or .jsonl, plain, .gz or .xz.
+    """
+    patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
+    if not patterns:
+        raise ValueError("`files` must name at least one file or pattern. Received: files=[]")
+    found = {}
+    for pattern in map(os.fspath, patterns):
+        if os.path.isdir(pattern):
+            raise ValueError(
+                f"{pattern!r} is a folder. Name its files: {os.path.join(pattern, '*.txt')!r}"
+            )
+        # the name of a file may itself look like a pattern
+        names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+        names = [name for name in names if not os.path.isdir(name)]
+        if not names:
+            raise FileNotFoundError(f"No file matches {pattern!r}. Mend or remove it in `files`.")
+        for name in map(os.path.abspath, sorted(names)):
+            form_of(name)
+            found.setdefault(os.path.realpath(name), name)
+    return sorted(found.values())
+
+
+def form_of(path):
+    """-> ".txt" or ".jsonl", and ".gz", ".xz" or "".
+
+    >>> form_of("texts/wiki.jsonl.xz")
+    ('.jsonl', '.xz')
+    """
+    base, ending = os.path.splitext(path)
+    compression = ending if ending in COMPRESSED else ""
+    form = os.path.splitext(base)[1] if compression else ending
+    if form not in FORMS:
+        raise ValueError(
+            f"Expected text files .txt or .jsonl, plain, .gz or .xz. Received: {path!r}"
+        )
+    return form, compression
+
+
+class TextFileReader:
+    r"""Reads the documents of text files, one at a time, and counts what it has to skip.
+
+    A line that is not UTF-8, not JSON or has no string `text` is a bad line: skipped, counted, and
+    the first ones remembered.  A file that cannot be read to its end is an error.
+
+    Args:
+        txt_documents: `"blocks"`: the documents of a .txt file are separated by blank lines;
+            `"lines"`: each line is one.
+        max_bad_lines: int, how many bad lines of all files are borne; None: 100, and 1 % of the
+            lines read so far when that is more.
+
+    Attributes:
+        lines: int, lines read so far.
+        bad_lines, empty_documents: int, how many were skipped.
+        first_bad_lines: list of str, `file:line: reason` of the first ones.
+        position: int, how far the reader is in the current file, in bytes on disk.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> from roformer_tf.pretraining.text_files import TextFileReader
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.txt")
+    >>> with open(path, "w", encoding="utf-8") as file:
+    ...     _ = file.write("春眠不觉晓\n处处闻啼鸟\n\n夜来风雨声\n")
+    >>> [document.decode() for document in TextFileReader().documents(path)]
+    ['春眠不觉晓\n处处闻啼鸟', '夜来风雨声']
+    """
+
+    def __init__(self, txt_documents="blocks", max_bad_lines=None):
+        if txt_documents not in ("blocks", "lines"):
+            raise ValueError(
+                f"`txt_documents` must be 'blocks' or 'lines'. Received: {txt_documents!r}"
+            )
+        if max_bad_lines is not None and (
+            not isinstance(max_bad_lines, int)
+            or isinstance(max_bad_lines, bool)
+            or max_bad_lines < 0
+        ):
+            raise ValueError(
+                f"`max_bad_lines` must be None or a whole number. Received: {max_bad_lines!r}"
+            )
+        self.txt_documents = txt_documents
+        self.max_bad_lines = max_bad_lines
+        self.lines = self.bad_lines = self.empty_documents = self.position = 0
+        self.first_bad_lines = []
+
+    def documents(self, path):
+        """Yields the documents of one file: UTF-8 bytes, not blank, no white space at the ends.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the file is damaged, cut off, or changed meanwhile; too many bad lines.
+        """
+        form, compression = form_of(path)
+        lines = self._lines(path, compression)
+        if form == ".jsonl":
+            texts = self._json_texts(path, lines)
+        elif self.txt_documents == "lines":
+            texts = self._texts(path, lines)
+        else:
+            texts = _blocks(self._texts(path, lines))
+        for text in texts:
+            text = text.strip()
+            if text:
+                yield encode_utf8(text)
+            else:
+                self.empty_documents += 1
+
+    def _lines(self, path, compression):
+        """Yields the number and the bytes of each line, without its end."""
+        number = self.position = 0
+        try:
+            with open(path, "rb", buffering=0) as raw, _decompressed(raw, compression) as file:
+                before = os.fstat(raw.fileno())
+                if compression and not before.st_size:
+                    raise EOFError("the file is empty")
+                while line := file.readline(MAX_LINE_BYTES):
+                    number += 1
+                    self.lines += 1
+                    if number == 1:
+                        line = _without_byte_order_mark(path, line)
+                    if number % 1024 == 0:
+                        self.position = raw.tell()
+                    if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                        while rest := file.readline(MAX_LINE_BYTES):
+                            if rest.endswith(b"\n"):
+                                break
+                        self._skip(path, number, f"longer than {MAX_LINE_BYTES >> 20} MiB")
+                        continue
+                    yield number, line.rstrip(b"\r\n")
+                after = os.fstat(raw.fileno())
+        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+            raise ValueError(
+                f"{path}, after line {number}: the compressed file is damaged or cut off ({error}). "
+                "Replace it, or take it out of `files`."
+            ) from error
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{path}, after line {number}: cannot be read: {error.strerror or error}",
+            ) from error
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise ValueError(f"{path} was changed while it was read. Start again when it is whole.")
+
+    def _texts(self, path, lines):
+        for number, line in lines:
+            try:
+                yield line.decode()
+            except UnicodeDecodeError as error:
+                self._skip(path, number, _not_utf8(error))
+
+    def _json_texts(self, path, lines):
+        for number, line in lines:
+            if not line.strip():
+                continue
+            try:
+                # not json.loads(line) itself: that guesses UTF-16 and lets surrogates pass
+                value = json.loads(line.decode())
+            except UnicodeDecodeError as error:
+                self._skip(path, number, _not_utf8(error))
+            except (ValueError, RecursionError) as error:
+                self._skip(path, number, f"no JSON ({error})")
+            else:
+                text = value.get("text") if isinstance(value, dict) else None
+                if isinstance(text, str):
+                    yield text
+                else:
+                    self._skip(path, number, "no object with a string `text`")
+
+    def _skip(self, path, number, reason):
+        self.bad_lines += 1
+        if len(self.first_bad_lines) < KEPT_REASONS:
+            self.first_bad_lines.append(f"{path}:{number}: {reason}")
+        limit = self.max_bad_lines
+        if limit is None:
+            limit = max(TOLERATED_LINES, int(TOLERATED_SHARE * self.lines))
+        if self.bad_lines > limit:
+            raise ValueError(
+                f"{path}, line {number}: {reason}. With it {self.bad_lines} of {self.lines} lines are bad, more than "
+                f"the {limit} that are borne. The first ones:\n  "
+                + "\n  ".join(self.first_bad_lines[:5])
+                + "\nExpected UTF-8; in .jsonl files one object with a string `text` on each line. Mend the files, or "
+                "raise `max_bad_lines`."
+            )
+
+
+def _blocks(lines):
+    """Joins lines up to a blank one; a block that gets too large ends early."""
+    block, size = [], 0
+    for line in lines:
+        blank = not line or line.isspace()
+        if not blank:
+            block.append(line)
+            size += len(line)
+        if block and (blank or size > MAX_BLOCK_BYTES // 4):  # a character has up to four bytes
+            yield "\n".join(block)
+            block, size = [], 0
+    if block:
+        yield "\n".join(block)
+
+
+@contextlib.contextmanager
+def _decompressed(raw, compression):
+    """A buffered file of the text in `raw`, whose lines are found in C."""
+    file = COMPRESSED[compression](raw) if compression else raw
+    with io.BufferedReader(file, BUFFER_BYTES) as buffered:
+        yield buffered
+
+
+def _without_byte_order_mark(path, line):
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ValueError(
+            f"{path}, line 1: the file is UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
+        )
+    return line.removeprefix(codecs.BOM_UTF8)
+
+
+def _not_utf8(error):
+    return f"no UTF-8 (byte 0x{error.object[error.start]:02x} at place {error.start})"
