@@ -33,6 +33,8 @@ class Pretrainer(keras.Model):
     Attributes:
         step: int64 variable, optimizer steps done, skipped ones included.
         window, index: int64 variables, place of the last batch in the stream of `training_batches`.
+        steps_done: int, the value of `step`.
+        last_place: tuple of int, the values of `window` and `index`.
 
     Raises:
         ValueError: if `slices` is not a positive integer.
@@ -55,7 +57,7 @@ class Pretrainer(keras.Model):
     >>> batch |= targets | place | {"label_weights": np.ones((2, 1), "float32")}
     >>> history = pretrainer.fit(batch, batch_size=2, verbose=0)
     >>> sorted(history.history)
-    ['accuracy', 'learning_rate', 'loss', 'padding', 'skipped', 'skipped_in_a_row', 'tokens']
+    ['accuracy', 'input_ready', 'learning_rate', 'loss', 'padding', 'skipped', 'skipped_in_a_row', 'tokens']
 
     Reference: section 4.1 of arXiv 2104.09864; `train.py` of the original repository.
     """
@@ -101,11 +103,21 @@ class Pretrainer(keras.Model):
             self.slices = slices
             self.train_function = None
 
+    @property
+    def steps_done(self):
+        return int(tf.convert_to_tensor(self.step))
+
+    @property
+    def last_place(self):
+        return int(tf.convert_to_tensor(self.window)), int(tf.convert_to_tensor(self.index))
+
     # === One step ===
 
     def train_step(self, batch):
         """One optimizer step on this replica's rows of the global batch; returns the logs of the whole batch."""
         batch = dict(batch[0] if isinstance(batch, tuple) else batch)
+        with tf.control_dependencies(list(batch.values())):
+            input_ready = tf.timestamp()
         self.window.assign(batch.pop("window")[0])
         self.index.assign(batch.pop("index")[0])
         real = tf.reduce_sum(tf.cast(batch["padding_mask"], tf.float32))
@@ -127,6 +139,7 @@ class Pretrainer(keras.Model):
             "padding": 1.0 - real / places,
             "skipped": tf.cast(self.optimizer.skipped, tf.float32),
             "skipped_in_a_row": tf.cast(self.optimizer.skipped_in_a_row, tf.float32),
+            "input_ready": input_ready,  # seconds since 1970
         }
 
     def _loss_and_gradients(self, batch, weight):

@@ -124,6 +124,7 @@ class RunSettings:
     keep_checkpoints: int = 3
     max_skipped_in_a_row: int = 20
     micro_batch_size: int | None = None
+    memory: str | None = None
     recompute: bool = False
     jit_compile: bool = False
     held_out_batches: int = 50

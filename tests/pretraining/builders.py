@@ -49,8 +49,9 @@ def make_batches(rng, count=5, rows=8, width=12, slots=5):
         predicted = np.minimum(rng.integers(0, slots + 1, rows), lengths)
         predicted[: rows // 2] = np.minimum(predicted[: rows // 2], 1)
         weights = (np.arange(slots) < predicted[:, None]).astype("float32")
-        positions = np.stack([rng.permutation(width)[:slots] for _ in range(rows)]).astype("int32")
-        positions = np.where(weights > 0, positions % lengths[:, None], 0).astype("int32")
+        positions = np.zeros((rows, slots), "int32")
+        for row, (length, number) in enumerate(zip(lengths, predicted)):
+            positions[row, :number] = rng.permutation(length)[:number]
         labels = rng.integers(1, VOCABULARY_SIZE, (rows, slots)).astype("int32")
         batches.append(
             {
@@ -84,8 +85,3 @@ def train(pretrainer, batches, steps=None):
         as_data_set(batches), epochs=steps or len(batches), steps_per_epoch=1, verbose=0
     )
     return history.history
-
-
-def relative_difference(weights, others):
-    """Largest difference over all weights, relative to the largest weight of each array."""
-    return max(np.abs(a - b).max() / np.abs(a).max() for a, b in zip(weights, others))

@@ -1,0 +1,102 @@
+"""Callbacks that keep a run safe: checkpoints, signals, and an end when nothing but NaN comes."""
+
+import signal
+import threading
+
+import keras
+import numpy as np
+
+
+class SaveCheckpoints(keras.callbacks.Callback):
+    """Calls `save` after every `every` steps of the run, when a signal came, and at the end of `fit`.
+
+    Args:
+        save: function without arguments.
+        every: positive integer, steps.
+        signals: `LeaveOnSignal`.
+    """
+
+    def __init__(self, save, every, signals):
+        super().__init__()
+        self._save, self._every, self._signals = save, every, signals
+        self._step = self._saved = 0
+
+    def on_train_begin(self, logs=None):
+        self._step = self._saved = self.model.steps_done
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._signals.defer = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._step += 1
+        if self._signals.received or self._step % self._every == 0:
+            self._save_once()
+        if self._signals.received:
+            self.model.stop_training = True
+        self._signals.defer = False
+
+    def on_train_end(self, logs=None):
+        self._save_once()
+
+    def _save_once(self):
+        if self._step > self._saved:
+            self._save()
+            self._saved = self._step
+
+
+class StopWhenSkipping(keras.callbacks.Callback):
+    """Ends the run when so many steps in a row were skipped, as their gradients were NaN or infinite.
+
+    Args:
+        limit: positive integer.
+        newest_checkpoint: function that names the last checkpoint, for the message.
+    """
+
+    def __init__(self, limit, newest_checkpoint):
+        super().__init__()
+        self._limit, self._newest_checkpoint = limit, newest_checkpoint
+
+    def on_train_batch_end(self, batch, logs=None):
+        skipped = int(np.asarray(logs["skipped_in_a_row"]).reshape(-1)[0])
+        if skipped >= self._limit:
+            raise FloatingPointError(
+                f"{skipped} steps in a row had NaN or infinite gradients and were skipped, so the run stops. The "
+                f"weights are those before them. Last checkpoint: {self._newest_checkpoint() or 'none yet'}. Try a "
+                "lower `learning_rate`, a longer warm-up (`learning_rate_factors`), `clip_norm` = 1.0, or `dtype` = "
+                "'float32' in place of 'mixed_float16'; then start again from there."
+            )
+
+
+class LeaveOnSignal:
+    """While active, SIGTERM and the first SIGINT (Ctrl-C) end the run at the next moment when nothing is lost.
+
+    During a step the signal is noted: the step ends, a checkpoint is written, `fit` returns. Between steps there is
+    nothing to save, and the process leaves at once.
+
+    Attributes:
+        received: number of the signal that came, or `None`.
+        defer: whether a signal is only noted.
+    """
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self):
+        self.received = None
+        self.defer = False
+        self._previous = {}
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            for number in self.signals:
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number, frame):
+        again = self.received is not None and number == signal.SIGINT
+        self.received = number
+        if again or not self.defer:
+            raise SystemExit(128 + number)

@@ -1,0 +1,124 @@
+"""The model, the tokenizer and the optimizer that a settings file asks for."""
+
+import dataclasses
+
+import keras
+import tensorflow as tf
+
+import roformer_tf
+from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
+
+# as in the original: norms and biases do not decay
+NO_DECAY = ("bias", "gamma", "beta")
+_MASKING = {"masked_lm": "bidirectional", "causal_lm": "causal", "unilm": "unilm"}
+# of `ModelSettings`, not arguments of the backbone
+_NOT_BACKBONE = ("checkpoint", "vocabulary", "word_level", "max_sequence_length")
+
+
+def make_tokenizer(model):
+    """The tokenizer for `ModelSettings`.
+
+    Raises:
+        FileNotFoundError: if there is no such vocabulary or checkpoint.
+    """
+    options = {} if model.word_level is None else {"word_level": model.word_level}
+    if model.checkpoint is not None:
+        return roformer_tf.RoFormerTokenizer.from_preset(model.checkpoint, **options)
+    if model.word_level is None:
+        from roformer_tf.text.vocabulary import Vocabulary, has_words
+
+        options["word_level"] = has_words(Vocabulary(model.vocabulary).ids)
+    return roformer_tf.RoFormerTokenizer(model.vocabulary, **options)
+
+
+def make_task(model, objective, vocabulary_size, max_length):
+    """The model for `ModelSettings`: `RoFormerMaskedLM`, or `RoFormerCausalLM` for the other objectives.
+
+    Args:
+        model: `ModelSettings`.
+        objective: `"masked_lm"`, `"causal_lm"` or `"unilm"`.
+        vocabulary_size: positive integer, of the tokenizer.
+        max_length: positive integer, the longest row of all stages: the number of learned positions, unless set.
+    """
+    masked = objective == "masked_lm"
+    cls = roformer_tf.RoFormerMaskedLM if masked else roformer_tf.RoFormerCausalLM
+    if model.checkpoint is not None:
+        return cls.from_preset(
+            model.checkpoint, dtype=model.dtype, masking=_MASKING[objective], preprocessor=None
+        )
+    arguments = {k: v for k, v in dataclasses.asdict(model).items() if k not in _NOT_BACKBONE}
+    backbone = roformer_tf.RoFormerBackbone(
+        vocabulary_size=vocabulary_size,
+        masking=_MASKING[objective],
+        max_sequence_length=model.max_sequence_length or max_length,
+        **arguments,
+    )
+    return cls(backbone)
+
+
+def make_optimizer(settings, learning_rate):
+    """The optimizer for `OptimizerSettings`.
+
+    Args:
+        settings: `OptimizerSettings`.
+        learning_rate: number, schedule, or function without arguments.
+
+    Returns:
+        `keras.optimizers.Optimizer`. Keras' AdamW, LAMB and Adafactor decay all weights but norms and biases;
+        `"original_adamw"` is the original's optimizer.
+    """
+    common = {"learning_rate": learning_rate, "global_clipnorm": settings.clip_norm}
+    betas = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
+    common["weight_decay"] = settings.weight_decay
+    if settings.name == "original_adamw":
+        return OriginalAdamW(**common, **betas)
+    if settings.name == "adamw":
+        return roformer_tf.optimizers.LayerwiseAdamW(
+            num_layers=1, layer_decay=1.0, no_decay=NO_DECAY, **common, **betas
+        )
+    common["weight_decay"] = settings.weight_decay or None
+    if settings.name == "lamb":
+        optimizer = keras.optimizers.Lamb(**common, **betas)
+    else:
+        optimizer = keras.optimizers.Adafactor(**common, relative_step=False)
+    optimizer.exclude_from_weight_decay(var_names=list(NO_DECAY))
+    return optimizer
+
+
+class StagesSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """The learning rate of every step of a run: each stage's own rule, from the stage's first step.
+
+    Args:
+        stages: list of `Stage`.
+
+    Call arguments:
+        step: integer scalar tensor, steps done since the start of the run.
+
+    Returns:
+        float32 scalar tensor; after the last stage the last rate.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import Stage, StagesSchedule
+    >>> schedule = StagesSchedule([Stage(128, 8, 4, 1e-3, {2: 1.0}), Stage(64, 8, 4, 1e-4)])
+    >>> [round(float(schedule(step)) * 1e4, 2) for step in (0, 1, 2, 3, 4, 7)]
+    [0.0, 5.0, 10.0, 10.0, 1.0, 1.0]
+    """
+
+    def __init__(self, stages):
+        self.stages = list(stages)
+
+    def __call__(self, step):
+        step = tf.cast(step, tf.int64)
+        rate, first = tf.constant(0.0), 0
+        for stage in self.stages:
+            here = tf.constant(stage.learning_rate, tf.float32)
+            if stage.learning_rate_factors:
+                rule = PiecewiseLinear(stage.learning_rate, stage.learning_rate_factors)
+                here = tf.cast(rule(step - first), tf.float32)
+            rate = tf.where(step >= first, here, rate)
+            first += stage.steps
+        return rate
+
+    def get_config(self):
+        return {"stages": [dataclasses.asdict(stage) for stage in self.stages]}

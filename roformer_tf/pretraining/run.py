@@ -1,0 +1,238 @@
+"""The run: a list of stages, one model and one optimizer through all of them, and never losing work."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+import keras
+
+from roformer_tf.checkpoint import save_checkpoint
+from roformer_tf.pretraining.batches import held_out_batches, training_batches
+from roformer_tf.pretraining.corpus import prepare_corpus
+from roformer_tf.pretraining.guards import LeaveOnSignal, SaveCheckpoints, StopWhenSkipping
+from roformer_tf.pretraining.models import (
+    StagesSchedule,
+    make_optimizer,
+    make_task,
+    make_tokenizer,
+)
+from roformer_tf.pretraining.plan import choose_slices
+from roformer_tf.pretraining.pretrainer import Pretrainer
+from roformer_tf.pretraining.progress_bar import ProgressBar
+from roformer_tf.pretraining.resuming import check_same_run
+from roformer_tf.pretraining.run_log import RunLog
+from roformer_tf.pretraining.strategies import choose_strategy, deal_out, is_chief
+from roformer_tf.pretraining.tensorboard_log import TensorBoardLog
+from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
+
+_logger = logging.getLogger(__name__)
+
+
+def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True):
+    """Trains a model through all stages; called again after any stop, it goes on where the last checkpoint is.
+
+    The folder gets `checkpoints/` (to go on from), `stage-1-512/` and so on (the model at the end of each stage, in
+    the original format), `log.csv`, `held_out.csv`, `tensorboard/` and `settings.json`.
+
+    Args:
+        settings: `PretrainingSettings`.
+        folder: path of the run. Under several workers all must see the same folder; the chief writes.
+        strategy: `tf.distribute.Strategy`; `choose_strategy()` by default.
+        callbacks: list of `keras.callbacks.Callback`, for each `fit`; one `fit` is what is left of one stage.
+        verbose: whether to show progress.
+
+    Returns:
+        `PretrainingResult`: whether all stages are done, and the trained task.
+
+    Raises:
+        FileNotFoundError, ValueError, OSError: for settings, texts or folders that cannot be used (`prepare_corpus`),
+            also if the folder holds a run with other settings or texts.
+        FloatingPointError: if `max_skipped_in_a_row` steps in a row had NaN or infinite gradients.
+
+    Example: see `examples/pretrain_mlm.py`.
+    """
+    strategy = strategy or choose_strategy()
+    run = _Run(settings, Path(folder), strategy, list(callbacks), verbose)
+    with LeaveOnSignal() as signals:
+        return run.train(signals)
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingResult:
+    """What `pretrain` returns.
+
+    Attributes:
+        completed: whether all stages are done; `False` after SIGTERM or SIGINT.
+        signal: number of the signal that ended the run early, or `None`.
+        task: the trained `RoFormerMaskedLM` or `RoFormerCausalLM`.
+    """
+
+    completed: bool
+    signal: int | None
+    task: keras.Model
+
+
+class _Run:
+    def __init__(self, settings, folder, strategy, callbacks, verbose):
+        self.settings, self.folder, self.strategy = settings, folder, strategy
+        self.chief = is_chief(strategy)
+        _check_divisible(settings.stages, strategy.num_replicas_in_sync)
+        self.tokenizer = make_tokenizer(settings.model)
+        self.corpus = prepare_corpus(
+            settings.data.files,
+            settings.data.cache or str(folder / "corpus"),
+            held_out=settings.data.held_out,
+            txt_documents=settings.data.txt_documents,
+        )
+        self.checkpoints = TrainingCheckpoints(
+            folder / "checkpoints", settings.run.keep_checkpoints
+        )
+        with strategy.scope():
+            self.pretrainer = self._make_pretrainer()
+        self._go_on()
+        stages = settings.stages
+        self.shown = []
+        if self.chief:
+            self.shown = [RunLog(stages, folder, every=settings.run.log_every)]
+            self.shown.append(TensorBoardLog(stages, folder / "tensorboard"))
+            if verbose:
+                self.shown.append(ProgressBar(stages))
+        self.callbacks = callbacks
+
+    def _make_pretrainer(self):
+        settings = self.settings
+        task = make_task(
+            settings.model,
+            settings.data.objective,
+            self.tokenizer.vocabulary_size(),
+            max(stage.max_length for stage in settings.stages),
+        )
+        pretrainer = Pretrainer(
+            task,
+            seed=settings.run.seed,
+            recompute=settings.run.recompute,
+            xla=settings.run.jit_compile,
+        )
+        schedule = StagesSchedule(settings.stages)
+        # of the step, not of the optimizer's own count, which leaves skipped steps out
+        pretrainer.compile_for(
+            make_optimizer(settings.optimizer, lambda: schedule(pretrainer.step))
+        )
+        return pretrainer
+
+    def _variables(self):
+        pretrainer = self.pretrainer
+        return {
+            f"{kind}/{variable.path}": variable.value
+            for kind, owner in (("model", pretrainer), ("optimizer", pretrainer.optimizer))
+            for variable in owner.variables
+        }
+
+    def _identity(self):
+        """What a checkpoint remembers of the run that it belongs to."""
+        words = "\n".join(self.tokenizer.get_vocabulary())
+        return {
+            "settings": dataclasses.asdict(self.settings),
+            "corpus": self.corpus.fingerprint,
+            "vocabulary": hashlib.sha256(words.encode()).hexdigest(),
+        }
+
+    def _go_on(self):
+        state = self.checkpoints.restore(self._variables())
+        if state is not None:
+            stage, stage_step = self._place(state["step"])
+            check_same_run(state, self._identity(), stage, stage_step)
+            _logger.info("Going on after step %d", state["step"])
+        elif self.chief:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(dataclasses.asdict(self.settings), indent=1, ensure_ascii=False)
+            (self.folder / "settings.json").write_text(text + "\n", encoding="utf-8")
+
+    def _place(self, step):
+        """Stage (its index) and step of the stage where the run is after `step` steps."""
+        for index, stage in enumerate(self.settings.stages):
+            first = self.settings.first_step(index)
+            if step < first + stage.steps:
+                return index, step - first
+        return len(self.settings.stages), 0
+
+    def train(self, signals):
+        step = self.pretrainer.steps_done
+        for index, stage in enumerate(self.settings.stages):
+            first = self.settings.first_step(index)
+            if step > first + stage.steps:
+                continue
+            if step < first + stage.steps:
+                self._train_stage(index, stage, step - first, signals)
+            step = self.pretrainer.steps_done
+            if step < first + stage.steps:  # a signal came
+                return PretrainingResult(False, signals.received, self.pretrainer.task)
+            self._finish_stage(index, stage)
+        return PretrainingResult(True, None, self.pretrainer.task)
+
+    def _train_stage(self, index, stage, stage_step, signals):
+        run, replicas = self.settings.run, self.strategy.num_replicas_in_sync
+        start = (0, 0)
+        if stage_step:
+            window, index_in_window = self.pretrainer.last_place
+            start = (window, index_in_window + 1)
+        batches = training_batches(
+            self.corpus, self.tokenizer, stage, self.settings.data, run.seed, index, start
+        )
+        self.pretrainer.set_slices(choose_slices(self.settings, stage, replicas))
+        for callback in self.shown:
+            callback.begin_stage(index, stage_step)
+        self.pretrainer.fit(
+            deal_out(batches, self.strategy),
+            steps_per_epoch=stage.steps - stage_step,
+            shuffle=False,
+            verbose=0,
+            callbacks=[
+                StopWhenSkipping(run.max_skipped_in_a_row, self._newest_checkpoint),
+                *self.shown,
+                *self.callbacks,
+                SaveCheckpoints(self._save, run.checkpoint_every, signals),
+            ],
+        )
+
+    def _save(self):
+        for callback in self.shown:
+            callback.flush()
+        if self.chief:
+            step = self.pretrainer.steps_done
+            self.checkpoints.save(step, self._variables(), self._identity())
+
+    def _newest_checkpoint(self):
+        steps = self.checkpoints.steps()
+        return f"step {steps[-1]} in {self.checkpoints.folder}" if steps else None
+
+    def _finish_stage(self, index, stage):
+        """Export and held-out figures; once, unless a process ended in between."""
+        target = self.folder / f"stage-{index + 1}-{stage.max_length}"
+        if not self.chief or target.exists():
+            return
+        if self.corpus.held_out_chunks:
+            batches = held_out_batches(
+                self.corpus,
+                self.tokenizer,
+                stage,
+                self.settings.data,
+                self.settings.run.seed,
+                max_batches=self.settings.run.held_out_batches,
+            )
+            figures = self.pretrainer.evaluate_batches(batches)
+            for callback in self.shown:
+                callback.begin_stage(index, stage.steps)
+                callback.log_held_out(figures["loss"], figures["accuracy"])
+        save_checkpoint(self.pretrainer.task, target, vocabulary=self.tokenizer.get_vocabulary())
+
+
+def _check_divisible(stages, replicas):
+    for index, stage in enumerate(stages):
+        if stage.global_batch_size % replicas:
+            raise ValueError(
+                f"`global_batch_size` of stages[{index}] must be a multiple of the number of replicas, {replicas}. "
+                f"Received: global_batch_size={stage.global_batch_size}"
+            )

@@ -1,0 +1,107 @@
+"""Which devices a run uses, and how a global batch is dealt out to them."""
+
+import json
+import os
+
+import tensorflow as tf
+
+
+def choose_strategy(cpu_replicas=None):
+    """The strategy for the devices of this machine.
+
+    `MultiWorkerMirroredStrategy` when `TF_CONFIG` names more than one worker (then call this before any other
+    TensorFlow operation), `MirroredStrategy` over all visible GPUs when there are several, one device otherwise.
+
+    Args:
+        cpu_replicas: positive integer, replicas on logical CPU devices, for trials without GPUs; also to be called
+            before any other operation.
+
+    Returns:
+        `tf.distribute.Strategy`.
+
+    Raises:
+        ValueError: if `TF_CONFIG` is not valid JSON, or both it and `cpu_replicas` are given.
+        RuntimeError: if TensorFlow has started already.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import choose_strategy
+    >>> choose_strategy().num_replicas_in_sync
+    1
+    """
+    if num_workers() > 1:
+        if cpu_replicas:
+            raise ValueError("Give either `cpu_replicas` or TF_CONFIG. Received: both")
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if cpu_replicas and cpu_replicas > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        have = tf.config.get_logical_device_configuration(cpu) or [None]
+        if len(have) < cpu_replicas:
+            tf.config.set_logical_device_configuration(
+                cpu, [tf.config.LogicalDeviceConfiguration()] * cpu_replicas
+            )
+        devices = [f"CPU:{i}" for i in range(cpu_replicas)]
+        # sums in a fixed order; and two strategies of the default kind in one process abort it
+        return tf.distribute.MirroredStrategy(
+            devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
+        )
+    if len(tf.config.list_physical_devices("GPU")) > 1:
+        return tf.distribute.MirroredStrategy()
+    return tf.distribute.get_strategy()
+
+
+def num_workers():
+    """Number of workers that `TF_CONFIG` names; 1 without it."""
+    text = os.environ.get("TF_CONFIG", "").strip()
+    if not text:
+        return 1
+    try:
+        cluster = json.loads(text).get("cluster", {})
+        return len(cluster.get("worker", [])) + len(cluster.get("chief", [])) or 1
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise ValueError(
+            'TF_CONFIG must be JSON such as {"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", '
+            f'"index": 0}}}}. Received: {text!r}'
+        ) from error
+
+
+def is_chief(strategy):
+    """Whether this process writes the files of the run: the first worker, or the only one."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.cluster_spec().as_dict():
+        return True
+    kind, index = resolver.task_type, resolver.task_id
+    if kind == "worker":
+        return index == 0 and "chief" not in resolver.cluster_spec().jobs
+    return kind in (None, "chief")
+
+
+def deal_out(batches, strategy):
+    """A data set of global batches as one that gives every replica its own rows, in the order of the replicas.
+
+    Args:
+        batches: `tf.data.Dataset` of dictionaries with one global batch each.
+        strategy: `tf.distribute.Strategy`.
+
+    Returns:
+        The data set itself for one replica, otherwise a distributed data set for `fit`.
+    """
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
+        return batches
+
+    def of_this_worker(context):
+        local = replicas // context.num_input_pipelines
+        first = local * context.input_pipeline_id
+
+        def split(batch):
+            def parts(x):
+                shape = tf.concat([[replicas, tf.shape(x)[0] // replicas], tf.shape(x)[1:]], 0)
+                x = tf.ensure_shape(tf.reshape(x, shape), [replicas, None, *x.shape[1:]])
+                return x[first : first + local]
+
+            return {name: parts(x) for name, x in batch.items()}
+
+        return batches.map(split).unbatch().prefetch(2 * local)
+
+    return strategy.distribute_datasets_from_function(of_this_worker)

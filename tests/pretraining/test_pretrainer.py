@@ -1,0 +1,274 @@
+"""One step is the same on any number of replicas and slices, with and without recomputation, and skips NaN."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from roformer_tf.optimizers import LayerwiseAdamW
+from tests.pretraining.builders import (
+    as_data_set,
+    make_batches,
+    make_pretrainer,
+    make_task,
+    train,
+)
+
+STEPS = 5
+# Sums over rows come in another order. Adam divides by sqrt(v) + 1e-6, so that gradients of about 1e-6 and below, such
+# as those of the key biases, which are zero but for rounding, move their weights by whatever rounding made of them:
+# the bound is on the distance of all weights, as the issue of invariance is of the whole model.
+TOLERANCE = 1e-6
+
+
+def adamw():
+    return LayerwiseAdamW(1e-3, num_layers=1, weight_decay=0.05, global_clipnorm=0.5, epsilon=1e-6)
+
+
+def mirrored(count):
+    # with the default two strategies in one process abort it
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(count)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
+
+
+def distance(weights, reference):
+    """Euclidean distance of all weights, relative to the reference's length."""
+    square = sum(((a.astype("float64") - b) ** 2).sum() for a, b in zip(weights, reference))
+    return float(np.sqrt(square / sum((b.astype("float64") ** 2).sum() for b in reference)))
+
+
+@pytest.fixture(scope="module")
+def data(seed):
+    rng = np.random.default_rng([seed, 1])
+    weights = [
+        rng.normal(0, 0.3, x.shape).astype(x.dtype) if x.ndim > 1 else x
+        for x in make_task().get_weights()
+    ]
+    return weights, make_batches(rng, STEPS)
+
+
+@pytest.fixture(scope="module")
+def reference(data):
+    weights, batches = data
+    pretrainer = make_pretrainer(adamw(), weights)
+    history = train(pretrainer, batches)
+    assert pretrainer.steps_done == STEPS
+    assert pretrainer.last_place[1] == STEPS - 1
+    trained = pretrainer.task.get_weights()
+    assert distance(trained, weights) > 1e-3  # they did move
+    return trained, history
+
+
+@pytest.mark.parametrize(
+    ("replicas", "slices", "recompute"),
+    [
+        (1, 2, False),
+        (1, 4, False),
+        (1, 3, True),
+        (2, 1, False),
+        (2, 2, True),
+        (4, 1, False),
+        (4, 2, False),
+    ],
+)
+def test_replicas_and_slices_change_nothing(data, reference, replicas, slices, recompute):
+    weights, batches = data
+    trained, history = reference
+    strategy = tf.distribute.get_strategy() if replicas == 1 else mirrored(replicas)
+    with strategy.scope():
+        pretrainer = make_pretrainer(adamw(), weights, slices=slices, recompute=recompute)
+    other = train(pretrainer, batches)
+    np.testing.assert_allclose(other["loss"], history["loss"], rtol=1e-6)
+    for name in ("accuracy", "tokens", "padding", "learning_rate"):
+        np.testing.assert_allclose(other[name], history[name], rtol=1e-6, err_msg=name)
+    assert distance(pretrainer.task.get_weights(), trained) < TOLERANCE
+
+
+def test_invariance_test_can_fail(data, reference):
+    """Clipping before the reduction, as Keras does it, is far outside the tolerance."""
+    weights, batches = data
+    with mirrored(2).scope():
+        pretrainer = make_pretrainer(adamw(), weights)
+    inner = pretrainer.optimizer.inner_optimizer
+    assert inner.global_clipnorm == 0.5
+    inner.global_clipnorm = 0.25
+    train(pretrainer, batches)
+    assert distance(pretrainer.task.get_weights(), reference[0]) > 100 * TOLERANCE
+
+
+def test_xla_gives_the_same(data, masking="causal"):
+    weights, batches = data
+    results = []
+    for xla in (False, True):
+        pretrainer = make_pretrainer(adamw(), weights, xla=xla, masking=masking)
+        train(pretrainer, batches)
+        results.append(pretrainer.task.get_weights())
+    assert distance(*results) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("slices", "options"), [(2, {}), (1, {"norm": "rms_norm", "activation": "relu"})]
+)
+def test_recomputation_with_dropout_is_exact(data, slices, options):
+    """The mask of the second forward pass is that of the first: else the gradients are silently wrong."""
+    _, batches = data
+    weights = None
+    results = []
+    for recompute in (False, True):
+        pretrainer = make_pretrainer(
+            adamw(), weights, dropout=0.3, slices=slices, recompute=recompute, seed=7, **options
+        )
+        weights = weights or pretrainer.task.get_weights()
+        pretrainer.task.set_weights(weights)
+        train(pretrainer, batches)
+        results.append(pretrainer.task.get_weights())
+    assert distance(*results) < TOLERANCE
+    other_seed = make_pretrainer(adamw(), weights, dropout=0.3, slices=slices, seed=8, **options)
+    train(other_seed, batches)
+    assert distance(other_seed.task.get_weights(), results[0]) > 100 * TOLERANCE
+
+
+def test_recomputation_computes_again(data):
+    """What is kept for the gradient shrinks: the backward pass holds a second forward pass of the blocks."""
+    counts = []
+    for recompute in (False, True):
+        pretrainer = make_pretrainer(adamw(), data[0], recompute=recompute)
+        batch = {k: tf.constant(v) for k, v in data[1][0].items() if k not in ("window", "index")}
+        graph = tf.function(pretrainer._one_slice).get_concrete_function(
+            batch, tf.constant(1.0), tf.constant([1, 2])
+        )
+        operations = graph.graph.as_graph_def(add_shapes=False)
+        counts.append(sum(node.op == "Softmax" for node in operations.node))
+    assert counts[1] == 2 * counts[0]
+
+
+def test_dropout_differs_between_replicas_slices_and_steps(data):
+    """The same rows on two replicas, and in two slices, are dropped differently; the run can be repeated."""
+    weights, batches = data
+    twice = {k: np.concatenate([v[:4], v[:4]]) for k, v in batches[0].items()}
+    losses = {}
+    for name, strategy, slices in (
+        ("one", tf.distribute.get_strategy(), 1),
+        ("again", tf.distribute.get_strategy(), 1),
+        ("replicas", mirrored(2), 1),
+        ("slices", tf.distribute.get_strategy(), 2),
+    ):
+        with strategy.scope():
+            # a rate of 0: only what is drawn can differ from step to step
+            pretrainer = make_pretrainer(
+                keras.optimizers.SGD(0.0), weights, dropout=0.5, slices=slices, seed=3
+            )
+        losses[name] = train(pretrainer, [twice], steps=3)["loss"]
+    assert losses["one"] == losses["again"]
+    assert len({round(x, 6) for name in ("one", "replicas", "slices") for x in losses[name]}) == 9
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_steps_with_nan_are_skipped_by_all(data, replicas):
+    weights, batches = data
+    strategy = tf.distribute.get_strategy() if replicas == 1 else mirrored(replicas)
+    with strategy.scope():
+        pretrainer = make_pretrainer(adamw(), weights)
+    bad = {k: v.copy() for k, v in batches[1].items()}
+    bad["label_weights"][-1, 0] = np.nan  # on the last replica only
+    bad["label_weights"][-1, 1:] = 0
+    train(pretrainer, batches[:1])
+    before = pretrainer.task.get_weights()
+    history = train(pretrainer, [bad, bad], steps=2)
+    assert history["skipped"] == [1.0, 2.0]
+    assert history["skipped_in_a_row"] == [1.0, 2.0]
+    for a, b in zip(pretrainer.task.get_weights(), before):
+        np.testing.assert_array_equal(a, b)
+    history = train(pretrainer, batches[1:2])
+    assert history["skipped"] == [2.0]
+    assert history["skipped_in_a_row"] == [0.0]
+    assert pretrainer.steps_done == 4
+    assert int(tf.convert_to_tensor(pretrainer.optimizer.iterations)) == 2
+    assert distance(pretrainer.task.get_weights(), before) > 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision(data, dtype):
+    """Trains, and float16 finds its loss scale: a loss scaled beyond float16 is skipped, and the scale is halved."""
+    weights, batches = data
+    pretrainer = make_pretrainer(adamw(), weights, dtype=dtype)
+    optimizer = pretrainer.optimizer
+    float16 = dtype == "mixed_float16"
+    assert float(optimizer.dynamic_scale) == (2.0**15 if float16 else 1.0)
+    if float16:
+        optimizer.dynamic_scale.assign(2.0**30)
+        history = train(pretrainer, batches[:1], steps=1)
+        assert history["skipped"] == [1.0]
+        assert float(optimizer.dynamic_scale) == 2.0**29
+        optimizer.dynamic_scale.assign(2.0**10)
+    first = train(pretrainer, batches[:1], steps=1)["loss"][0]
+    last = train(pretrainer, batches[:1], steps=30)["loss"][-1]
+    assert last < 0.95 * first
+    assert all(v.dtype == "float32" for v in pretrainer.trainable_variables)
+
+
+def test_masked_projection_equals_the_full_one(data):
+    """Loss and all gradients of the projection of predicted positions are those of all positions, weighted."""
+    weights, batches = data
+    pretrainer = make_pretrainer(adamw(), weights)
+    batch = {k: tf.constant(v) for k, v in batches[0].items() if k not in ("window", "index")}
+    task = pretrainer.task
+    count = tf.reduce_sum(batch["label_weights"])
+
+    with tf.GradientTape() as tape:
+        loss = pretrainer.loss_sum(batch)[0] / count
+    gradients = tape.gradient(loss, task.trainable_variables)
+
+    full = np.zeros(batches[0]["token_ids"].shape, "float32")
+    labels = np.zeros(full.shape, "int32")
+    for row, slot in np.argwhere(batches[0]["label_weights"] > 0):
+        place = batches[0]["mask_positions"][row, slot]
+        full[row, place] += 1
+        labels[row, place] = batches[0]["labels"][row, slot]
+    assert full.max() == 1  # no position is predicted twice
+    with tf.GradientTape() as tape:
+        logits = task({k: batch[k] for k in ("token_ids", "segment_ids", "padding_mask")})
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        full_loss = tf.reduce_sum(losses * full) / count
+    full_gradients = tape.gradient(full_loss, task.trainable_variables)
+    np.testing.assert_allclose(float(loss), float(full_loss), rtol=1e-6)
+    for a, b, v in zip(gradients, full_gradients, task.trainable_variables):
+        a, b = np.asarray(tf.convert_to_tensor(a)), np.asarray(tf.convert_to_tensor(b))
+        scale = max(np.abs(b).max(), 1e-3)
+        np.testing.assert_allclose(a, b, atol=1e-6 * scale, rtol=1e-5, err_msg=v.path)
+
+
+def test_evaluation_weighs_every_token_alike(data):
+    weights, batches = data
+    pretrainer = make_pretrainer(adamw(), weights)
+    parts = [{k: v for k, v in b.items() if k not in ("window", "index")} for b in batches]
+    figures = pretrainer.evaluate_batches(parts)
+    tokens = sum(b["label_weights"].sum() for b in batches)
+    loss = sum(
+        float(pretrainer.loss_sum({k: tf.constant(v) for k, v in p.items()})[0]) for p in parts
+    )
+    assert figures["tokens"] == tokens
+    np.testing.assert_allclose(figures["loss"], loss / tokens, rtol=1e-6)
+
+
+def test_keras_callbacks_work(data, tmp_path):
+    weights, batches = data
+    pretrainer = make_pretrainer(adamw(), weights)
+    log = tmp_path / "log.csv"
+    pretrainer.fit(
+        as_data_set(batches),
+        steps_per_epoch=2,
+        epochs=2,
+        verbose=0,
+        callbacks=[keras.callbacks.CSVLogger(str(log))],
+    )
+    assert len(log.read_text().splitlines()) == 3
+    # no batch was lost in between: the fourth step had the fourth batch
+    assert pretrainer.last_place[1] == 3
+
+
+def test_wrong_slices_are_refused():
+    with pytest.raises(ValueError, match="`slices` must be a positive integer. Received: slices=0"):
+        make_pretrainer(adamw(), slices=0)
