@@ -1,0 +1,129 @@
+"""Rows of pieces: nothing is lost, nothing overflows, little is padding."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from roformer_tf.pretraining.packing import (
+    cut_pieces,
+    form_rows,
+    owners,
+    pack_pieces,
+    take_rows,
+)
+
+CLS, SEP = 2, 3
+
+
+def best_fit_decreasing(lengths, capacity):
+    """One piece after the other, by the book: the fill of each row."""
+    rows = []
+    for length in sorted(lengths, reverse=True):
+        fits = [i for i, free in enumerate(rows) if free >= length]
+        if fits:
+            rows[min(fits, key=lambda i: (rows[i], i))] -= length
+        else:
+            rows.append(capacity - length)
+    return sorted(capacity - free for free in rows)
+
+
+def real_mix(rng, count, capacity):
+    """Lengths as of forum posts, articles and cut laws: many short ones, some in between, some full rows."""
+    short = rng.lognormal(np.log(24), 0.8, size=count)
+    middle = rng.uniform(0.3, 1.0, size=count // 4) * capacity
+    full = np.full(count // 10, capacity)
+    lengths = np.concatenate([short, middle, full]).astype("int32")
+    return rng.permutation(np.clip(lengths, 3, capacity))
+
+
+def test_owners_and_cuts(rng):
+    lengths = rng.integers(1, 9, size=50).astype("int32")
+    np.testing.assert_array_equal(owners(lengths), np.repeat(np.arange(50), lengths))
+    assert owners(np.zeros(0, "int32")).shape == (0,)
+    lengths = rng.integers(0, 30, size=50)
+    expected = [min(7, n - start) for n in lengths for start in range(0, n, 7)]
+    assert cut_pieces(tf.constant(lengths, tf.int32), 7).numpy().tolist() == expected
+
+
+@pytest.mark.parametrize("capacity", [16, 128, 512])
+def test_is_best_fit_decreasing(capacity, rng):
+    lengths = real_mix(rng, 300, capacity)
+    rows = tf.function(pack_pieces)(lengths, capacity).numpy()
+    fill = np.bincount(rows, weights=lengths)
+    assert fill.min() > 0 and fill.max() <= capacity
+    assert sorted(fill) == best_fit_decreasing(lengths.tolist(), capacity)
+
+
+@pytest.mark.parametrize("capacity", [128, 512, 1536])
+def test_padding_of_packed_rows(capacity, rng):
+    lengths = real_mix(rng, 5000, capacity)
+    rows = tf.function(pack_pieces)(lengths, capacity).numpy()
+    assert lengths.sum() / ((rows.max() + 1) * capacity) > 0.99
+
+
+@pytest.mark.parametrize("lengths", [[], [1], [8], [8, 8], [1] * 20])
+def test_few_pieces(lengths):
+    rows = pack_pieces(tf.constant(lengths, tf.int32), 8).numpy()
+    assert len(rows) == len(lengths)
+    assert len(set(rows)) == -(-sum(lengths) // 8)
+
+
+@pytest.mark.parametrize("ends", [1, 2])
+@pytest.mark.parametrize("packing", ["none", "full"])
+def test_rows_hold_every_token_once(packing, ends, rng):
+    capacity = 24
+    room = capacity - 1 - ends
+    texts = [rng.integers(5, 900, size=n).tolist() for n in rng.integers(0, 60, size=80)]
+    flat = np.array(sum(texts, []), "int32")
+    words = rng.random(len(flat)) < 0.6
+    pieces = {
+        "token_ids": tf.constant(flat),
+        "lengths": tf.constant([len(t) for t in texts]),
+        "word_starts": tf.constant(words),
+    }
+    make = tf.function(
+        lambda pieces, seed: form_rows(pieces, seed, capacity, packing, CLS, SEP, ends)
+    )
+    rows = make(pieces, tf.constant([1, 2], tf.int64))
+    count = len(rows["lengths"])
+    taken = take_rows(rows, tf.range(count + 1), int(max(rows["lengths"])))
+    taken = {name: value.numpy() for name, value in taken.items()}
+    assert taken["lengths"][-1] == 0 and not taken["document_ids"][-1].any()
+
+    expected = collections.Counter()
+    start = 0
+    for text in texts:
+        for part in range(0, len(text), room):
+            piece = text[part : part + room]
+            own = words[start + part : start + part + len(piece)].tolist()
+            expected[tuple(piece), (True, *own[1:])] += 1
+        start += len(text)
+    found = collections.Counter()
+    for ids, numbers, starts, length in zip(
+        *(taken[k] for k in ("token_ids", "document_ids", "word_starts", "lengths")), strict=True
+    ):
+        assert length <= capacity and not ids[length:].any() and not numbers[length:].any()
+        assert numbers[:length].tolist() == sorted(numbers[:length])
+        assert set(numbers[:length]) == set(range(1, numbers.max() + 1))
+        for number in range(1, numbers.max() + 1):
+            document = ids[numbers == number].tolist()
+            own = starts[numbers == number]
+            assert document[0] == CLS and document[-ends:] == [SEP] * ends
+            assert own[0] and own[-ends:].all()
+            found[tuple(document[1:-ends]), tuple(own[1:-ends].tolist())] += 1
+        if packing == "none" and length:
+            assert numbers.max() == 1
+    assert found == expected
+
+    again, other = make(pieces, [1, 2]), make(pieces, [1, 3])
+    np.testing.assert_array_equal(again["token_ids"], rows["token_ids"])
+    assert other["token_ids"].numpy().tolist() != rows["token_ids"].numpy().tolist()
+
+
+def test_rows_of_nothing():
+    pieces = {"token_ids": tf.zeros([0], tf.int32), "lengths": tf.zeros([2], tf.int32)}
+    for packing in ("none", "full"):
+        rows = form_rows(pieces, [1, 2], 8, packing, CLS, SEP)
+        assert len(rows["lengths"]) == len(rows["starts"]) == 0
