@@ -1,0 +1,59 @@
+"""`python -m roformer_tf pretrain SETTINGS.toml --output FOLDER`: raw text to a trained model, in stages."""
+
+import dataclasses
+
+
+def add_parser(subparsers):
+    """Adds the command to the command line."""
+    parser = subparsers.add_parser(
+        "pretrain",
+        help="train a model from raw text, in stages of different lengths",
+        description="Trains a model from raw text through the stages of a settings file. Stopped by a signal or by "
+        "anything else, the same command goes on from the last checkpoint. Uses all visible GPUs; several machines "
+        "when TF_CONFIG names them.",
+    )
+    parser.add_argument("settings", help="settings file (TOML); see examples/stages_*.toml")
+    parser.add_argument("--output", required=True, help="folder of the run")
+    parser.add_argument(
+        "--files", nargs="+", metavar="FILE", help="text files or patterns, in place of data.files"
+    )
+    parser.add_argument("--seed", type=int, help="in place of run.seed")
+    parser.add_argument(
+        "--service",
+        metavar="ADDRESS",
+        help="tf.data service that makes the batches, such as grpc://host:5050; in place of data.service",
+    )
+    parser.add_argument(
+        "--cpu-replicas", type=int, metavar="N", help="replicas on logical CPU devices, for trials"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.set_defaults(run=run)
+
+
+def run(args):
+    """Runs the command; 0 when all stages are done, 128 + number of the signal that ended it otherwise."""
+    import os
+    import sys
+
+    from roformer_tf.pretraining import PretrainingSettings, choose_strategy, pretrain
+
+    settings = PretrainingSettings.from_file(args.settings)
+    data = {}
+    if args.files:
+        data["files"] = tuple(os.path.abspath(os.path.expanduser(name)) for name in args.files)
+    if args.service:
+        data["service"] = args.service
+    settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, **data))
+    if args.seed is not None:
+        changed = dataclasses.replace(settings.run, seed=args.seed)
+        settings = dataclasses.replace(settings, run=changed)
+    strategy = choose_strategy(args.cpu_replicas)
+    try:
+        result = pretrain(settings, args.output, strategy=strategy, verbose=not args.quiet)
+    except FloatingPointError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+    if not result.completed:
+        print("Stopped and saved. The same command goes on from here.", file=sys.stderr)
+        return 128 + result.signal
+    return 0
