@@ -81,14 +81,14 @@ class ProgressBar(StepCallback):
         )  # an error in `fit` calls no callback, and would leave the cursor hidden
 
     def on_train_end(self, logs=None):
-        self._stop_live()
-        if self._is_live_terminal() and self.stage_step == self.stage.steps:
-            self._print_line()
+        self.close()
 
     def close(self):
-        """Takes the bar off the terminal, with a last line if the stage is not done; harmless when called twice."""
+        """Puts one line in the place of the bar; `fit` does it at its end, but not after an error."""
         if self._live is not None:
-            self._stop_live()
+            self._live.stop()
+            self._live = None
+            atexit.unregister(self.close)
             self._print_line()
 
     def record(self, row):
@@ -128,12 +128,6 @@ class ProgressBar(StepCallback):
 
     def _is_live_terminal(self):
         return self.console.is_terminal and not self.console.is_dumb_terminal
-
-    def _stop_live(self):
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-            atexit.unregister(self.close)
 
     def _stage_name(self):
         stage = self.stage
@@ -192,7 +186,7 @@ class ProgressBar(StepCallback):
         bars.add_row(
             "run",
             rich.progress_bar.ProgressBar(total, done),
-            f"{done / total:.1%}",
+            _percent(done / total),
             f"{_duration(in_run)} left",
         )
         figures = rich.text.Text("  ").join(

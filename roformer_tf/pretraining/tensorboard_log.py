@@ -23,7 +23,7 @@ _file_numbers = itertools.count()
 
 
 class TensorBoardLog(StepCallback):
-    """Writes what the steps report for TensorBoard, into `tensorboard/` of the run's folder.
+    """Writes what the steps report for TensorBoard.
 
     It does not need the package `tensorboard`, which Keras' own callback does: an event file is records of a protocol
     buffer that TensorFlow has. The steps are those of the whole run.
@@ -34,7 +34,7 @@ class TensorBoardLog(StepCallback):
 
     Args:
         stages: list of `Stage`, the whole run.
-        folder: str or path of the run's folder.
+        folder: str or path of the folder of the event files, such as `tensorboard` in the run's folder; it is made.
         every: positive integer, steps per event; see `StepCallback.record` for the means.
 
     Example:
@@ -47,7 +47,7 @@ class TensorBoardLog(StepCallback):
     >>> log = TensorBoardLog([Stage(128, 8, steps=10, learning_rate=1e-4)], folder)
     >>> log.begin_stage(0)  # then: pretrainer.fit(..., callbacks=[log], verbose=0), and at the end of the stage:
     >>> log.log_held_out(loss=2.5, accuracy=0.5)
-    >>> records = tf.data.TFRecordDataset(tf.io.gfile.glob(f"{folder}/tensorboard/*"))
+    >>> records = tf.data.TFRecordDataset(tf.io.gfile.glob(f"{folder}/*"))
     >>> event = [tf.compat.v1.Event.FromString(record.numpy()) for record in records][-1]
     >>> [(value.tag, value.simple_value) for value in event.summary.value]
     [('held_out/loss', 2.5), ('held_out/accuracy', 0.5)]
@@ -57,7 +57,7 @@ class TensorBoardLog(StepCallback):
 
     def __init__(self, stages, folder, every=1):
         super().__init__(stages, every)
-        self.folder = Path(folder) / "tensorboard"
+        self.folder = Path(folder)
         self._writer = None
         self._latest = None  # the last step with events in the file
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from roformer_tf.pretraining import Stage
+from roformer_tf.pretraining import Stage, csv_log
 from roformer_tf.pretraining.csv_log import CsvLog
 from roformer_tf.pretraining.run_log import LOG_COLUMNS, RunLog
 from roformer_tf.pretraining.step_callback import StepCallback
@@ -87,7 +87,7 @@ class Steps(keras.Model):
 def test_fit_writes_a_row_for_every_step(tmp_path):
     model = Steps()
     model.compile()
-    log, board = RunLog(STAGES, tmp_path), TensorBoardLog(STAGES, tmp_path)
+    log, board = RunLog(STAGES, tmp_path), TensorBoardLog(STAGES, tmp_path / "tensorboard")
     steps = tf.data.Dataset.range(1, 100).batch(1)
     for index, (first, count) in enumerate([(0, 5), (5, 6)]):
         for callback in (log, board):
@@ -209,8 +209,8 @@ def test_garbage_after_a_power_failure_is_dropped(tmp_path):
 
 def test_killed_process_leaves_whole_rows(tmp_path):
     program = f"""
-import os, signal
-from roformer_tf.pretraining.csv_log import CsvLog
+import os, runpy, signal
+CsvLog = runpy.run_path({csv_log.__file__!r})["CsvLog"]  # without TensorFlow, which takes long
 log = CsvLog({str(tmp_path / "log.csv")!r}, ["step", "loss"])
 for step in range(100):
     log.append({{"step": step, "loss": step / 7}})
@@ -245,7 +245,10 @@ def test_full_disk_is_an_error_that_names_the_file(tmp_path):
 
 def test_going_back_in_the_same_process(tmp_path):
     """A run that returns to its last good checkpoint, as after too many steps that are not finite."""
-    log, board = RunLog(STAGES, tmp_path / "back"), TensorBoardLog(STAGES, tmp_path / "back")
+    log, board = (
+        RunLog(STAGES, tmp_path / "back"),
+        TensorBoardLog(STAGES, tmp_path / "back" / "tensorboard"),
+    )
     run_steps([log, board], stop=9)
     run_steps([log, board], start=6)
     run_steps([RunLog(STAGES, tmp_path / "whole")])
@@ -358,8 +361,8 @@ def restarts(folder):
 
 
 def test_tensorboard_events(tmp_path):
-    run_steps([TensorBoardLog(STAGES, tmp_path)], stop=9, held_out=False)
-    run_steps([TensorBoardLog(STAGES, tmp_path)], start=7)
+    run_steps([TensorBoardLog(STAGES, tmp_path / "tensorboard")], stop=9, held_out=False)
+    run_steps([TensorBoardLog(STAGES, tmp_path / "tensorboard")], start=7)
     assert len(event_files(tmp_path)) == 2
     assert all("tfevents" in path.name for path in event_files(tmp_path))
     assert all(events_of(path)[0].file_version == "brain.Event:2" for path in event_files(tmp_path))

@@ -1,0 +1,189 @@
+"""What a user sees while a run goes on, on a terminal and in a file."""
+
+import io
+import math
+
+import keras
+import pytest
+import rich.console
+import tensorflow as tf
+
+from roformer_tf.pretraining import Stage, step_callback
+from roformer_tf.pretraining.progress_bar import ProgressBar
+
+STAGES = [Stage(512, 256, 200, 1e-5), Stage(1536, 256, 100, 1e-5), Stage(512, 64, 100, 1e-5)]
+
+
+def console(terminal, width=100):
+    return rich.console.Console(
+        file=io.StringIO(), force_terminal=terminal, width=width, color_system=None
+    )
+
+
+def logs_of(**changes):
+    logs = {"loss": 2.5, "accuracy": 0.5, "learning_rate": 1e-5, "padding": 0.031, "skipped": 0}
+    return {**logs, "tokens": 300_000, **changes}
+
+
+def begin(bar, stage_index, stage_step=0):
+    bar.begin_stage(stage_index, stage_step)
+    bar.on_train_begin()
+    bar.on_epoch_begin(0)
+
+
+class Clock:
+    """Stands in for the module `time`; it goes on when a test says so."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    time = perf_counter
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch):
+    monkeypatch.setattr(step_callback, "time", CLOCK)
+
+
+def run_steps(bar, count, seconds=2.0, **changes):
+    """Steps of so many seconds."""
+    for batch in range(count):
+        bar.on_train_batch_begin(batch)
+        CLOCK.now += seconds
+        bar.on_train_batch_end(batch, logs_of(**changes))
+
+
+def picture(bar, width=100):
+    shown = console(False, width)
+    shown.print(bar._picture())
+    return shown.file.getvalue()
+
+
+def test_terminal_shows_everything():
+    bar = ProgressBar(STAGES, console(True))
+    begin(bar, 1, 47)
+    run_steps(bar, 3)
+    shown = picture(bar)
+    # 50 steps of 2 s, then 100 of 512 × 64 places, a twelfth of these
+    for words in (
+        "stage 2/3 (1536 × 256)",
+        "50/100",
+        "1:40 left",
+        "1:57 left",
+        "loss 2.500",
+        "accuracy 50.0 %",
+        "learning rate 1.00e-05",
+        "150,000 tokens/s",
+        "padding 3.1 %",
+    ):
+        assert words in shown, words
+    done = (512 * 256 * 200 + 1536 * 256 * 50) / (
+        512 * 256 * 200 + 1536 * 256 * 100 + 512 * 64 * 100
+    )
+    assert f"{100 * done:.1f} %" in shown
+    assert "skipped" not in shown and "waiting" not in shown
+    run_steps(bar, 1, skipped=3)
+    assert "skipped 3" in picture(bar)
+    assert max(map(len, picture(bar, width=60).splitlines())) <= 60
+    bar.close()
+
+
+def test_bar_gives_way_to_one_line():
+    shown = console(True)
+    bar = ProgressBar(STAGES, shown)
+    begin(bar, 0, 198)
+    run_steps(bar, 2)
+    bar.on_train_end()
+    text = shown.file.getvalue()
+    assert "\x1b[?25l" in text and "\x1b[?25h" in text, "the cursor is hidden and comes back"
+    end = text[text.rindex("\x1b") :]
+    assert end.count("\n") == 1 and "stage 1/3 (512 × 256)  step 200/200  loss 2.500" in end
+    bar.close()  # done already
+    assert shown.file.getvalue() == text
+
+
+def test_time_left():
+    bar = ProgressBar(STAGES, console(False))
+    begin(bar, 0)
+    assert math.isnan(bar.seconds_left()[0])
+    run_steps(bar, 1, seconds=60)  # the graph is made
+    run_steps(bar, 99, seconds=1)
+    in_stage, in_run = bar.seconds_left()
+    assert in_stage == pytest.approx(100, rel=1e-6)
+    # places of the later stages: 1536 × 256 × 100 and 512 × 64 × 100, at a second for 512 × 256
+    assert in_run == pytest.approx(100 + 300 + 25, rel=1e-6)
+    run_steps(bar, 100, seconds=1)
+    begin(bar, 1)
+    run_steps(bar, 50, seconds=6)  # twice as slow a place
+    in_stage, in_run = bar.seconds_left()
+    assert in_stage == pytest.approx(300, rel=1e-6)
+    assert in_run == pytest.approx(300 + 25, rel=1e-6), "the last stage costs what the first did"
+
+
+def test_plain_lines_without_a_terminal():
+    shown = console(False)
+    bar = ProgressBar(STAGES, shown, every_seconds=3600)
+    begin(bar, 1, 90)
+    run_steps(bar, 10, skipped=1)
+    bar.on_train_end()
+    bar.log_held_out(loss=2.25, accuracy=0.625)
+    bar.close()
+    lines = shown.file.getvalue().splitlines()
+    assert len(lines) == 3, "the first step, the last one, held out"
+    assert lines[0].startswith("stage 2/3 (1536 × 256)  step 91/100  loss 2.500")
+    assert "step 100/100" in lines[1] and "skipped 1" in lines[1] and "left 0:00 (run " in lines[1]
+    assert lines[2] == "stage 2/3 (1536 × 256)  held out: loss 2.250  accuracy 62.5 %"
+    assert "\x1b" not in shown.file.getvalue()
+    always = ProgressBar(STAGES, shown, every_seconds=0)
+    begin(always, 0)
+    run_steps(always, 5)
+    assert len(shown.file.getvalue().splitlines()) == 8
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_skipped_step(loss):
+    bar = ProgressBar(STAGES, console(False))
+    begin(bar, 0)
+    run_steps(bar, 1, loss=loss, skipped=1)
+    assert f"loss {loss}" in picture(bar)
+    run_steps(bar, 1, loss=1.5, skipped=1)
+    run_steps(bar, 1, loss=loss, skipped=2)
+    run_steps(bar, 1, loss=2.5, skipped=2)
+    assert "loss 2.000" in picture(bar) and "skipped 2" in picture(bar)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0:00"), (42, "0:42"), (59.6, "1:00"), (3731, "1:02:11"), (184_200, "2 d 03:10")],
+)
+def test_durations(seconds, words):
+    from roformer_tf.pretraining.progress_bar import _duration
+
+    assert _duration(seconds) == words
+
+
+def test_in_fit():
+    class Steps(keras.Model):
+        def build(self, shape):
+            self.weight = self.add_weight(shape=())
+
+        def train_step(self, batch):
+            return {name: tf.constant(float(value)) for name, value in logs_of().items()}
+
+    model = Steps()
+    model.compile()
+    data = tf.data.Dataset.range(100).batch(1)
+    shown = console(True)
+    bar = ProgressBar([Stage(16, 4, 4, 1e-3), Stage(32, 2, 3, 1e-3)], shown)
+    for index, steps in enumerate([4, 3]):
+        bar.begin_stage(index)
+        model.fit(data, steps_per_epoch=steps, callbacks=[bar], verbose=0)
+    text = shown.file.getvalue()
+    assert "step 4/4" in text and "step 3/3" in text
+    with pytest.raises(RuntimeError, match="call begin_stage"):
+        model.fit(data, steps_per_epoch=1, callbacks=[ProgressBar(STAGES, shown)], verbose=0)
