@@ -1,16 +1,25 @@
 """Pretraining: raw text to a trained model, in stages of different lengths, on any number of replicas."""
 
 from roformer_tf.pretraining.corpus import Corpus, prepare_corpus
+from roformer_tf.pretraining.models import StagesSchedule
 from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.pretrainer import Pretrainer
+from roformer_tf.pretraining.run import PretrainingResult, pretrain
 from roformer_tf.pretraining.settings import PretrainingSettings
 from roformer_tf.pretraining.stage import Stage
+from roformer_tf.pretraining.strategies import choose_strategy
+from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
 
 __all__ = [
     "Corpus",
     "Pretrainer",
     "PretrainingObjective",
+    "PretrainingResult",
     "PretrainingSettings",
     "Stage",
+    "StagesSchedule",
+    "TrainingCheckpoints",
+    "choose_strategy",
     "prepare_corpus",
+    "pretrain",
 ]

@@ -1,0 +1,76 @@
+"""Makes the vocabulary of a word-level Chinese model from raw text.
+
+    python examples/make_vocabulary.py examples/stages_tiny.toml --files 'TEXTS/*.jsonl.xz' --size 9216
+
+Reads the training texts of the settings file, without those that it holds out, and writes the file that its
+`[model] vocabulary` names: special tokens; printable ASCII, with a `##` piece for each letter and digit; every other
+single character that occurs at least `--min-count` times, so that hardly anything is [UNK]; then the most frequent
+words of jieba's dictionary segmentation until there are `--size` tokens. Equally frequent ones in code point order.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import argparse
+import collections
+import logging
+from pathlib import Path
+
+import jieba
+from rich.progress import track
+
+from roformer_tf.pretraining import PretrainingSettings, prepare_corpus
+from roformer_tf.pretraining.corpus import read_chunk
+
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ASCII = [chr(code) for code in range(33, 127) if not "A" <= chr(code) <= "Z"]
+
+
+def make_vocabulary(texts, size, min_count=5):
+    """List of `size` tokens at most, from an iterable of strings; see above."""
+    words, characters = collections.Counter(), collections.Counter()
+    for text in texts:
+        text = text.lower()
+        words.update(jieba.cut(text, HMM=False))
+        characters.update(text)
+    pieces = [f"##{character}" for character in ASCII if character.isalnum()]
+    tokens = dict.fromkeys(SPECIAL_TOKENS + ASCII + pieces)
+    for counter, least in ((characters, min_count), (words, 2)):
+        for token, count in sorted(counter.items(), key=lambda item: (-item[1], item[0])):
+            if len(tokens) < size and count >= least and token.isprintable() and token.strip():
+                tokens.setdefault(token)
+    return list(tokens)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("settings", help="settings file of the run")
+    parser.add_argument("--files", nargs="+", help="text files, in place of those in the settings")
+    parser.add_argument("--cache", default="output/corpus", help="folder for the texts, read once")
+    parser.add_argument("--size", type=int, default=9216, help="number of tokens")
+    parser.add_argument("--min-count", type=int, default=5, help="of a single character")
+    args = parser.parse_args()
+    jieba.setLogLevel(logging.WARNING)
+    settings = PretrainingSettings.from_file(args.settings)
+    data = settings.data
+    corpus = prepare_corpus(
+        args.files or data.files,
+        data.cache or args.cache,
+        held_out=data.held_out,
+        txt_documents=data.txt_documents,
+    )
+    texts = (
+        text.decode("utf-8")
+        for chunk in track(corpus.chunks, "Counting words")
+        for text in read_chunk(chunk).numpy()
+    )
+    vocabulary = make_vocabulary(texts, args.size, args.min_count)
+    path = Path(settings.model.vocabulary)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{token}\n" for token in vocabulary), encoding="utf-8", newline="\n")
+    print(f"{len(vocabulary):,} tokens of {corpus.num_characters:,} characters: {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The settings file: what it must say, and what is said of it when it is wrong."""
+
+import dataclasses
+import json
+
+import pytest
+
+from roformer_tf.pretraining import PretrainingSettings, Stage, StagesSchedule
+from roformer_tf.pretraining.resuming import check_same_run
+
+STAGE = {"max_length": 128, "global_batch_size": 8, "steps": 10, "learning_rate": 1e-3}
+MINIMAL = {"data": {"files": ["a.txt"]}, "model": {"vocabulary": "vocab.txt"}, "stages": [STAGE]}
+
+
+def changed(**tables):
+    return {**MINIMAL, **tables}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (changed(stages=[]), "at least one stage"),
+        (changed(stages=STAGE), r"as a table `\[\[stages\]\]`"),
+        (changed(data={}), r"\[data\] lacks files"),
+        (changed(data={"files": []}), "at least one file or pattern. Received: files="),
+        (changed(model={}), "either `checkpoint` .* or `vocabulary`"),
+        (changed(model={"vocabulary": "a", "checkpoint": "b"}), "checkpoint='b', vocabulary='a'"),
+        (
+            changed(model={"vocabulary": "a", "dtype": "float16"}),
+            "`dtype` must be one of 'float32'",
+        ),
+        (changed(optimizer={"name": "sgd"}), "`name` must be one of 'adamw'.*name='sgd'"),
+        (changed(optimizer={"rate": 1}), r"Unknown keys in \[optimizer\]: rate. Known are name"),
+        (changed(training={}), "Unknown tables: training. Known are stages, data"),
+        (changed(run={"seed": -1}), r"from 0 to 2\^31 - 1. Received: seed=-1"),
+        (changed(run={"checkpoint_every": 0}), "positive integer. Received: checkpoint_every=0"),
+        (changed(data={"files": "a", "mask_rate": 1.5}), "from 0 to 1. Received: mask_rate=1.5"),
+        (changed(data={"files": "a", "mask_token_rate": 0.95}), "together must not exceed 1"),
+        (changed(stages=[{**STAGE, "steps": 2.5}]), r"\[stages\[0\]\] `steps` must be a positive"),
+        (changed(stages=[{**STAGE, "max_length": 4}]), "at least 8. Received: max_length=4"),
+        (
+            changed(stages=[{**STAGE, "learning_rate_factors": {"soon": 1.0}}]),
+            "integers from 0. Received: 'soon'",
+        ),
+    ],
+)
+def test_wrong_settings_are_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        PretrainingSettings.from_dict(values)
+
+
+def test_file_is_named_and_paths_are_relative_to_it(tmp_path):
+    path = tmp_path / "stages.toml"
+    with pytest.raises(FileNotFoundError, match="There is no settings file"):
+        PretrainingSettings.from_file(path)
+    path.write_text("[data\n")
+    with pytest.raises(ValueError, match="stages.toml is no valid TOML"):
+        PretrainingSettings.from_file(path)
+    path.write_text(
+        '[data]\nfiles = "texts/*.txt"\n[model]\nvocabulary = "../vocab.txt"\n'
+        "[[stages]]\nmax_length = 128\nglobal_batch_size = 8\nsteps = 10\nlearning_rate = 1e-3\n"
+        "learning_rate_factors = { 5 = 1.0 }\n"
+    )
+    settings = PretrainingSettings.from_file(path)
+    assert settings.data.files == (str(tmp_path / "texts/*.txt"),)
+    assert settings.model.vocabulary == str(tmp_path.parent / "vocab.txt")
+    assert settings.stages[0].learning_rate_factors == {5: 1.0}
+
+
+def test_table_4_of_the_paper(repository):
+    settings = PretrainingSettings.from_file(repository / "examples/stages_roformer_chinese.toml")
+    assert [(s.max_length, s.global_batch_size, s.steps) for s in settings.stages] == [
+        (512, 256, 200_000),
+        (1536, 256, 12_500),
+        (256, 256, 120_000),
+        (128, 512, 80_000),
+        (1536, 256, 10_000),
+        (512, 512, 30_000),
+    ]
+    schedule = StagesSchedule(settings.stages)
+    rates = [float(schedule(step)) for step in (0, 10_000, 20_000, 199_999, 200_000, 452_499)]
+    assert rates == pytest.approx([0.0, 5e-6, 1e-5, 1e-5, 1e-5, 1e-5], rel=1e-6)
+    assert settings.optimizer.weight_decay == 0.01
+
+
+def test_scaled_table_keeps_lengths_and_ratios(repository):
+    paper, tiny = (
+        PretrainingSettings.from_file(repository / "examples" / f"stages_{name}.toml").stages
+        for name in ("roformer_chinese", "tiny")
+    )
+    assert [s.max_length for s in tiny] == [s.max_length for s in paper]
+    ratios = {a.global_batch_size / b.global_batch_size for a, b in zip(paper, tiny)}
+    assert len(ratios) == 1
+
+
+def test_learning_rate_of_every_step():
+    stages = [
+        Stage(8, 1, 4, 1.0, {2: 1.0, 4: 0.5}),
+        Stage(8, 1, 2, 0.25),
+        Stage(8, 1, 3, 2.0, {0: 1.0}),
+    ]
+    schedule = StagesSchedule(stages)
+    rates = [float(schedule(step)) for step in range(10)]
+    assert rates == [0.0, 0.5, 1.0, 0.75, 0.25, 0.25, 2.0, 2.0, 2.0, 2.0]
+
+
+@pytest.fixture
+def saved():
+    settings = PretrainingSettings.from_dict(changed(stages=[STAGE, {**STAGE, "max_length": 64}]))
+    identity = {
+        "settings": dataclasses.asdict(settings),
+        "corpus": "fingerprint",
+        "vocabulary": "hash",
+    }
+    return settings, json.loads(json.dumps(identity)), identity
+
+
+def with_settings(identity, settings):
+    return {**identity, "settings": dataclasses.asdict(settings)}
+
+
+def test_the_same_run_goes_on(saved):
+    settings, stored, identity = saved
+    check_same_run(stored, identity, 1, 3)
+    moved = dataclasses.replace(
+        settings,
+        data=dataclasses.replace(settings.data, files=("elsewhere.txt",)),
+        run=dataclasses.replace(settings.run, checkpoint_every=7, micro_batch_size=2),
+        stages=(settings.stages[0], dataclasses.replace(settings.stages[1], steps=99)),
+    )
+    check_same_run(stored, with_settings(identity, moved), 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: {"run": dataclasses.replace(s.run, seed=1)}, "run.seed was 0, is 1"),
+        (
+            lambda s: {"optimizer": dataclasses.replace(s.optimizer, clip_norm=1.0)},
+            "optimizer.clip_norm was None, is 1.0",
+        ),
+        (
+            lambda s: {"data": dataclasses.replace(s.data, mask_rate=0.2)},
+            "data.mask_rate was 0.15, is 0.2",
+        ),
+        (
+            lambda s: {"stages": (dataclasses.replace(s.stages[0], steps=5), s.stages[1])},
+            r"stages\[0\].steps was 10, is 5",
+        ),
+        (lambda s: {"stages": s.stages[:1]}, "the run is in stage 2, there are 1"),
+    ],
+)
+def test_another_run_does_not_go_on(saved, change, message):
+    settings, stored, identity = saved
+    other = dataclasses.replace(settings, **change(settings))
+    with pytest.raises(ValueError, match=message):
+        check_same_run(stored, with_settings(identity, other), 1, 3)
+
+
+def test_other_texts_or_words_do_not_go_on(saved):
+    _, stored, identity = saved
+    with pytest.raises(ValueError, match="texts have changed.*vocabulary has changed"):
+        check_same_run(stored, {**identity, "corpus": "x", "vocabulary": "y"}, 0, 1)

@@ -1,0 +1,107 @@
+"""Checkpoints appear whole or not at all, and a damaged one is passed over."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from roformer_tf.pretraining import TrainingCheckpoints
+
+
+@pytest.fixture
+def variables(rng):
+    return {
+        "model/kernel": tf.Variable(rng.normal(size=(3, 4)).astype("float32")),
+        "optimizer/step": tf.Variable(5, dtype=tf.int64),
+    }
+
+
+def test_round_trip_keeps_the_newest(variables, tmp_path):
+    checkpoints = TrainingCheckpoints(tmp_path / "a", keep=2)
+    assert checkpoints.restore(variables) is None
+    kernel = variables["model/kernel"].numpy()
+    for step in (10, 20, 30):
+        variables["optimizer/step"].assign(step)
+        checkpoints.save(step, variables, {"corpus": "x"})
+    assert checkpoints.steps() == [20, 30]
+    variables["model/kernel"].assign(np.zeros((3, 4)))
+    variables["optimizer/step"].assign(0)
+    assert checkpoints.restore(variables) == {"corpus": "x", "step": 30}
+    np.testing.assert_array_equal(variables["model/kernel"].numpy(), kernel)
+    assert int(variables["optimizer/step"]) == 30
+
+
+@pytest.mark.parametrize(
+    "damage", ["cut data", "flip data", "cut index", "no index", "no state", "cut state"]
+)
+def test_a_damaged_checkpoint_is_passed_over(variables, tmp_path, damage, caplog):
+    checkpoints = TrainingCheckpoints(tmp_path)
+    checkpoints.save(10, variables, {})
+    newest = checkpoints.save(20, variables, {})
+    what, part = damage.split()
+    name = {"data": "variables.data-00000-of-00001", "index": "variables.index"}.get(
+        part, "state.json"
+    )
+    content = (newest / name).read_bytes()
+    if what == "no":
+        (newest / name).unlink()
+    elif what == "cut":
+        (newest / name).write_bytes(content[: len(content) // 2])
+    else:
+        (newest / name).write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    assert checkpoints.restore(variables)["step"] == 10
+    assert "step-000000020 is damaged and passed over" in caplog.text
+    # the run goes on from there and writes step 20 again
+    checkpoints.save(20, variables, {"new": True})
+    assert checkpoints.restore(variables) == {"new": True, "step": 20}
+
+
+def test_all_damaged_is_an_error(variables, tmp_path):
+    checkpoints = TrainingCheckpoints(tmp_path)
+    (checkpoints.save(10, variables, {}) / "state.json").unlink()
+    with pytest.raises(ValueError, match="All checkpoints are damaged: .*step-000000010"):
+        checkpoints.restore(variables)
+
+
+def test_a_checkpoint_of_another_model_is_refused(variables, tmp_path):
+    TrainingCheckpoints(tmp_path).save(10, variables, {})
+    other = {
+        "model/kernel": tf.Variable(np.zeros((3, 5), "float32")),
+        "model/bias": tf.Variable(0.0),
+    }
+    with pytest.raises(ValueError, match="another model or optimizer") as error:
+        TrainingCheckpoints(tmp_path).restore(other)
+    assert "missing: model/bias" in str(error.value)
+    assert "not expected: optimizer/step" in str(error.value)
+    assert "model/kernel (3, 4), not (3, 5)" in str(error.value)
+
+
+@pytest.mark.parametrize("where", ["variables", "rename"])
+def test_a_full_disk_loses_nothing(variables, tmp_path, monkeypatch, where):
+    checkpoints = TrainingCheckpoints(tmp_path)
+    checkpoints.save(10, variables, {})
+
+    def full(*args, **kwargs):
+        if where == "rename":
+            raise OSError(28, "No space left on device")
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if where == "rename":
+            patch.setattr(os, "rename", full)
+        else:
+            patch.setattr(tf.raw_ops, "SaveV2", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            checkpoints.save(20, variables, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000010"]
+    assert checkpoints.restore(variables)["step"] == 10
+
+
+def test_what_a_killed_process_left_is_removed(variables, tmp_path):
+    checkpoints = TrainingCheckpoints(tmp_path)
+    (tmp_path / ".saving-0123").mkdir()
+    (tmp_path / ".saving-0123" / "variables.data-00000-of-00001").write_bytes(b"half")
+    assert checkpoints.restore(variables) is None
+    checkpoints.save(10, variables, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000010"]
