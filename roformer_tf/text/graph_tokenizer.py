@@ -70,7 +70,7 @@ class GraphTokenizer(tf.Module):
     def __call__(self, texts):
         with tf.device("CPU"):
             symbols, splits = self._symbols(texts)
-            entries, _ = self._entries(symbols)
+            entries, _, _ = self._entries(symbols)
             index, _, splits = self._parts(entries, splits)
             ids = tf.gather(self._tables.entry_ids, index)
             return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
@@ -86,7 +86,7 @@ class GraphTokenizer(tf.Module):
         t = self._tables
         with tf.device("CPU"):
             symbols, splits, origin = self._symbols(texts, with_origin=True)
-            entries, unk_size = self._entries(symbols)
+            entries, unk_size, _ = self._entries(symbols)
             index, place, splits = self._parts(entries, splits)
             begin = place + tf.gather(t.entry_begin, index)
             end = place + tf.gather(t.entry_end, index)
@@ -100,15 +100,40 @@ class GraphTokenizer(tf.Module):
             )
             return tuple(tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in flat)
 
+    def tokenize_with_words(self, texts):
+        """Token ids, which tokens begin a word, and where each token begins in its text.
+
+        Not a `tf.function`: it would become a part of every saved model.
+
+        Returns:
+            Three RaggedTensors (batch, tokens): int32 ids; bool; int32 starts, in characters of the
+            original string.  A caller in a graph that leaves the last one alone does not pay for it.
+        """
+        with tf.device("CPU"):
+            symbols, splits, origin = self._symbols(texts, with_origin=True)
+            entries, _, letters = self._entries(symbols)
+            index, place, splits = self._parts(entries, splits)
+            # An entry is a word, but for the pieces of a run of letters that are not its first.
+            later_piece = letters & tf.concat([[False], letters[:-1]], 0)
+            begins = tf.equal(index, tf.gather(self._tables.entry_start, tf.gather(entries, place)))
+            flat = (
+                tf.gather(self._tables.entry_ids, index),
+                begins & ~tf.gather(later_piece, place),
+                tf.gather(origin, place + tf.gather(self._tables.entry_begin, index)),
+            )
+            return tuple(tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in flat)
+
     def _entries(self, symbols):
-        """The entry at the first place of every word or piece, 0 elsewhere; see `_word_piece`."""
+        """The entry at the first place of every word or piece, 0 elsewhere; the length of each run
+        that is [UNK] as a whole, at its first place; flags of the letters in runs.
+        """
         if self._word_level:
             entries, letters = self._jieba(symbols)
         else:
             kind = tf.gather(self._tables.symbol_kind, symbols)
             letters = tf.equal(kind, LETTER)
             entries = tf.where(tf.equal(kind, ISOLATED), symbols, 0)
-        return self._word_piece(symbols, letters, entries)
+        return *self._word_piece(symbols, letters, entries), letters
 
     def _parts(self, entries, splits):
         """Of every token: its index in `entry_ids`, the place of its entry; and row splits."""

@@ -11,6 +11,7 @@ from roformer_tf.text.joined_rows import joined_rows, to_ragged_rows, truncation
 from roformer_tf.text.strings import to_string_tensor
 from roformer_tf.text.tokenizer_assets import TABLES_FILE, VOCABULARY_FILE, TokenizerAssets
 from roformer_tf.text.vocabulary import Vocabulary, has_words
+from roformer_tf.text.word_starts import tokenize_with_words
 
 ORIGINAL_VOCABULARY_FILE = "vocab.txt"
 
@@ -237,6 +238,48 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
     @preprocessing_function
     def _tokenize_with_offsets(self, texts):
         return _of_any_rank(self._graph.tokenize_with_offsets, texts)
+
+    def tokenize_with_words(self, inputs, segmenter=None):
+        """Token ids, and which tokens begin a word, as whole-word masking needs it.
+
+        A word is, at word level, what jieba's segmentation gives, in the vocabulary or not; at
+        character level a token of BERT's basic tokenizer: a Chinese character, a punctuation mark,
+        or all pieces of a run of letters.  [UNK] for a run is one word.  With a `segmenter` the
+        Chinese characters of one of its words, and what else it holds, belong together.
+
+        Args:
+            inputs: as of the layer.
+            segmenter: None, or a word-level `RoFormerTokenizer`, whose words count instead of the
+                character level's own, as in Chinese-BERT-wwm.  Its vocabulary plays no part.
+
+        Returns:
+            Twice the structure of `tokenize` (`sequence_length` does not count here): ids; bools.
+
+        Raises:
+            ValueError: a `segmenter` that is not of word level, or where this one is itself.
+
+        Example:
+
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "ro", "##former"]
+        >>> tokenizer = RoFormerTokenizer(vocabulary, word_level=False)
+        >>> tokenizer.tokenize_with_words(["天气RoFormer"])
+        ([[5, 6, 7, 8]], [[True, True, True, False]])
+        >>> segmenter = RoFormerTokenizer(vocabulary)
+        >>> tokenizer.tokenize_with_words(["天气RoFormer"], segmenter)
+        ([[5, 6, 7, 8]], [[True, False, True, False]])
+        """
+        self._check_vocabulary()
+        if segmenter is not None and (self.word_level or not segmenter.word_level):
+            raise ValueError(
+                "`segmenter` gives the words of a word-level tokenizer to one of character level. "
+                f"Received: word_level={segmenter.word_level} for word_level={self.word_level}"
+            )
+        return self._tokenize_with_words(to_string_tensor(inputs), segmenter=segmenter)
+
+    @preprocessing_function
+    def _tokenize_with_words(self, texts, segmenter):
+        segmenter = None if segmenter is None else segmenter.graph
+        return _of_any_rank(lambda rows: tokenize_with_words(self._graph, segmenter, rows), texts)
 
     def detokenize(self, inputs):
         """Token ids to readable text.

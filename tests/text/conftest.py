@@ -118,6 +118,10 @@ def requests(texts, seed, vocabulary_path):
         jobs[f"ids_{mode}"] = ("ids", mode, inputs)
         if mode not in ("char_short", "edited"):
             jobs[f"offsets_{mode}"] = ("offsets", mode, sample[::4] + texts["hostile"])
+    for mode in ("word", "word_cased", "char", "char_cased", "char_short"):
+        jobs[f"words_{mode}"] = ("words", mode, sample[::8] + texts["hostile"][::2])
+    for mode in ("word", "word_cased"):
+        jobs[f"segmented_{mode}"] = ("segmented", mode, sample[::8] + texts["hostile"][::2])
     jobs["offsets_word"] = ("offsets", "word", sample + texts["hostile"])
     for mode in ("word", "char"):
         jobs[f"encode_{mode}"] = ("encode", mode, calls)

@@ -9,6 +9,9 @@ where `mode` is {"word_level", "lowercase", "word_maxlen", "edits"}; `edits` are
 
     ids      texts                      -> ids
     offsets  texts                      -> starts, ends, ok (False where `rematch` raises)
+    words    texts                      -> begins (1 for a token that begins a word)
+    segmented  texts                    -> begins, ok: the words of jieba, cut apart without jieba; ok is
+                                           False where the words are not cut as the whole text is
     encode   calls (keyword arguments)  -> ids, segments, ok
     decode   rows of ids                -> texts (JSON), None where `decode` raises
     simplified                          -> tokens (JSON), keep
@@ -66,6 +69,50 @@ def run_offsets(tokenizer, texts):
         starts.append([place[0] for place in places])
         ends.append([place[-1] + 1 for place in places])
     return {**ragged("starts", starts), **ragged("ends", ends), "ok": np.array(ok)}
+
+
+def begins_of(words):
+    return [int(not i) for tokens in words for i in range(len(tokens))]
+
+
+def run_words(tokenizer, texts):
+    from bert4keras.snippets import lowercase_and_normalize
+
+    begins, words = [], []
+    word_piece = tokenizer._word_piece_tokenize
+
+    def recorded(word):
+        words.append(word_piece(word))
+        return words[-1]
+
+    for text in texts:
+        if tokenizer._do_lower_case:
+            text = lowercase_and_normalize(text)
+        if tokenizer._pre_tokenize:
+            parts = [
+                [word] if word in tokenizer._token_dict else tokenizer._tokenize(word, False)
+                for word in tokenizer._pre_tokenize(text)
+            ]
+        else:
+            tokenizer._word_piece_tokenize, parts = recorded, words
+            words.clear()
+            tokenizer._tokenize(text)
+        begins.append(begins_of(parts))
+    tokenizer._word_piece_tokenize = word_piece
+    return ragged("begins", begins)
+
+
+def run_segmented(tokenizer, texts):
+    from bert4keras.snippets import lowercase_and_normalize
+
+    begins, ok = [], []
+    for text in texts:
+        if tokenizer._do_lower_case:
+            text = lowercase_and_normalize(text)
+        words = [tokenizer._tokenize(word, False) for word in tokenizer._pre_tokenize(text)]
+        begins.append(begins_of(words))
+        ok.append([t for tokens in words for t in tokens] == tokenizer._tokenize(text, False))
+    return {**ragged("begins", begins), "ok": np.array(ok)}
 
 
 def run_encode(tokenizer, calls):
