@@ -12,6 +12,7 @@ _FREE = {
         "memory",
         "recompute",
         "jit_compile",
+        "deterministic",
         "held_out_batches",
         "log_every",
     },

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
@@ -39,7 +40,7 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True):
     Args:
         settings: `PretrainingSettings`.
         folder: path of the run. Under several workers all must see the same folder; the chief writes.
-        strategy: `tf.distribute.Strategy`; `choose_strategy()` by default.
+        strategy: `tf.distribute.Strategy`; `choose_strategy()` by default. Python's, NumPy's and Keras' seeds are set.
         callbacks: list of `keras.callbacks.Callback`, for each `fit`; one `fit` is what is left of one stage.
         verbose: whether to show progress.
 
@@ -56,7 +57,10 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True):
     strategy = strategy or choose_strategy()
     run = _Run(settings, Path(folder), strategy, list(callbacks), verbose)
     with LeaveOnSignal() as signals:
-        return run.train(signals)
+        try:
+            return run.train(signals)
+        finally:
+            run.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,14 +93,18 @@ class _Run:
         self.checkpoints = TrainingCheckpoints(
             folder / "checkpoints", settings.run.keep_checkpoints
         )
+        # a run that is stopped before its first checkpoint begins with the same weights again
+        keras.utils.set_random_seed(settings.run.seed)
+        if settings.run.deterministic:  # the same bits again, also where threads add up in any order
+            tf.config.experimental.enable_op_determinism()
         with strategy.scope():
             self.pretrainer = self._make_pretrainer()
         self._go_on()
-        stages = settings.stages
+        stages, run = settings.stages, settings.run
         self.shown = []
         if self.chief:
-            self.shown = [RunLog(stages, folder, every=settings.run.log_every)]
-            self.shown.append(TensorBoardLog(stages, folder / "tensorboard"))
+            self.shown = [RunLog(stages, folder, every=run.log_every)]
+            self.shown.append(TensorBoardLog(stages, folder / "tensorboard", run.log_every))
             if verbose:
                 self.shown.append(ProgressBar(stages))
         self.callbacks = callbacks
@@ -157,6 +165,12 @@ class _Run:
             if step < first + stage.steps:
                 return index, step - first
         return len(self.settings.stages), 0
+
+    def close(self):
+        """Takes the progress bar off the terminal, also after an error."""
+        for callback in self.shown:
+            if isinstance(callback, ProgressBar):
+                callback.close()
 
     def train(self, signals):
         step = self.pretrainer.steps_done

@@ -127,6 +127,7 @@ class RunSettings:
     memory: str | None = None
     recompute: bool = False
     jit_compile: bool = False
+    deterministic: bool = False
     held_out_batches: int = 50
     log_every: int = 1
 
