@@ -35,6 +35,8 @@ class Pretrainer(keras.Model):
         window, index: int64 variables, place of the last batch in the stream of `training_batches`.
         steps_done: int, the value of `step`.
         last_place: tuple of int, the values of `window` and `index`.
+        measures_input: whether the logs say when a step had its batch, as seconds since 1970 (`input_ready`);
+            TensorFlow refuses to tell the time under `enable_op_determinism`.
 
     Raises:
         ValueError: if `slices` is not a positive integer.
@@ -61,6 +63,8 @@ class Pretrainer(keras.Model):
 
     Reference: section 4.1 of arXiv 2104.09864; `train.py` of the original repository.
     """
+
+    measures_input = True
 
     def __init__(self, task, slices=1, seed=0, recompute=False, xla=False, **kwargs):
         super().__init__(**kwargs)
@@ -116,8 +120,10 @@ class Pretrainer(keras.Model):
     def train_step(self, batch):
         """One optimizer step on this replica's rows of the global batch; returns the logs of the whole batch."""
         batch = dict(batch[0] if isinstance(batch, tuple) else batch)
-        with tf.control_dependencies(list(batch.values())):
-            input_ready = tf.timestamp()
+        logs = {}
+        if self.measures_input:
+            with tf.control_dependencies(list(batch.values())):
+                logs["input_ready"] = tf.timestamp()
         self.window.assign(batch.pop("window")[0])
         self.index.assign(batch.pop("index")[0])
         real = tf.reduce_sum(tf.cast(batch["padding_mask"], tf.float32))
@@ -131,7 +137,7 @@ class Pretrainer(keras.Model):
         loss, correct = all_reduce([loss, correct])
         self.optimizer.apply(gradients, self.trainable_variables)
         self.step.assign_add(1)
-        return {
+        return logs | {
             "loss": loss,
             "accuracy": correct / tf.maximum(weight, 1.0),
             "learning_rate": learning_rate,
@@ -139,7 +145,6 @@ class Pretrainer(keras.Model):
             "padding": 1.0 - real / places,
             "skipped": tf.cast(self.optimizer.skipped, tf.float32),
             "skipped_in_a_row": tf.cast(self.optimizer.skipped_in_a_row, tf.float32),
-            "input_ready": input_ready,  # seconds since 1970
         }
 
     def _loss_and_gradients(self, batch, weight):

@@ -95,7 +95,9 @@ class _Run:
         )
         # a run that is stopped before its first checkpoint begins with the same weights again
         keras.utils.set_random_seed(settings.run.seed)
-        if settings.run.deterministic:  # the same bits again, also where threads add up in any order
+        if (
+            settings.run.deterministic
+        ):  # the same bits again, also where threads add up in any order
             tf.config.experimental.enable_op_determinism()
         with strategy.scope():
             self.pretrainer = self._make_pretrainer()
@@ -123,6 +125,7 @@ class _Run:
             recompute=settings.run.recompute,
             xla=settings.run.jit_compile,
         )
+        pretrainer.measures_input = not settings.run.deterministic
         schedule = StagesSchedule(settings.stages)
         # of the step, not of the optimizer's own count, which leaves skipped steps out
         pretrainer.compile_for(
