@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from roformer_tf import rotary
+from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
 from tests.layers.cases import CASES
 from tests.layers.harness import compiled, flat, float_inputs, gradients, numpy, variables
 from tests.models.builders import backbone, data, hidden_states, inputs, task
@@ -84,9 +85,22 @@ def training_results(name, dtype):
     return {**results, "prediction": np.asarray(model.predict(x, verbose=0), "float32")}
 
 
+def optimizer_results():
+    """A weight after micro-steps of the original's optimizer, whose formula each backend gets another way."""
+    rng = np.random.default_rng(7)
+    weights = [keras.Variable(rng.normal(size=(4, 3)), name=name) for name in ("kernel", "bias")]
+    optimizer = OriginalAdamW(PiecewiseLinear(1e-2, {3: 1.0}), accumulation_steps=2)
+    optimizer.build(weights)
+    for _ in range(7):
+        gradients = [rng.normal(size=(4, 3)).astype("float32") for _ in weights]
+        optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients])
+    return {weight.name: numpy(weight.value) for weight in weights}
+
+
 def all_results():
     angles = numpy(rotary.angles(POSITIONS, rotary.frequencies(64)))
     results = {"rotary/cos": np.cos(angles), "rotary/sin": np.sin(angles)}
+    results |= {f"optimizer/{name}": value for name, value in optimizer_results().items()}
     for case in CASES:
         if case.name in LAYERS:
             results |= {f"{case.name}/{k}": v for k, v in layer_results(case).items()}
