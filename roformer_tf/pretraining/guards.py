@@ -14,28 +14,38 @@ class SaveCheckpoints(keras.callbacks.Callback):
         save: function without arguments.
         every: positive integer, steps.
         signals: `LeaveOnSignal`.
+        together: whether there are other workers, which must all stop after the same step: a signal then asks the
+            pretrainer, in whose logs all of them find that one wants to stop.
     """
 
-    def __init__(self, save, every, signals):
+    def __init__(self, save, every, signals, together=False):
         super().__init__()
-        self._save, self._every, self._signals = save, every, signals
+        self._save, self._every, self._signals, self._together = save, every, signals, together
         self._step = self._saved = 0
 
     def on_train_begin(self, logs=None):
         self._step = self._saved = self.model.steps_done
+        self._signals.defer = self._together
 
     def on_train_batch_begin(self, batch, logs=None):
-        self._signals.defer = True
+        if self._together and self._signals.received:
+            self.model.ask_to_stop()
 
     def on_train_batch_end(self, batch, logs=None):
         self._step += 1
-        if self._signals.received or self._step % self._every == 0:
-            self._save_once()
-        if self._signals.received:
+        # from here on there is a step to lose
+        self._signals.defer = True
+        if self._together and _number(logs["stop"]):
+            self._signals.received = self._signals.received or signal.SIGTERM
             self.model.stop_training = True
-        self._signals.defer = False
+        elif self._signals.received and not self._together:
+            self.model.stop_training = True
+        if self._step % self._every == 0 or self.model.stop_training:
+            self._save_once()
+            self._signals.defer = self._together or self.model.stop_training
 
     def on_train_end(self, logs=None):
+        self._signals.defer = True
         self._save_once()
 
     def _save_once(self):
@@ -57,7 +67,7 @@ class StopWhenSkipping(keras.callbacks.Callback):
         self._limit, self._newest_checkpoint = limit, newest_checkpoint
 
     def on_train_batch_end(self, batch, logs=None):
-        skipped = int(np.asarray(logs["skipped_in_a_row"]).reshape(-1)[0])
+        skipped = round(_number(logs["skipped_in_a_row"]))
         if skipped >= self._limit:
             raise FloatingPointError(
                 f"{skipped} steps in a row had NaN or infinite gradients and were skipped, so the run stops. The "
@@ -70,8 +80,8 @@ class StopWhenSkipping(keras.callbacks.Callback):
 class LeaveOnSignal:
     """While active, SIGTERM and the first SIGINT (Ctrl-C) end the run at the next moment when nothing is lost.
 
-    During a step the signal is noted: the step ends, a checkpoint is written, `fit` returns. Between steps there is
-    nothing to save, and the process leaves at once.
+    Where steps are done that no checkpoint has, the signal is noted: the step that runs ends, a checkpoint is written,
+    `fit` returns. Otherwise, as while texts are read, the process leaves at once.
 
     Attributes:
         received: number of the signal that came, or `None`.
@@ -95,8 +105,18 @@ class LeaveOnSignal:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    def leave_if_asked(self):
+        """Leaves if a signal was noted, and has the next ones obeyed at once; to be called when all is saved."""
+        self.defer = False
+        if self.received:
+            raise SystemExit(128 + self.received)
+
     def _handle(self, number, frame):
         again = self.received is not None and number == signal.SIGINT
         self.received = number
         if again or not self.defer:
             raise SystemExit(128 + number)
+
+
+def _number(value):
+    return float(np.asarray(value).reshape(-1)[0])

@@ -85,6 +85,7 @@ class Pretrainer(keras.Model):
             )
             setattr(self, name, variable)
         self.built = True
+        self._stop = None
 
     def call(self, inputs, training=None):
         return self.task(inputs, training=training)
@@ -106,6 +107,18 @@ class Pretrainer(keras.Model):
         if slices != self.slices:
             self.slices = slices
             self.train_function = None
+
+    def let_workers_agree(self):
+        """Gives every worker a say in when to stop: then the logs have `stop`, above 0 once any worker asked for it.
+
+        To be called once, outside the strategy's scope.
+        """
+        with tf.device("CPU:0"):
+            self._stop = tf.Variable(0.0, trainable=False)
+
+    def ask_to_stop(self):
+        """Says that this worker wants to stop after its next step."""
+        self._stop.assign(1.0)
 
     @property
     def steps_done(self):
@@ -129,7 +142,12 @@ class Pretrainer(keras.Model):
         real = tf.reduce_sum(tf.cast(batch["padding_mask"], tf.float32))
         places = tf.cast(tf.size(batch["padding_mask"]), tf.float32)
         weight = tf.reduce_sum(batch["label_weights"])
-        weight, real, places = all_reduce([weight, real, places])
+        sums = [weight, real, places]
+        if self._stop is not None:
+            sums.append(tf.identity(self._stop))  # on this replica's device
+        weight, real, places, *stop = all_reduce(sums)
+        if stop:
+            logs["stop"] = stop[0]
         learning_rate = tf.convert_to_tensor(self.optimizer.learning_rate)
 
         loss, correct, gradients = self._loss_and_gradients(batch, weight)
@@ -137,7 +155,7 @@ class Pretrainer(keras.Model):
         loss, correct = all_reduce([loss, correct])
         self.optimizer.apply(gradients, self.trainable_variables)
         self.step.assign_add(1)
-        return logs | {
+        logs |= {
             "loss": loss,
             "accuracy": correct / tf.maximum(weight, 1.0),
             "learning_rate": learning_rate,
@@ -146,6 +164,9 @@ class Pretrainer(keras.Model):
             "skipped": tf.cast(self.optimizer.skipped, tf.float32),
             "skipped_in_a_row": tf.cast(self.optimizer.skipped_in_a_row, tf.float32),
         }
+        if self._stop is not None:  # Keras takes the mean over the first axis of all workers
+            logs = {name: tf.reshape(value, [1]) for name, value in logs.items()}
+        return logs
 
     def _loss_and_gradients(self, batch, weight):
         """Sums over the rows of this replica: loss, right answers, and the list of gradients."""

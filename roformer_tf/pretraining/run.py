@@ -4,6 +4,9 @@ import dataclasses
 import hashlib
 import json
 import logging
+import os
+import shutil
+import uuid
 from pathlib import Path
 
 import keras
@@ -24,7 +27,7 @@ from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.progress_bar import ProgressBar
 from roformer_tf.pretraining.resuming import check_same_run
 from roformer_tf.pretraining.run_log import RunLog
-from roformer_tf.pretraining.strategies import choose_strategy, deal_out, is_chief
+from roformer_tf.pretraining.strategies import choose_strategy, deal_out, is_chief, num_workers
 from roformer_tf.pretraining.tensorboard_log import TensorBoardLog
 from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
 
@@ -54,9 +57,9 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True):
 
     Example: see `examples/pretrain_mlm.py`.
     """
-    strategy = strategy or choose_strategy()
-    run = _Run(settings, Path(folder), strategy, list(callbacks), verbose)
     with LeaveOnSignal() as signals:
+        strategy = strategy or choose_strategy()
+        run = _Run(settings, Path(folder), strategy, list(callbacks), verbose)
         try:
             return run.train(signals)
         finally:
@@ -82,6 +85,7 @@ class _Run:
     def __init__(self, settings, folder, strategy, callbacks, verbose):
         self.settings, self.folder, self.strategy = settings, folder, strategy
         self.chief = is_chief(strategy)
+        self.together = num_workers() > 1
         _check_divisible(settings.stages, strategy.num_replicas_in_sync)
         self.tokenizer = make_tokenizer(settings.model)
         self.corpus = prepare_corpus(
@@ -101,6 +105,8 @@ class _Run:
             tf.config.experimental.enable_op_determinism()
         with strategy.scope():
             self.pretrainer = self._make_pretrainer()
+        if self.together:
+            self.pretrainer.let_workers_agree()
         self._go_on()
         stages, run = settings.stages, settings.run
         self.shown = []
@@ -160,6 +166,8 @@ class _Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps(dataclasses.asdict(self.settings), indent=1, ensure_ascii=False)
             (self.folder / "settings.json").write_text(text + "\n", encoding="utf-8")
+        if self.chief:
+            self._clear_away()
 
     def _place(self, step):
         """Stage (its index) and step of the stage where the run is after `step` steps."""
@@ -183,9 +191,10 @@ class _Run:
                 continue
             if step < first + stage.steps:
                 self._train_stage(index, stage, step - first, signals)
+                if self.pretrainer.stop_training or (signals.received and not self.together):
+                    return PretrainingResult(False, signals.received, self.pretrainer.task)
+                signals.defer = False
             step = self.pretrainer.steps_done
-            if step < first + stage.steps:  # a signal came
-                return PretrainingResult(False, signals.received, self.pretrainer.task)
             self._finish_stage(index, stage)
         return PretrainingResult(True, None, self.pretrainer.task)
 
@@ -210,7 +219,7 @@ class _Run:
                 StopWhenSkipping(run.max_skipped_in_a_row, self._newest_checkpoint),
                 *self.shown,
                 *self.callbacks,
-                SaveCheckpoints(self._save, run.checkpoint_every, signals),
+                SaveCheckpoints(self._save, run.checkpoint_every, signals, self.together),
             ],
         )
 
@@ -225,9 +234,22 @@ class _Run:
         steps = self.checkpoints.steps()
         return f"step {steps[-1]} in {self.checkpoints.folder}" if steps else None
 
+    def _exported(self, index, stage):
+        return self.folder / f"stage-{index + 1}-{stage.max_length}"
+
+    def _clear_away(self):
+        """Removes what killed processes left, and models of stages that run again, as a checkpoint was damaged."""
+        for index, stage in enumerate(self.settings.stages):
+            target = self._exported(index, stage)
+            done = self.settings.first_step(index) + stage.steps <= self.pretrainer.steps_done
+            if target.exists() and not done:  # all of it at once
+                os.rename(target, self.folder / f".saving-{uuid.uuid4().hex}")
+        for left in self.folder.glob(".saving-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
     def _finish_stage(self, index, stage):
         """Export and held-out figures; once, unless a process ended in between."""
-        target = self.folder / f"stage-{index + 1}-{stage.max_length}"
+        target = self._exported(index, stage)
         if not self.chief or target.exists():
             return
         if self.corpus.held_out_chunks:

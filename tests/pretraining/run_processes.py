@@ -1,0 +1,224 @@
+"""Small pretraining runs in processes of their own, to be killed, and what they leave behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CHARACTERS = [chr(number) for number in range(0x4E00, 0x4E30)]
+# Three stages of different lengths; checkpoints fall on stage ends, between them, and neither.
+SETTINGS = """
+[data]
+files = ["texts.txt"]
+held_out = 0.1
+window_batches = 3
+[model]
+vocabulary = "vocab.txt"
+word_level = false
+num_layers = 1
+num_heads = 2
+hidden_dim = 8
+intermediate_dim = 16
+[optimizer]
+weight_decay = 0.05
+clip_norm = 0.5
+[run]
+seed = 5
+checkpoint_every = {checkpoint_every}
+held_out_batches = 2
+deterministic = true
+{run}
+"""
+STAGE = """
+[[stages]]
+max_length = {length}
+global_batch_size = {rows}
+steps = {steps}
+learning_rate = {rate}
+"""
+
+
+def write_run(
+    folder, lengths=(16, 40, 24), steps=5, rows=4, checkpoint_every=2, learning_rate=1e-2, run=""
+):
+    """Writes texts, vocabulary and settings of a small run to a folder; returns the path of the settings."""
+    rng = np.random.default_rng(3)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = ["".join(rng.choice(CHARACTERS, size=rng.integers(3, 9))) + "。" for _ in range(1500)]
+    documents = ["".join(texts[first : first + 5]) for first in range(0, len(texts), 5)]
+    (folder / "texts.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(SPECIAL + CHARACTERS) + "\n", encoding="utf-8")
+    stages = [
+        STAGE.format(length=length, rows=rows, steps=steps, rate=learning_rate)
+        for length in lengths
+    ]
+    text = SETTINGS.format(checkpoint_every=checkpoint_every, run=run) + "".join(stages)
+    path = folder / "settings.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def start(settings, output, *arguments, environment=None, log=None, module="roformer_tf"):
+    """Starts `pretrain` in a process of its own; its messages go to the file `log`, or are passed over."""
+    process_environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_NUM_INTRAOP_THREADS": "2",
+        "TF_NUM_INTEROP_THREADS": "2",
+        "PYTHONPATH": str(ROOT),
+        **(environment or {}),
+    }
+    command = [sys.executable, "-m", module, "pretrain", str(settings), "--output", str(output)]
+    with open(log or os.devnull, "ab") as file:
+        return subprocess.Popen(
+            [*command, "--quiet", *arguments],
+            env=process_environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            cwd=ROOT,
+        )
+
+
+def finish(process, timeout=240):
+    """The exit status of a process that ends by itself; killed if it does not."""
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+
+
+def kill(process):
+    """SIGKILL; returns whether it came before the process had ended."""
+    running = process.poll() is None
+    if running:
+        process.send_signal(signal.SIGKILL)
+    process.wait()
+    return process.returncode == -signal.SIGKILL
+
+
+def wait_for(condition, process, timeout=120, pause=0.002):
+    """Waits until a condition holds; returns `False` if the process ended before."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if process.poll() is not None:
+            return False
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout} seconds")
+        time.sleep(pause)
+    return True
+
+
+def num_rows(output):
+    """Steps in the log of a run."""
+    log = Path(output) / "log.csv"
+    return max(len(log.read_bytes().splitlines()) - 1, 0) if log.exists() else 0
+
+
+def newest_step(output):
+    """Step of the newest checkpoint; 0 without one."""
+    names = (path.name for path in (Path(output) / "checkpoints").glob("step-*"))
+    return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+
+def variables(output):
+    """All variables of the newest checkpoint, of model and optimizer: dict from name to array."""
+    newest = Path(output) / "checkpoints" / f"step-{newest_step(output):09d}"
+    reader = tf.train.load_checkpoint(str(newest / "variables"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def distance(values, reference):
+    """Euclidean distance of all floating-point variables of two runs, relative to the reference's length."""
+    assert sorted(values) == sorted(reference)
+    names = [name for name in reference if reference[name].dtype.kind == "f"]
+    square = sum(((values[n].astype("float64") - reference[n]) ** 2).sum() for n in names)
+    return float(np.sqrt(square / sum((reference[n].astype("float64") ** 2).sum() for n in names)))
+
+
+def check_complete(output, settings):
+    """Asserts that a run has everything once: steps in the log, held-out figures, exported stages, no leftovers."""
+    from roformer_tf.pretraining import PretrainingSettings
+
+    output, settings = Path(output), PretrainingSettings.from_file(settings)
+    log = [line.split(",") for line in (output / "log.csv").read_text().splitlines()]
+    column = log[0].index("step")
+    steps = [int(row[column]) for row in log[1:]]
+    assert steps == list(range(1, settings.total_steps + 1))
+    held_out = (output / "held_out.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[0]) for row in held_out] == [
+        index + 1 for index in range(len(settings.stages))
+    ]
+    for index, stage in enumerate(settings.stages):
+        names = {path.name for path in (output / f"stage-{index + 1}-{stage.max_length}").iterdir()}
+        assert names == {
+            "bert_config.json",
+            "bert_model.ckpt.data-00000-of-00001",
+            "bert_model.ckpt.index",
+            "checkpoint",
+            "vocab.txt",
+        }
+    left = [
+        path
+        for pattern in ("*", "checkpoints/*", "corpus/*/*")
+        for path in output.glob(pattern)
+        if path.name.startswith((".saving", ".log", ".held_out"))
+    ]
+    assert not left, left
+
+
+def log_without_times(output):
+    """The rows of log.csv and held_out.csv without what depends on the clock."""
+    rows = []
+    for name in ("log.csv", "held_out.csv"):
+        lines = [line.split(",") for line in (Path(output) / name).read_text().splitlines()]
+        timed = ("tokens_per_second", "seconds", "input_wait")
+        kept = [i for i, title in enumerate(lines[0]) if title not in timed]
+        rows += [[line[i] for i in kept] for line in lines]
+    return rows
+
+
+def free_ports(count):
+    """Ports of this machine that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def start_workers(settings, output, logs, count=2, module="roformer_tf", environment=None):
+    """Starts a run of several workers on this machine, each with a log of its own in the folder `logs`."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+    processes = []
+    for index in range(count):
+        config = {
+            "cluster": {"worker": addresses},
+            "task": {"type": "worker", "index": index},
+        }
+        processes.append(
+            start(
+                settings,
+                output,
+                environment={"TF_CONFIG": json.dumps(config), **(environment or {})},
+                log=Path(logs) / f"worker-{index}.log",
+                module=module,
+            )
+        )
+    return processes
