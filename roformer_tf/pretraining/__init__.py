@@ -1,5 +1,6 @@
 """Pretraining: raw text to a trained model, in stages of different lengths, on any number of replicas."""
 
+from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import Corpus, prepare_corpus
 from roformer_tf.pretraining.models import StagesSchedule
 from roformer_tf.pretraining.objective import PretrainingObjective
@@ -20,6 +21,8 @@ __all__ = [
     "StagesSchedule",
     "TrainingCheckpoints",
     "choose_strategy",
+    "held_out_batches",
     "prepare_corpus",
     "pretrain",
+    "training_batches",
 ]

@@ -1,0 +1,323 @@
+"""Batches of a corpus: what is in them, that nothing is lost, and that nothing but their place decides."""
+
+import collections
+import itertools
+import os
+import re
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from roformer_tf.pretraining import input_service
+from roformer_tf.pretraining.batches import held_out_batches
+from roformer_tf.pretraining.corpus import read_chunk
+from roformer_tf.pretraining.windows import Windows, chunks_in_window, rounded_width
+from roformer_tf.text import text_segmentate
+from tests.pretraining import small_corpus
+from tests.pretraining.small_corpus import batches, digest, settings
+
+CLS, SEP = 2, 3
+ALWAYS = {
+    "token_ids": "int32",
+    "segment_ids": "int32",
+    "padding_mask": "int32",
+    "mask_positions": "int32",
+    "labels": "int32",
+    "label_weights": "float32",
+    "window": "int64",
+    "index": "int64",
+}
+DOCUMENTS = {"position_ids": "int32", "document_ids": "int32"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus")
+    small_corpus.write_texts(path)
+    return str(path)
+
+
+def numpy(batch):
+    return SimpleNamespace(**{name: value.numpy() for name, value in batch.items()})
+
+
+@pytest.fixture(scope="module", params=["none", "block_diagonal"])
+def stream(folder, request):
+    """The packing, and the first batches made with it."""
+    data_set = batches(folder, packing=request.param)
+    return request.param, [numpy(b) for b in data_set.take(16)]
+
+
+def check(stream, packing, width_of_rows=64):
+    """The contract of a list of batches."""
+    expected = ALWAYS | (DOCUMENTS if packing == "block_diagonal" else {})
+    for b in stream:
+        assert {name: value.dtype.name for name, value in vars(b).items()} == expected
+        rows, width = b.token_ids.shape
+        assert rows == 8 and width <= width_of_rows
+        for name, value in vars(b).items():
+            assert len(value) == rows
+            if name in ("segment_ids", "padding_mask", *DOCUMENTS):
+                assert value.shape == (rows, width)
+        lengths = b.padding_mask.sum(1)
+        np.testing.assert_array_equal(b.padding_mask, np.arange(width) < lengths[:, None])
+        assert width == int(rounded_width(lengths.max()))
+        padding = b.padding_mask == 0
+        for name in set(vars(b)) & {"token_ids", "segment_ids", *DOCUMENTS}:
+            assert not getattr(b, name)[padding].any()
+        assert b.label_weights.sum() > 0
+        if packing == "block_diagonal":
+            begins = (b.position_ids == 0) & ~padding
+            np.testing.assert_array_equal(np.cumsum(begins, 1)[~padding], b.document_ids[~padding])
+            steps = np.diff(b.position_ids, axis=1)
+            assert (steps == 1)[(np.diff(b.document_ids, axis=1) == 0) & ~padding[:, 1:]].all()
+        assert len(set(b.window)) == len(set(b.index)) == 1
+    if packing == "block_diagonal":
+        assert max(b.document_ids.max() for b in stream) > 1
+    places = [place(b) for b in stream]
+    assert places[0] == (0, 0) and places[-1][0] > 0
+    for (w, i), following in itertools.pairwise(places):
+        assert following in ((w, i + 1), (w + 1, 0))
+
+
+def place(batch):
+    return int(batch.window[0]), int(batch.index[0])
+
+
+def assert_same(batches, expected):
+    count = 0
+    for batch, other in zip(batches, expected, strict=False):
+        assert set(batch) == set(vars(other))
+        for name, value in batch.items():
+            np.testing.assert_array_equal(value, getattr(other, name), name)
+        count += 1
+    assert count == len(expected)
+
+
+def test_contract(stream):
+    check(stream[1], stream[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"packing": "full", "objective": "causal_lm"},
+        {"packing": "block_diagonal", "objective": "unilm"},
+        {"packing": "none", "whole_word": True},
+    ],
+    ids=str,
+)
+def test_contract_of_other_objectives(folder, options):
+    check([numpy(b) for b in batches(folder, **options).take(16)], options["packing"])
+
+
+@pytest.mark.parametrize(
+    ("packing", "objective"), [("none", "masked_lm"), ("block_diagonal", "unilm")]
+)
+def test_a_window_of_an_epoch_has_every_token_once(folder, packing, objective):
+    corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
+    stage, data = settings(global_batch_size=1, packing=packing, objective=objective, mask_rate=0.0)
+    windows = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), len(corpus.chunks))
+    rows = next(iter(windows.rows(tf.constant(3, tf.int64), 2)))
+    ends = windows.objective.num_end_tokens
+    found = collections.Counter()
+    tokens = 0
+    for batch in windows.batches(rows).map(windows.with_targets):
+        b = numpy(batch)
+        tokens += b.padding_mask.sum()
+        numbers = b.document_ids[0] if packing == "block_diagonal" else b.padding_mask[0]
+        for number in range(1, numbers.max() + 1):
+            piece = b.token_ids[0][numbers == number].tolist()
+            assert piece[0] == CLS and piece[-1] == SEP and piece.count(SEP) == ends
+            found[tuple(x for x in piece if x not in (CLS, SEP))] += 1
+    assert tokens == rows["lengths"].numpy().sum()
+
+    documents = small_corpus.write_texts(os.path.dirname(folder))[1]
+    whole = sum(found.values())
+    assert whole > len(documents)  # long ones are in pieces
+    expected = collections.Counter()
+    room = stage.max_length - 1 - ends
+    for piece in text_segmentate(documents, stage.max_length, data.separators).flat_values:
+        ids = tokenizer(piece.numpy().decode()).numpy().tolist()
+        expected.update(tuple(ids[i : i + room]) for i in range(0, len(ids), room))
+    assert found == expected
+
+
+def test_each_epoch_is_drawn_anew(folder):
+    """The same texts, in another order and with other masks."""
+    corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
+    stage, data = settings(global_batch_size=1)
+    windows = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), len(corpus.chunks))
+    epochs = []
+    for number in range(2):
+        rows = next(iter(windows.rows(tf.constant(number, tf.int64), 2)))
+        epochs.append([numpy(b) for b in windows.batches(rows).map(windows.with_targets)])
+
+    def restored(b):
+        ids = b.token_ids[0].copy()
+        used = b.label_weights[0] > 0
+        ids[b.mask_positions[0, used]] = b.labels[0, used]
+        return tuple(ids[b.padding_mask[0] > 0].tolist())
+
+    one, two = ([restored(b) for b in epoch] for epoch in epochs)
+    assert collections.Counter(one) == collections.Counter(two) and one != two
+    places = [{restored(b): b.mask_positions[0].tolist() for b in epoch} for epoch in epochs]
+    same = sum(places[0][text] == places[1][text] for text in places[0])
+    assert same < 0.6 * len(places[0])  # short rows often have no mask, or the same one
+
+
+def test_threads_change_nothing(folder, stream):
+    packing, expected = stream
+    threads = 1 if packing == "none" else 8
+    assert_same(batches(folder, packing=packing, threads=threads), expected)
+
+
+def test_starts_anywhere(folder, stream):
+    packing, expected = stream
+    middle = 5
+    last = next(i for i, b in enumerate(expected) if place(b)[0] == 1) - 1
+    for done in (middle, last):  # what a run asks for that has done this batch
+        window, index = place(expected[done])
+        data_set = batches(folder, (window, index + 1), packing=packing)
+        assert_same(data_set, expected[done + 1 :])
+
+
+@pytest.mark.slow
+def test_another_process_makes_the_same(folder, repository):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pretraining.small_corpus", folder, "1", "2", "5"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split()[-1] == digest(batches(folder, (1, 2)), 5)
+
+
+def test_seeds_and_stages_draw_differently(folder):
+    found = {digest(batches(folder, seed=s, stage_index=i), 1) for s, i in ((7, 0), (8, 0), (7, 1))}
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("packing", ["none", "block_diagonal"])
+def test_padding_is_under_five_percent(folder, packing):
+    data_set = batches(folder, packing=packing, max_length=256, window_batches=16)
+    masks = [b["padding_mask"].numpy() for b in data_set.take(40)]
+    real, places = sum(m.sum() for m in masks), sum(m.size for m in masks)
+    assert 1 - real / places < 0.05
+
+
+def test_held_out(folder):
+    corpus = small_corpus.corpus(folder, held_out=0.3)
+    stage, data = settings()
+    arguments = (corpus, small_corpus.tokenizer(), stage, data, 7)
+    data_set = held_out_batches(*arguments)
+    one, two = ([numpy(b) for b in data_set] for _ in range(2))
+    documents = 0
+    for a, b in zip(one, two, strict=True):
+        for name in vars(a):
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+        assert len(a.token_ids) == stage.global_batch_size
+        documents += a.padding_mask.any(1).sum()
+        empty = ~a.padding_mask.any(1)
+        assert not a.token_ids[empty].any() and not a.label_weights[empty].any()
+    assert documents >= corpus.num_held_out > 50
+    tokens = sum(b.padding_mask.sum() for b in one) - 2 * documents
+    chunks = [read_chunk(name) for name in corpus.held_out_chunks]
+    assert tokens == sum(len(d.decode()) for chunk in chunks for d in chunk.numpy())
+    assert_same(held_out_batches(*arguments, max_batches=3), one[:3])
+
+
+def test_a_corpus_smaller_than_a_window_repeats_itself(tmp_path):
+    small_corpus.write_texts(tmp_path, count=3)
+    stage, data = settings(window_batches=2)
+    corpus = small_corpus.corpus(str(tmp_path))
+    assert chunks_in_window(corpus, stage, data) > len(corpus.chunks)
+    assert len(list(batches(str(tmp_path), window_batches=2).take(10))) == 10
+
+
+def test_errors(folder, tmp_path):
+    with pytest.raises(ValueError, match="far too few for 4 batches of 1000000"):
+        batches(folder, global_batch_size=1_000_000)
+    # a row is taken to hold a tenth of the characters that it holds
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        for _ in batches(
+            folder, packing="full", piece_characters=0.1, window_batches=1, max_length=512
+        ).take(50):
+            pass
+    assert re.search("does not fill a batch of 8 rows of 512 tokens.*Lower", str(error.value))
+    with pytest.raises(ValueError, match="No document is held out"):
+        held_out_batches(SimpleNamespace(held_out_chunks=[]), None, None, None, 0)
+
+
+@pytest.fixture
+def service(repository):
+    """Dispatcher here, two workers in processes of their own."""
+    api = tf.data.experimental.service
+    dispatcher = api.DispatchServer(api.DispatcherConfig(port=0))
+    workers = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                repository / "tests/pretraining/service_worker.py",
+                dispatcher.target.split("://")[1],
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(2)
+    ]
+    for worker in workers:
+        assert worker.stdout.readline() == b"ready\n"
+    yield dispatcher.target, workers
+    for worker in workers:
+        worker.kill()
+        worker.communicate()
+
+
+@pytest.mark.slow
+def test_service_gives_the_same_batches(folder, service, monkeypatch):
+    target, workers = service
+    for options in ({}, {"packing": "block_diagonal", "start": (1, 2)}):
+        assert digest(batches(folder, service=target, **options), 12) == digest(
+            batches(folder, **options), 12
+        )
+    # and says so when its workers are gone
+    monkeypatch.setattr(input_service, "TIMEOUT_SECONDS", 2.0)
+    for worker in workers:
+        worker.kill()
+    with pytest.raises(tf.errors.UnknownError, match="did not give batch 2 of window 1: a worker"):
+        next(iter(batches(folder, (1, 2), service=target)))
+
+
+def in_order(places, start=(0, 0), then=()):
+    """Places of batches as `ordered_batches` gives them, when they come as `places`; windows have three."""
+    made = [{"window": [w], "index": [i], "count": [3]} for w, i in places]
+    made = itertools.chain(made, then)
+    stream = input_service._in_order(made, "grpc://nowhere:1", start, timeout=0.2)
+    return [(b["window"][0], b["index"][0]) for b in itertools.islice(stream, len(places))]
+
+
+def test_batches_are_put_in_order(rng):
+    places = [(w, i) for w in range(2, 7) for i in range(3)]
+    shuffled = [places[i] for i in rng.permutation(len(places))]
+    assert in_order(shuffled, start=(2, 0)) == places
+    assert in_order(shuffled[::-1], start=(2, 0)) == places
+
+
+def test_a_batch_that_does_not_come_is_an_error():
+    with pytest.raises(RuntimeError, match="batch 1 of window 0: .*no more batches"):
+        in_order([(0, 0), (0, 2), (1, 0)])
+    never = (threading.Event().wait() for _ in range(1))
+    with pytest.raises(RuntimeError, match="batch 1 of window 0: .*none came in 0.2 seconds"):
+        in_order([(0, 0), (0, 2), (1, 0)], then=never)
+    many = [(0, 0), *((w, i) for w in range(1, 60) for i in range(3))]
+    with pytest.raises(RuntimeError, match=r"batch 1 of window 0: .*others are at window 33"):
+        in_order(many)
