@@ -6,7 +6,7 @@ import os
 import sys
 
 # Each is a module of `roformer_tf.cli`, see there.
-COMMANDS = ("inspect", "convert", "export", "fill-mask", "plot-run", "pretrain")
+COMMANDS = ("inspect", "convert", "export", "fill-mask", "plan", "plot-run", "pretrain")
 
 
 def make_parser():

@@ -2,8 +2,11 @@
 
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import Corpus, prepare_corpus
+from roformer_tf.pretraining.memory import StepMemory
+from roformer_tf.pretraining.model_sizes import ModelSizes
 from roformer_tf.pretraining.models import StagesSchedule
 from roformer_tf.pretraining.objective import PretrainingObjective
+from roformer_tf.pretraining.plan import StagePlan, choose_slices, plan_run
 from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.run import PretrainingResult, pretrain
 from roformer_tf.pretraining.settings import PretrainingSettings
@@ -13,15 +16,20 @@ from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
 
 __all__ = [
     "Corpus",
+    "ModelSizes",
     "Pretrainer",
     "PretrainingObjective",
     "PretrainingResult",
     "PretrainingSettings",
     "Stage",
+    "StagePlan",
     "StagesSchedule",
+    "StepMemory",
     "TrainingCheckpoints",
+    "choose_slices",
     "choose_strategy",
     "held_out_batches",
+    "plan_run",
     "prepare_corpus",
     "pretrain",
     "training_batches",

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from roformer_tf.pretraining.checks import check_choice, check_number, check_positive
+from roformer_tf.pretraining.memory import memory_bytes
 from roformer_tf.pretraining.stage import Stage
 
 OBJECTIVES = ("masked_lm", "causal_lm", "unilm")
@@ -142,6 +143,13 @@ class RunSettings:
             check_positive(name, getattr(self, name))
         if self.micro_batch_size is not None:
             check_positive("micro_batch_size", self.micro_batch_size)
+        if self.memory is not None:
+            memory_bytes(self.memory)
+            if self.micro_batch_size is not None:
+                raise ValueError(
+                    "`memory` sets the micro-batch: give one of the two. "
+                    f"Received: memory={self.memory!r}, micro_batch_size={self.micro_batch_size}"
+                )
 
 
 @dataclasses.dataclass(frozen=True)
