@@ -6,7 +6,7 @@ from roformer_tf.pretraining.memory import StepMemory
 from roformer_tf.pretraining.model_sizes import ModelSizes
 from roformer_tf.pretraining.models import StagesSchedule
 from roformer_tf.pretraining.objective import PretrainingObjective
-from roformer_tf.pretraining.plan import StagePlan, choose_slices, plan_run
+from roformer_tf.pretraining.plan import StagePlan, plan_run
 from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.run import PretrainingResult, pretrain
 from roformer_tf.pretraining.settings import PretrainingSettings
@@ -26,7 +26,6 @@ __all__ = [
     "StagesSchedule",
     "StepMemory",
     "TrainingCheckpoints",
-    "choose_slices",
     "choose_strategy",
     "held_out_batches",
     "plan_run",

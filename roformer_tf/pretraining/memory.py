@@ -36,7 +36,7 @@ class StepMemory:
     >>> from roformer_tf.pretraining import ModelSizes, StepMemory
     >>> memory = StepMemory.of(ModelSizes(50_000), "adamw", rows=8, length=512, predicted=616)
     >>> round(memory.parameters / 1e9, 2), round(memory.peak / 1e9, 1)
-    (0.5, 11.2)
+    (0.5, 9.3)
     """
 
     parameters: int

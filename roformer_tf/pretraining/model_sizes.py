@@ -16,7 +16,7 @@ class ModelSizes:
     >>> from roformer_tf.pretraining import ModelSizes
     >>> sizes = ModelSizes(vocabulary_size=50_000)
     >>> sizes.num_parameters, sizes.forward_flops(rows=1, length=512, predicted=77)
-    (124147280, 103038320640)
+    (124099664, 102641197056)
 
     Reference: section 2 of Kaplan et al., arXiv 2001.08361, with the attention and the vocabulary counted.
     """

@@ -25,6 +25,14 @@ class StagePlan:
         memory: `StepMemory` of a replica.
         flops_per_step: multiplications and additions of the matrix products of a step, over all replicas.
         seconds: of the whole stage.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import ModelSizes, Stage, StagePlan, StepMemory
+    >>> stage = Stage(max_length=512, global_batch_size=256, steps=1000, learning_rate=1e-5)
+    >>> memory = StepMemory.of(ModelSizes(50_000), "adamw", rows=8, length=512, predicted=700)
+    >>> StagePlan(stage, 8, 32, memory, flops_per_step=10**14, seconds=2e4).slices
+    32
     """
 
     stage: object
@@ -110,6 +118,19 @@ def choose_slices(settings, stage, replicas):
 
     Raises:
         ValueError: if not even one row fits.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import PretrainingSettings
+    >>> from roformer_tf.pretraining.plan import choose_slices
+    >>> settings = PretrainingSettings.from_dict({
+    ...     "data": {"files": ["texts/*.txt"]},
+    ...     "model": {"vocabulary": "vocab.txt"},
+    ...     "run": {"micro_batch_size": 16},
+    ...     "stages": [{"max_length": 512, "global_batch_size": 256, "steps": 1000, "learning_rate": 1e-5}],
+    ... })
+    >>> choose_slices(settings, settings.stages[0], replicas=4)
+    4
     """
     sizes = None if settings.run.memory is None else ModelSizes.from_settings(settings)
     return _slices(settings, sizes, stage, replicas, settings.run.memory)

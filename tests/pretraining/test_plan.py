@@ -10,10 +10,10 @@ from tensorflow.python.profiler import model_analyzer, option_builder
 
 from benchmarks.pretraining_memory import measure, predict
 from roformer_tf.__main__ import main
-from roformer_tf.pretraining import ModelSizes, PretrainingSettings, choose_slices, plan_run
+from roformer_tf.pretraining import ModelSizes, PretrainingSettings, plan_run
 from roformer_tf.pretraining.memory import memory_bytes, optimizer_bytes
 from roformer_tf.pretraining.models import make_optimizer, make_task
-from roformer_tf.pretraining.plan import MARGIN, predicted_positions
+from roformer_tf.pretraining.plan import MARGIN, choose_slices, predicted_positions
 from roformer_tf.pretraining.settings import (
     DataSettings,
     ModelSettings,
