@@ -39,6 +39,7 @@ class ReducedGradientsOptimizer(keras.optimizers.LossScaleOptimizer):
     def __init__(self, inner_optimizer, dynamic_scale=False, **kwargs):
         if not dynamic_scale:
             kwargs["initial_scale"] = 1.0
+        kwargs.setdefault("name", "reduced_gradients")  # Keras' own would be numbered
         super().__init__(inner_optimizer, **kwargs)
         self.has_dynamic_scale = dynamic_scale
         # Private to keras 3.15 and pinned by a test: there is nothing left to reduce.

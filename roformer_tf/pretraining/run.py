@@ -27,7 +27,14 @@ from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.progress_bar import ProgressBar
 from roformer_tf.pretraining.resuming import check_same_run
 from roformer_tf.pretraining.run_log import RunLog
-from roformer_tf.pretraining.strategies import choose_strategy, deal_out, is_chief, num_workers
+from roformer_tf.pretraining.strategies import (
+    all_agree,
+    choose_strategy,
+    deal_out,
+    is_chief,
+    lost_worker,
+    num_workers,
+)
 from roformer_tf.pretraining.tensorboard_log import TensorBoardLog
 from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
 
@@ -53,17 +60,30 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True):
     Raises:
         FileNotFoundError, ValueError, OSError: for settings, texts or folders that cannot be used (`prepare_corpus`),
             also if the folder holds a run with other settings or texts.
+        ConnectionError: if another worker is lost. All of them are to be started again.
         FloatingPointError: if `max_skipped_in_a_row` steps in a row had NaN or infinite gradients.
 
     Example: see `examples/pretrain_mlm.py`.
     """
     with LeaveOnSignal() as signals:
-        strategy = strategy or choose_strategy()
-        run = _Run(settings, Path(folder), strategy, list(callbacks), verbose)
+        strategy, run = strategy or choose_strategy(), None
         try:
+            run = _Run(settings, Path(folder), strategy, list(callbacks), verbose)
             return run.train(signals)
+        except tf.errors.OpError as error:
+            if not lost_worker(error):
+                raise
+            if signals.received:  # all were asked to leave, and another did first
+                raise SystemExit(128 + signals.received) from None
+            raise ConnectionError(
+                "Another worker of this run has ended or cannot be reached, so this one stops too. See what that one "
+                "said; then start all workers again, with the same command: they go on from the last checkpoint"
+                f"{'' if run is None else ', ' + (run.newest_checkpoint() or 'none yet')}. TensorFlow said: "
+                f"{error.message.strip()[:500]}"
+            ) from error
         finally:
-            run.close()
+            if run is not None:
+                run.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +119,8 @@ class _Run:
         )
         # a run that is stopped before its first checkpoint begins with the same weights again
         keras.utils.set_random_seed(settings.run.seed)
-        if (
-            settings.run.deterministic
-        ):  # the same bits again, also where threads add up in any order
+        # the same bits again, also where threads add up in any order
+        if settings.run.deterministic:
             tf.config.experimental.enable_op_determinism()
         with strategy.scope():
             self.pretrainer = self._make_pretrainer()
@@ -130,6 +149,7 @@ class _Run:
             seed=settings.run.seed,
             recompute=settings.run.recompute,
             xla=settings.run.jit_compile,
+            name="pretrainer",  # checkpoints have it: Keras' own would be numbered
         )
         pretrainer.measures_input = not settings.run.deterministic
         schedule = StagesSchedule(settings.stages)
@@ -143,8 +163,12 @@ class _Run:
         pretrainer = self.pretrainer
         return {
             f"{kind}/{variable.path}": variable.value
-            for kind, owner in (("model", pretrainer), ("optimizer", pretrainer.optimizer))
-            for variable in owner.variables
+            # not the states of Keras' seed generators: a step draws from its own seed
+            for kind, owner, names in (
+                ("model", pretrainer, "weights"),
+                ("optimizer", pretrainer.optimizer, "variables"),
+            )
+            for variable in getattr(owner, names)
         }
 
     def _identity(self):
@@ -166,8 +190,21 @@ class _Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps(dataclasses.asdict(self.settings), indent=1, ensure_ascii=False)
             (self.folder / "settings.json").write_text(text + "\n", encoding="utf-8")
+        if self.together:
+            self._check_workers()
         if self.chief:
             self._clear_away()
+
+    def _check_workers(self):
+        settings, identity = self.settings, self._identity()
+        step = self.pretrainer.steps_done
+        fixed = (step, identity["corpus"], identity["vocabulary"], settings.stages)
+        if not all_agree(self.strategy, f"{fixed} {settings.optimizer} {settings.run.seed}"):
+            raise ValueError(
+                "The workers do not begin from the same place: all must have the same settings, the same texts, and "
+                f"one folder of the run that all of them see. This one is at step {step} of {self.folder}, with the "
+                f"texts {identity['corpus'][:12]} and the vocabulary {identity['vocabulary'][:12]}."
+            )
 
     def _place(self, step):
         """Stage (its index) and step of the stage where the run is after `step` steps."""
@@ -216,7 +253,7 @@ class _Run:
             shuffle=False,
             verbose=0,
             callbacks=[
-                StopWhenSkipping(run.max_skipped_in_a_row, self._newest_checkpoint),
+                StopWhenSkipping(run.max_skipped_in_a_row, self.newest_checkpoint),
                 *self.shown,
                 *self.callbacks,
                 SaveCheckpoints(self._save, run.checkpoint_every, signals, self.together),
@@ -230,7 +267,8 @@ class _Run:
             step = self.pretrainer.steps_done
             self.checkpoints.save(step, self._variables(), self._identity())
 
-    def _newest_checkpoint(self):
+    def newest_checkpoint(self):
+        """Step and folder of the last checkpoint, in words; `None` without one."""
         steps = self.checkpoints.steps()
         return f"step {steps[-1]} in {self.checkpoints.folder}" if steps else None
 

@@ -1,0 +1,199 @@
+"""`pretrain` in this process: stages, what it writes, stopping and going on, and what it refuses."""
+
+import csv
+import dataclasses
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.__main__ import main
+from roformer_tf.pretraining import PretrainingSettings, pretrain
+from tests.pretraining import small_corpus
+
+STAGES = [
+    {"max_length": 32, "global_batch_size": 8, "steps": 4, "learning_rate": 1e-2},
+    {"max_length": 64, "global_batch_size": 4, "steps": 3, "learning_rate": 5e-3},
+]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    path, _ = small_corpus.write_texts(folder, count=200)
+    vocabulary = small_corpus.tokenizer().get_vocabulary()
+    (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in vocabulary), encoding="utf-8")
+    return folder, path
+
+
+def make_settings(texts, stages=STAGES, model=None, **tables):
+    folder, path = texts
+    small = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
+    values = {
+        "data": {"files": [path], "held_out": 0.1, "cache": str(folder / "cache")},
+        "model": {
+            "vocabulary": str(folder / "vocab.txt"),
+            "word_level": False,
+            **small,
+        },
+        "optimizer": {"clip_norm": 1.0},
+        "run": {"checkpoint_every": 3, "held_out_batches": 2, "seed": 4},
+        "stages": stages,
+    }
+    for name, changes in tables.items():
+        values[name] = {**values[name], **changes}
+    if model is not None:
+        values["model"] = model
+    return PretrainingSettings.from_dict(values)
+
+
+def rows(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def whole(texts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, pretrain(make_settings(texts), folder, verbose=False)
+
+
+def test_a_run_passes_through_all_stages(texts, whole):
+    folder, result = whole
+    assert result.completed and result.signal is None
+    log = rows(folder / "log.csv")
+    assert [int(row["step"]) for row in log] == list(range(1, 8))
+    assert [int(row["max_length"]) for row in log] == [32] * 4 + [64] * 3
+    assert [float(row["learning_rate"]) for row in log] == pytest.approx([1e-2] * 4 + [5e-3] * 3)
+    assert all(np.isfinite(float(row["loss"])) for row in log)
+    held_out = rows(folder / "held_out.csv")
+    assert [int(row["step"]) for row in held_out] == [4, 7]
+    assert float(held_out[1]["loss"]) < float(log[0]["loss"])
+    assert [p.name for p in sorted((folder / "checkpoints").iterdir())] == [
+        f"step-{step:09d}" for step in (4, 6, 7)
+    ]
+
+    # the exported model is the trained one, and the original's format
+    loaded = roformer_tf.RoFormerMaskedLM.from_preset(str(folder / "stage-2-64"))
+    for a, b in zip(loaded.get_weights(), result.task.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    assert (folder / "stage-1-32" / "bert_model.ckpt.index").exists()
+
+
+def test_a_completed_run_stays_as_it_is(texts, whole):
+    folder, result = whole
+    before = (folder / "log.csv").read_bytes()
+    again = pretrain(make_settings(texts), folder, verbose=False)
+    assert again.completed
+    for a, b in zip(again.task.get_weights(), result.task.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    assert (folder / "log.csv").read_bytes() == before
+
+
+class SignalAt(keras.callbacks.Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.model.steps_done + 1 == self.step:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(texts, whole, tmp_path, step=6):
+    folder, result = whole
+    stopped = pretrain(make_settings(texts), tmp_path, callbacks=[SignalAt(step)], verbose=False)
+    assert not stopped.completed
+    assert stopped.signal == signal.SIGTERM
+    assert len(rows(tmp_path / "log.csv")) == step
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    done = pretrain(make_settings(texts), tmp_path, verbose=False)
+    assert done.completed
+    for a, b in zip(done.task.get_weights(), result.task.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    for name in ("log.csv", "held_out.csv"):
+        for mine, other in zip(rows(tmp_path / name), rows(folder / name), strict=True):
+            for column in ("step", "tokens", "loss", "accuracy"):
+                assert mine[column] == other[column]
+
+
+def test_other_settings_are_refused_for_the_same_folder(texts, whole):
+    folder, _ = whole
+    settings = make_settings(texts, run={"seed": 5})
+    with pytest.raises(ValueError, match="run.seed was 4, is 5"):
+        pretrain(settings, folder, verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("objective", "packing"), [("causal_lm", "block_diagonal"), ("unilm", "none")]
+)
+def test_other_objectives(texts, tmp_path, objective, packing):
+    stages = [{**STAGES[0], "steps": 12, "learning_rate": 2e-2}]
+    settings = make_settings(
+        texts, stages=stages, data={"objective": objective, "packing": packing}
+    )
+    result = pretrain(settings, tmp_path, verbose=False)
+    assert isinstance(result.task, roformer_tf.RoFormerCausalLM)
+    log = rows(tmp_path / "log.csv")
+    assert float(log[-1]["loss"]) < float(log[0]["loss"])
+    application = {"causal_lm": "lm", "unilm": "unilm"}[objective]
+    report = roformer_tf.checkpoint.inspect_checkpoint(tmp_path / "stage-1-32")
+    assert report.complete, application
+
+
+def test_a_checkpoint_is_trained_on(texts, whole, tmp_path):
+    folder, result = whole
+    checkpoint = str(folder / "stage-2-64")
+    settings = make_settings(
+        texts,
+        stages=[{**STAGES[0], "steps": 1, "learning_rate": 0.0}],
+        model={"checkpoint": checkpoint},
+    )
+    trained = pretrain(settings, tmp_path, verbose=False)
+    for a, b in zip(trained.task.get_weights(), result.task.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["lamb", "adafactor", "original_adamw"])
+def test_other_optimizers(texts, name):
+    from roformer_tf.pretraining.models import make_optimizer
+    from tests.pretraining.builders import make_batches, make_pretrainer, train
+
+    settings = make_settings(texts, optimizer={"name": name, "weight_decay": 0.5})
+    batches = make_batches(np.random.default_rng(1), count=1)
+    results = []
+    for decay in (0.5, 0.0):
+        changed = dataclasses.replace(settings.optimizer, weight_decay=decay)
+        keras.utils.set_random_seed(1)
+        pretrainer = make_pretrainer(make_optimizer(changed, lambda: 0.05))
+        for weight in pretrainer.trainable_variables:
+            if weight.path.endswith("beta"):  # zeros do not show decay
+                weight.assign(weight + 1.0)
+        losses = train(pretrainer, batches, steps=8)["loss"]
+        assert losses[-1] < losses[0]
+        results.append({v.path: v.numpy() for v in pretrainer.trainable_variables})
+    same = [path for path in results[0] if np.array_equal(results[0][path], results[1][path])]
+    assert not same  # after eight steps all have felt it
+    settings = make_optimizer(settings.optimizer, lambda: 0.05)
+    assert settings.global_clipnorm == 1.0
+
+
+def test_wrong_arguments(texts, tmp_path):
+    from roformer_tf.pretraining.run import _check_divisible
+
+    with pytest.raises(ValueError, match="multiple of the number of replicas, 3"):
+        _check_divisible(make_settings(texts).stages, 3)
+    missing = make_settings(texts, data={"files": [str(tmp_path / "none*.txt")]})
+    with pytest.raises(FileNotFoundError, match="none"):
+        pretrain(missing, tmp_path / "run", verbose=False)
+
+
+def test_command_line_errors(texts, tmp_path, capsys):
+    assert main(["pretrain", str(tmp_path / "no.toml"), "--output", str(tmp_path)]) == 2
+    assert "There is no settings file" in capsys.readouterr().err
+    path = tmp_path / "wrong.toml"
+    path.write_text('[data]\nfiles = ["a.txt"]\n[model]\nvocabulary = "v.txt"\n')
+    assert main(["pretrain", str(path), "--output", str(tmp_path)]) == 2
+    assert "at least one stage" in capsys.readouterr().err
