@@ -26,12 +26,22 @@ def add_parser(subparsers):
     parser.add_argument(
         "--cpu-replicas", type=int, metavar="N", help="replicas on logical CPU devices, for trials"
     )
+    parser.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="go on although the settings have changed since the last checkpoint",
+    )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when all stages are done, 128 + number of the signal that ended it otherwise."""
+    """Runs the command.
+
+    Returns:
+        Exit status: 0 when all stages are done, 128 + the signal that ended it, 3 when steps came to nothing but NaN, 4
+        when another worker was lost.
+    """
     import os
     import sys
 
@@ -49,10 +59,19 @@ def run(args):
         settings = dataclasses.replace(settings, run=changed)
     strategy = choose_strategy(args.cpu_replicas)
     try:
-        result = pretrain(settings, args.output, strategy=strategy, verbose=not args.quiet)
+        result = pretrain(
+            settings,
+            args.output,
+            strategy=strategy,
+            verbose=not args.quiet,
+            allow_changes=args.allow_changes,
+        )
     except FloatingPointError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
+    except ConnectionError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 4
     if not result.completed:
         print("Stopped and saved. The same command goes on from here.", file=sys.stderr)
         return 128 + result.signal

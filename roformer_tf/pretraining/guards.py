@@ -73,7 +73,7 @@ class StopWhenSkipping(keras.callbacks.Callback):
                 f"{skipped} steps in a row had NaN or infinite gradients and were skipped, so the run stops. The "
                 f"weights are those before them. Last checkpoint: {self._newest_checkpoint() or 'none yet'}. Try a "
                 "lower `learning_rate`, a longer warm-up (`learning_rate_factors`), `clip_norm` = 1.0, or `dtype` = "
-                "'float32' in place of 'mixed_float16'; then start again from there."
+                "'float32' in place of 'mixed_float16'; then start again, with --allow-changes, to go on from there."
             )
 
 

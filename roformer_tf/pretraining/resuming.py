@@ -1,5 +1,9 @@
 """Whether a folder's checkpoint may be gone on from with these settings."""
 
+import logging
+
+_logger = logging.getLogger(__name__)
+
 # What may change between one start and the next: it has no influence on the weights, or only on steps to come.
 _FREE = {
     "data": {"files", "cache", "service", "txt_documents"},
@@ -19,7 +23,7 @@ _FREE = {
 }
 
 
-def check_same_run(saved, current, stage_index, stage_step):
+def check_same_run(saved, current, stage_index, stage_step, allow_changes=False):
     """Refuses to go on with other settings, texts or words than those the checkpoint was made with.
 
     Args:
@@ -27,6 +31,7 @@ def check_same_run(saved, current, stage_index, stage_step):
         current: the same of this start.
         stage_index: integer, stage where the run goes on.
         stage_step: integer, steps of it that are done.
+        allow_changes: whether other settings are only reported, with a warning; texts and words must be the same.
 
     Raises:
         ValueError: naming each setting that differs. Stages to come may change; so may the `steps` of this one, where
@@ -41,14 +46,18 @@ def check_same_run(saved, current, stage_index, stage_step):
         for name, value in values.items():
             if name not in _FREE.get(table, ()) and before.get(name) != _plain(value):
                 differences.append(f"{table}.{name} was {before.get(name)!r}, is {value!r}")
+    if differences and allow_changes:
+        _logger.warning("The run goes on with other settings: %s.", "; ".join(differences))
+        differences = []
     if saved["corpus"] != current["corpus"]:
         differences.append("the texts have changed (`data.files`)")
     if saved["vocabulary"] != current["vocabulary"]:
         differences.append("the vocabulary has changed")
     if differences:
         raise ValueError(
-            f"The run in this folder was begun otherwise: {'; '.join(differences)}. Go on with the old settings, or "
-            "begin in another folder."
+            f"The run in this folder was begun otherwise: {'; '.join(differences)}. Go on with the old settings, begin "
+            "in another folder, or, if settings are meant to change in the middle of the run, say `allow_changes` "
+            "(--allow-changes)."
         )
 
 

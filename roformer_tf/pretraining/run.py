@@ -34,6 +34,7 @@ from roformer_tf.pretraining.strategies import (
     is_chief,
     lost_worker,
     num_workers,
+    reason_of,
 )
 from roformer_tf.pretraining.tensorboard_log import TensorBoardLog
 from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
@@ -41,7 +42,7 @@ from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
 _logger = logging.getLogger(__name__)
 
 
-def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True):
+def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_changes=False):
     """Trains a model through all stages; called again after any stop, it goes on where the last checkpoint is.
 
     The folder gets `checkpoints/` (to go on from), `stage-1-512/` and so on (the model at the end of each stage, in
@@ -53,6 +54,7 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True):
         strategy: `tf.distribute.Strategy`; `choose_strategy()` by default. Python's, NumPy's and Keras' seeds are set.
         callbacks: list of `keras.callbacks.Callback`, for each `fit`; one `fit` is what is left of one stage.
         verbose: whether to show progress.
+        allow_changes: whether a run may go on with other settings than those its last checkpoint was made with.
 
     Returns:
         `PretrainingResult`: whether all stages are done, and the trained task.
@@ -68,7 +70,7 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True):
     with LeaveOnSignal() as signals:
         strategy, run = strategy or choose_strategy(), None
         try:
-            run = _Run(settings, Path(folder), strategy, list(callbacks), verbose)
+            run = _Run(settings, Path(folder), strategy, list(callbacks), verbose, allow_changes)
             return run.train(signals)
         except tf.errors.OpError as error:
             if not lost_worker(error):
@@ -79,7 +81,7 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True):
                 "Another worker of this run has ended or cannot be reached, so this one stops too. See what that one "
                 "said; then start all workers again, with the same command: they go on from the last checkpoint"
                 f"{'' if run is None else ', ' + (run.newest_checkpoint() or 'none yet')}. TensorFlow said: "
-                f"{error.message.strip()[:500]}"
+                f"{reason_of(error)}"
             ) from error
         finally:
             if run is not None:
@@ -102,7 +104,7 @@ class PretrainingResult:
 
 
 class _Run:
-    def __init__(self, settings, folder, strategy, callbacks, verbose):
+    def __init__(self, settings, folder, strategy, callbacks, verbose, allow_changes):
         self.settings, self.folder, self.strategy = settings, folder, strategy
         self.chief = is_chief(strategy)
         self.together = num_workers() > 1
@@ -126,7 +128,7 @@ class _Run:
             self.pretrainer = self._make_pretrainer()
         if self.together:
             self.pretrainer.let_workers_agree()
-        self._go_on()
+        self._go_on(allow_changes)
         stages, run = settings.stages, settings.run
         self.shown = []
         if self.chief:
@@ -180,11 +182,11 @@ class _Run:
             "vocabulary": hashlib.sha256(words.encode()).hexdigest(),
         }
 
-    def _go_on(self):
+    def _go_on(self, allow_changes):
         state = self.checkpoints.restore(self._variables())
         if state is not None:
             stage, stage_step = self._place(state["step"])
-            check_same_run(state, self._identity(), stage, stage_step)
+            check_same_run(state, self._identity(), stage, stage_step, allow_changes)
             _logger.info("Going on after step %d", state["step"])
         elif self.chief:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,12 @@
 
 import json
 import os
+import sys
+import zlib
 
 import tensorflow as tf
+
+from roformer_tf.pretraining.reduction import all_reduce
 
 
 def choose_strategy(cpu_replicas=None):
@@ -32,6 +36,7 @@ def choose_strategy(cpu_replicas=None):
     if num_workers() > 1:
         if cpu_replicas:
             raise ValueError("Give either `cpu_replicas` or TF_CONFIG. Received: both")
+        print(f"Waiting for all {num_workers()} workers of TF_CONFIG", file=sys.stderr)
         return tf.distribute.MultiWorkerMirroredStrategy()
     if cpu_replicas and cpu_replicas > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -74,6 +79,34 @@ def is_chief(strategy):
     if kind == "worker":
         return index == 0 and "chief" not in resolver.cluster_spec().jobs
     return kind in (None, "chief")
+
+
+def lost_worker(error):
+    """Whether an error of TensorFlow means that another worker is gone, and not that this one has failed.
+
+    TensorFlow says so within some ten seconds: when the connection breaks, or heartbeats stop.
+    """
+    kinds = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    kinds += (tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
+    return num_workers() > 1 and isinstance(error, kinds)
+
+
+def reason_of(error):
+    """What TensorFlow says of a lost worker, a string of one line, without the trace that it is wrapped in."""
+    text = error.message.split("Collective ops is aborted by:")[-1].split("The error could be")[0]
+    return " ".join(text.split())[-500:]
+
+
+def all_agree(strategy, text):
+    """Whether all workers call this with the same string; they must all call it."""
+    number = tf.constant(float(zlib.crc32(text.encode()) % 2**20), tf.float64)
+
+    def sums():
+        return all_reduce([tf.stack([number, number * number])])[0]
+
+    total = strategy.experimental_local_results(strategy.run(tf.function(sums)))[0].numpy()
+    # only equal numbers have no variance; all are integers below 2^53, so this is exact
+    return total[0] ** 2 == total[1] * strategy.num_replicas_in_sync
 
 
 def deal_out(batches, strategy):

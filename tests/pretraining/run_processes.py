@@ -28,6 +28,8 @@ num_layers = 1
 num_heads = 2
 hidden_dim = 8
 intermediate_dim = 16
+dropout = {dropout}
+attention_dropout = {dropout}
 [optimizer]
 weight_decay = 0.05
 clip_norm = 0.5
@@ -48,7 +50,14 @@ learning_rate = {rate}
 
 
 def write_run(
-    folder, lengths=(16, 40, 24), steps=5, rows=4, checkpoint_every=2, learning_rate=1e-2, run=""
+    folder,
+    lengths=(16, 40, 24),
+    steps=5,
+    rows=8,
+    checkpoint_every=2,
+    learning_rate=1e-2,
+    dropout=0.1,
+    run="",
 ):
     """Writes texts, vocabulary and settings of a small run to a folder; returns the path of the settings."""
     rng = np.random.default_rng(3)
@@ -62,7 +71,9 @@ def write_run(
         STAGE.format(length=length, rows=rows, steps=steps, rate=learning_rate)
         for length in lengths
     ]
-    text = SETTINGS.format(checkpoint_every=checkpoint_every, run=run) + "".join(stages)
+    text = SETTINGS.format(checkpoint_every=checkpoint_every, dropout=dropout, run=run) + "".join(
+        stages
+    )
     path = folder / "settings.toml"
     path.write_text(text, encoding="utf-8")
     return path
