@@ -101,41 +101,35 @@ class Windows:
         documents = read_chunk(tf.constant(self.chunks)[index])
         texts = text_segmentate(documents, self.piece_characters, self.data.separators).flat_values
         part = tf.cumsum(tf.strings.length(texts)) // _PART_BYTES
-
-        names = ["token_ids", "lengths"] + ["word_starts"] * self.objective.whole_word
-
-        def tokenize(texts):
-            if self.objective.whole_word:
-                ids, starts, _ = self.tokenizer.graph.tokenize_with_words(texts)
-                return ids.values, tf.cast(ids.row_lengths(), tf.int32), starts.values
-            ids = self.tokenizer.graph(texts)
-            return ids.values, tf.cast(ids.row_lengths(), tf.int32)
-
         splits = splits_of(tf.math.bincount(part, minlength=1))
-        outputs = tf.while_loop(
-            lambda i, *_: i < tf.size(splits) - 1,
-            lambda i, *arrays: (
-                i + 1,
-                *(
-                    array.write(i, value)
-                    for array, value in zip(arrays, tokenize(texts[splits[i] : splits[i + 1]]))
-                ),
-            ),
-            [0]
-            + [
-                tf.TensorArray(
-                    tf.bool if name == "word_starts" else tf.int32,
-                    tf.size(splits) - 1,
-                    infer_shape=False,
-                    element_shape=[None],
-                )
-                for name in names
-            ],
-            parallel_iterations=1,
-        )
-        return {
-            name: tf.ensure_shape(array.concat(), [None]) for name, array in zip(names, outputs[1:])
+        num_parts = tf.size(splits) - 1
+        types = {"token_ids": tf.int32, "lengths": tf.int32}
+        if self.objective.whole_word:
+            types["word_starts"] = tf.bool
+
+        def body(i, arrays):
+            tokens = self._tokenize(texts[splits[i] : splits[i + 1]])
+            return i + 1, {name: arrays[name].write(i, tokens[name]) for name in types}
+
+        arrays = {
+            name: tf.TensorArray(dtype, num_parts, infer_shape=False, element_shape=[None])
+            for name, dtype in types.items()
         }
+        # one part at a time, or they would all be in memory
+        _, arrays = tf.while_loop(
+            lambda i, _: i < num_parts, body, [0, arrays], parallel_iterations=1
+        )
+        return {name: tf.ensure_shape(array.concat(), [None]) for name, array in arrays.items()}
+
+    def _tokenize(self, texts):
+        tokens = {}
+        if self.objective.whole_word:
+            ids, starts, _ = self.tokenizer.graph.tokenize_with_words(texts)
+            tokens["word_starts"] = starts.values
+        else:
+            ids = self.tokenizer.graph(texts)
+        lengths = tf.cast(ids.row_lengths(), tf.int32)
+        return {**tokens, "token_ids": ids.values, "lengths": lengths}
 
     def order(self, rows):
         """int32 tensor `(batches, rows)`: the rows of each batch of a window."""

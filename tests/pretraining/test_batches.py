@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from roformer_tf.pretraining import input_service
+from roformer_tf.pretraining import input_service, windows
 from roformer_tf.pretraining.batches import held_out_batches
 from roformer_tf.pretraining.corpus import read_chunk
 from roformer_tf.pretraining.windows import Windows, chunks_in_window, rounded_width
@@ -122,12 +122,12 @@ def test_contract_of_other_objectives(folder, options):
 def test_a_window_of_an_epoch_has_every_token_once(folder, packing, objective):
     corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
     stage, data = settings(global_batch_size=1, packing=packing, objective=objective, mask_rate=0.0)
-    windows = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), len(corpus.chunks))
-    rows = next(iter(windows.rows(tf.constant(3, tf.int64), 2)))
-    ends = windows.objective.num_end_tokens
+    own = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), len(corpus.chunks))
+    rows = next(iter(own.rows(tf.constant(3, tf.int64), 2)))
+    ends = own.objective.num_end_tokens
     found = collections.Counter()
     tokens = 0
-    for batch in windows.batches(rows).map(windows.with_targets):
+    for batch in own.batches(rows).map(own.with_targets):
         b = numpy(batch)
         tokens += b.padding_mask.sum()
         numbers = b.document_ids[0] if packing == "block_diagonal" else b.padding_mask[0]
@@ -148,15 +148,30 @@ def test_a_window_of_an_epoch_has_every_token_once(folder, packing, objective):
     assert found == expected
 
 
+@pytest.mark.parametrize("whole_word", [False, True])
+def test_chunks_are_tokenized_in_parts(folder, monkeypatch, whole_word):
+    """However small the parts, and where one piece is larger than several of them."""
+    corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
+    stage, data = settings(whole_word=whole_word, max_length=600)
+    chunks = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), 1, every_row=True)
+    whole = chunks.pieces(tf.constant(0, tf.int64))
+    monkeypatch.setattr(windows, "_PART_BYTES", 300)
+    parts = chunks.pieces(tf.constant(0, tf.int64))
+    assert set(whole) == {"token_ids", "lengths"} | ({"word_starts"} if whole_word else set())
+    assert whole["lengths"].numpy().max() > 200
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value)
+
+
 def test_each_epoch_is_drawn_anew(folder):
     """The same texts, in another order and with other masks."""
     corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
     stage, data = settings(global_batch_size=1)
-    windows = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), len(corpus.chunks))
+    own = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), len(corpus.chunks))
     epochs = []
     for number in range(2):
-        rows = next(iter(windows.rows(tf.constant(number, tf.int64), 2)))
-        epochs.append([numpy(b) for b in windows.batches(rows).map(windows.with_targets)])
+        rows = next(iter(own.rows(tf.constant(number, tf.int64), 2)))
+        epochs.append([numpy(b) for b in own.batches(rows).map(own.with_targets)])
 
     def restored(b):
         ids = b.token_ids[0].copy()
