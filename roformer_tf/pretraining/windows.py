@@ -8,7 +8,7 @@ from roformer_tf.pretraining.corpus import read_chunk
 from roformer_tf.pretraining.documents import places_in_documents
 from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.packing import form_rows, take_rows
-from roformer_tf.text import text_segmentate
+from roformer_tf.text import RoFormerTokenizer, text_segmentate
 from roformer_tf.text.ragged_ops import splits_of
 
 # What a seed is for; each use draws from a stream of its own.
@@ -50,6 +50,12 @@ class Windows:
         self.every_row = every_row
         self.seed = seed
         self.piece_characters = max(1, round(data.piece_characters * stage.max_length))
+        self.segmenter = None
+        if data.whole_word and data.objective == "masked_lm" and not tokenizer.word_level:
+            # Chinese whole words are jieba's, whose characters are tokens of their own here
+            self.segmenter = RoFormerTokenizer(
+                tokenizer.get_vocabulary(), lowercase=tokenizer.lowercase
+            )
         self.objective = PretrainingObjective(
             tokenizer,
             data.objective,
@@ -124,7 +130,7 @@ class Windows:
     def _tokenize(self, texts):
         tokens = {}
         if self.objective.whole_word:
-            ids, starts, _ = self.tokenizer.graph.tokenize_with_words(texts)
+            ids, starts = self.tokenizer.tokenize_with_words(texts, segmenter=self.segmenter)
             tokens["word_starts"] = starts.values
         else:
             ids = self.tokenizer.graph(texts)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import roformer_tf
 from roformer_tf.pretraining import input_service, windows
-from roformer_tf.pretraining.batches import held_out_batches
+from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import read_chunk
 from roformer_tf.pretraining.windows import Windows, chunks_in_window, rounded_width
 from roformer_tf.text import text_segmentate
@@ -336,3 +337,29 @@ def test_a_batch_that_does_not_come_is_an_error():
     many = [(0, 0), *((w, i) for w in range(1, 60) for i in range(3))]
     with pytest.raises(RuntimeError, match=r"batch 1 of window 0: .*others are at window 33"):
         in_order(many)
+
+
+def test_whole_words_of_a_character_level_model_are_those_of_jieba(tmp_path):
+    """As in Chinese-BERT-wwm: the characters of 经济 and 发展 are chosen together or not at all."""
+    text = "经济发展，" * 400
+    (tmp_path / "texts.txt").write_text(text, encoding="utf-8")
+    characters = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"经济发展，"]
+    tokenizer = roformer_tf.RoFormerTokenizer(characters, word_level=False)
+    stage, data = settings(max_length=64, global_batch_size=4, whole_word=True, mask_rate=0.5)
+    made = small_corpus.corpus(tmp_path)
+    batch = next(iter(training_batches(made, tokenizer, stage, data, 1, 0)))
+    chosen = np.zeros(batch["token_ids"].shape, bool)
+    labels = np.zeros(batch["token_ids"].shape, int)
+    for row, slot in np.argwhere(batch["label_weights"].numpy() > 0):
+        place = batch["mask_positions"].numpy()[row, slot]
+        chosen[row, place] = True
+        labels[row, place] = batch["labels"].numpy()[row, slot]
+    partners = {5: (6, 1), 6: (5, -1), 7: (8, 1), 8: (7, -1)}  # 经济, 发展
+    checked = 0
+    for row, place in np.argwhere(chosen):
+        partner, step = partners.get(labels[row, place], (0, 0))
+        # pieces may be cut in the middle of a word
+        if partner and 1 < place < chosen.shape[1] - 3:
+            assert chosen[row, place + step] and labels[row, place + step] == partner
+            checked += 1
+    assert checked > 20
