@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 
 def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_changes=False):
-    """Trains a model through all stages; called again after any stop, it goes on where the last checkpoint is.
+    r"""Trains a model through all stages; called again after any stop, it goes on where the last checkpoint is.
 
     The folder gets `checkpoints/` (to go on from), `stage-1-512/` and so on (the model at the end of each stage, in
     the original format), `log.csv`, `held_out.csv`, `tensorboard/` and `settings.json`.
@@ -65,7 +65,25 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
         ConnectionError: if another worker is lost. All of them are to be started again.
         FloatingPointError: if `max_skipped_in_a_row` steps in a row had NaN or infinite gradients.
 
-    Example: see `examples/pretrain_mlm.py`.
+    Example (a larger one is `examples/pretrain_mlm.py`):
+
+    >>> import pathlib, tempfile
+    >>> from roformer_tf.pretraining import PretrainingSettings, pretrain
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "texts.txt").write_text("春眠不觉晓，处处闻啼鸟。\n\n" * 40, encoding="utf-8")
+    >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"春眠不觉晓处闻啼鸟，。"]
+    >>> _ = (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    >>> model = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    >>> stage = {"max_length": 16, "global_batch_size": 4, "steps": 2, "learning_rate": 1e-3}
+    >>> settings = PretrainingSettings.from_dict({
+    ...     "data": {"files": [str(folder / "texts.txt")]},
+    ...     "model": {"vocabulary": str(folder / "vocab.txt"), "word_level": False, **model},
+    ...     "stages": [stage],
+    ... })
+    >>> pretrain(settings, folder / "run", verbose=False).completed
+    True
+    >>> sorted(path.name for path in (folder / "run").iterdir())
+    ['checkpoints', 'corpus', 'log.csv', 'settings.json', 'stage-1-16', 'tensorboard']
     """
     with LeaveOnSignal() as signals:
         strategy, run = strategy or choose_strategy(), None
@@ -96,6 +114,12 @@ class PretrainingResult:
         completed: whether all stages are done; `False` after SIGTERM or SIGINT.
         signal: number of the signal that ended the run early, or `None`.
         task: the trained `RoFormerMaskedLM` or `RoFormerCausalLM`.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import PretrainingResult
+    >>> PretrainingResult(completed=False, signal=15, task=None).signal
+    15
     """
 
     completed: bool
