@@ -84,7 +84,6 @@ def predict(case):
         rows * _slots(case),
         slices=case["slices"],
         recompute=case["recompute"],
-        clip=case["clip_norm"] is not None,
     )
 
 

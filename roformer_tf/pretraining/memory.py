@@ -11,11 +11,8 @@ _OPTIMIZER_SLOTS = {"adamw": 2, "original_adamw": 2, "lamb": 2, "adafactor": 1}
 # formulas run operation by operation, ours is one kernel. Measured, see `benchmarks/pretraining_memory.py`.
 _OPTIMIZER_TRANSIENTS = {"adamw": 1, "original_adamw": 1, "lamb": 3, "adafactor": 4}
 # Gradients of the widest tensor of a block that are in memory at once. Measured.
-_FEED_FORWARD_TRANSIENTS = 2
-_SCORE_TRANSIENTS = 3
-# How often the zeros with which the sum over slices begins are kept from step to step: TensorFlow makes constants of
-# them, in the graph and in its optimized form. Measured.
-_KEPT_ZEROS = 2
+_FEED_FORWARD_TRANSIENTS = 1
+_SCORE_TRANSIENTS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +33,7 @@ class StepMemory:
     >>> from roformer_tf.pretraining import ModelSizes, StepMemory
     >>> memory = StepMemory.of(ModelSizes(50_000), "adamw", rows=8, length=512, predicted=616)
     >>> round(memory.parameters / 1e9, 2), round(memory.peak / 1e9, 1)
-    (0.5, 9.3)
+    (0.5, 9.0)
     """
 
     parameters: int
@@ -56,7 +53,6 @@ class StepMemory:
         predicted,
         slices=1,
         recompute=False,
-        clip=False,
         packed=False,
     ):
         """The memory of a step.
@@ -69,15 +65,16 @@ class StepMemory:
             predicted: number of positions of the slice that the head computes.
             slices: positive integer.
             recompute: whether only the inputs of blocks are kept.
-            clip: whether gradients are clipped by their global norm.
             packed: whether attention has a mask for each pair of places (packed documents, causal, UniLM).
         """
         parts = _Parts(sizes, rows, length, predicted, packed)
         parameters = _FLOAT * sizes.num_parameters
         state = optimizer_bytes(sizes, optimizer)
         accumulator = parameters if slices > 1 else 0
-        zeros = _KEPT_ZEROS * accumulator
         table = _FLOAT * sizes.vocabulary_size * sizes.embedding_dim
+        # with a loop over slices TensorFlow keeps from step to step, as constants of the graph, the zeros with which
+        # the sum begins, and once more as much as the table takes (measured)
+        zeros = parameters + table if slices > 1 else 0
         layers, blocks = sizes.num_layers, parts.block
         kept = layers * (parts.block_input if recompute else blocks)
         below = parts.inputs + kept + parts.cast_weights(recompute)
@@ -97,8 +94,6 @@ class StepMemory:
         ]
         update = max(_FLOAT * _product(shape) for shape in sizes.weight_shapes)
         moments.append(parameters - accumulator + _OPTIMIZER_TRANSIENTS[optimizer] * update)
-        if clip:
-            moments.append(2 * parameters - accumulator)
         return cls(
             parameters=parameters,
             optimizer=state,
@@ -153,9 +148,8 @@ class _Parts:
         weights = sizes.has_weights_in_norms
 
         def norm(numbers):
-            # its input; with weights also the product of scale and deviation, and the input less its mean, which the
-            # gradient needs and which is computed ahead
-            return _FLOAT * numbers * (3 if weights else 1)
+            # its input, and with weights the product of scale and deviation
+            return _FLOAT * numbers * (2 if weights else 1)
 
         # attention: values (a view of the projection, which stays whole), rotated queries and keys, averages
         attention = compute * tokens * width * (3 + self._position_copies() + 1)

@@ -190,6 +190,5 @@ def _memory(settings, sizes, stage, rows, slices):
         predicted_positions(data, rows, stage.max_length, most=True),
         slices=slices,
         recompute=settings.run.recompute,
-        clip=settings.optimizer.clip_norm is not None,
         packed=data.packing == "block_diagonal" or data.objective != "masked_lm",
     )
