@@ -37,7 +37,7 @@ clip_norm = 0.5
 seed = 5
 checkpoint_every = {checkpoint_every}
 held_out_batches = 2
-deterministic = true
+deterministic = {deterministic}
 {run}
 """
 STAGE = """
@@ -57,6 +57,7 @@ def write_run(
     checkpoint_every=2,
     learning_rate=1e-2,
     dropout=0.1,
+    deterministic=True,
     run="",
 ):
     """Writes texts, vocabulary and settings of a small run to a folder; returns the path of the settings."""
@@ -71,15 +72,18 @@ def write_run(
         STAGE.format(length=length, rows=rows, steps=steps, rate=learning_rate)
         for length in lengths
     ]
-    text = SETTINGS.format(checkpoint_every=checkpoint_every, dropout=dropout, run=run) + "".join(
-        stages
-    )
+    text = SETTINGS.format(
+        checkpoint_every=checkpoint_every,
+        dropout=dropout,
+        deterministic=str(deterministic).lower(),
+        run=run,
+    ) + "".join(stages)
     path = folder / "settings.toml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def start(settings, output, *arguments, environment=None, log=None, module="roformer_tf"):
+def start(settings, output, *arguments, environment=None, log=None):
     """Starts `pretrain` in a process of its own; its messages go to the file `log`, or are passed over."""
     process_environment = {
         **os.environ,
@@ -90,10 +94,10 @@ def start(settings, output, *arguments, environment=None, log=None, module="rofo
         "PYTHONPATH": str(ROOT),
         **(environment or {}),
     }
-    command = [sys.executable, "-m", module, "pretrain", str(settings), "--output", str(output)]
+    command = [sys.executable, "-m", "roformer_tf", "pretrain", str(settings)]
     with open(log or os.devnull, "ab") as file:
         return subprocess.Popen(
-            [*command, "--quiet", *arguments],
+            [*command, "--output", str(output), "--quiet", *arguments],
             env=process_environment,
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -214,22 +218,17 @@ def free_ports(count):
             one.close()
 
 
-def start_workers(settings, output, logs, count=2, module="roformer_tf", environment=None):
-    """Starts a run of several workers on this machine, each with a log of its own in the folder `logs`."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+def start_workers(settings, output, logs, arguments=((), ())):
+    """Starts a run of several workers on this machine, each with a log of its own in the folder `logs`.
+
+    Args:
+        arguments: for each worker, further arguments of its command.
+    """
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(len(arguments))]
     processes = []
-    for index in range(count):
-        config = {
-            "cluster": {"worker": addresses},
-            "task": {"type": "worker", "index": index},
-        }
-        processes.append(
-            start(
-                settings,
-                output,
-                environment={"TF_CONFIG": json.dumps(config), **(environment or {})},
-                log=Path(logs) / f"worker-{index}.log",
-                module=module,
-            )
-        )
+    for index, own in enumerate(arguments):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        log = Path(logs) / f"worker-{index}.log"
+        environment = {"TF_CONFIG": json.dumps(config)}
+        processes.append(start(settings, output, *own, environment=environment, log=log))
     return processes
