@@ -57,8 +57,8 @@ def run(args):
     if args.seed is not None:
         changed = dataclasses.replace(settings.run, seed=args.seed)
         settings = dataclasses.replace(settings, run=changed)
-    strategy = choose_strategy(args.cpu_replicas)
     try:
+        strategy = choose_strategy(args.cpu_replicas)
         result = pretrain(
             settings,
             args.output,

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import sys
+import threading
 import zlib
 
 import tensorflow as tf
@@ -26,6 +28,7 @@ def choose_strategy(cpu_replicas=None):
     Raises:
         ValueError: if `TF_CONFIG` is not valid JSON, or both it and `cpu_replicas` are given.
         RuntimeError: if TensorFlow has started already.
+        ConnectionError: if the address that `TF_CONFIG` gives this worker is taken, or not all workers come.
 
     Example:
 
@@ -36,8 +39,7 @@ def choose_strategy(cpu_replicas=None):
     if num_workers() > 1:
         if cpu_replicas:
             raise ValueError("Give either `cpu_replicas` or TF_CONFIG. Received: both")
-        print(f"Waiting for all {num_workers()} workers of TF_CONFIG", file=sys.stderr)
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        return _with_workers()
     if cpu_replicas and cpu_replicas > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
         have = tf.config.get_logical_device_configuration(cpu) or [None]
@@ -53,6 +55,24 @@ def choose_strategy(cpu_replicas=None):
     if len(tf.config.list_physical_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()
+
+
+def _with_workers():
+    print(f"Waiting for all {num_workers()} workers of TF_CONFIG", file=sys.stderr)
+    # Python does not hear of signals while TensorFlow waits
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except tf.errors.OpError as error:
+        raise ConnectionError(
+            "The workers of TF_CONFIG cannot work together. Is a process of an earlier start still there, which holds "
+            f"the port? TensorFlow said: {reason_of(error)}"
+        ) from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def num_workers():
