@@ -72,9 +72,10 @@ class StepMemory:
         state = optimizer_bytes(sizes, optimizer)
         accumulator = parameters if slices > 1 else 0
         table = _FLOAT * sizes.vocabulary_size * sizes.embedding_dim
-        # with a loop over slices TensorFlow keeps from step to step, as constants of the graph, the zeros with which
-        # the sum begins, and once more as much as the table takes (measured)
-        zeros = parameters + table if slices > 1 else 0
+        # with a loop over slices TensorFlow keeps some constants of its graph from step to step: the zeros with which
+        # the sum begins, one tensor for each shape, and once more as much as the table takes (measured)
+        zeros = table + sum(_FLOAT * _product(shape) for shape in set(sizes.weight_shapes))
+        zeros *= slices > 1
         layers, blocks = sizes.num_layers, parts.block
         kept = layers * (parts.block_input if recompute else blocks)
         below = parts.inputs + kept + parts.cast_weights(recompute)

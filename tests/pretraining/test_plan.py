@@ -1,7 +1,6 @@
 """The plan of a run: sizes and work against the model itself, memory against measured peaks."""
 
 import dataclasses
-import sys
 
 import numpy as np
 import pytest
@@ -257,7 +256,6 @@ def test_command(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
 @pytest.mark.parametrize(
     "case",
     [
@@ -268,4 +266,10 @@ def test_command(tmp_path, capsys):
     ids=["plain", "slices_recompute", "large_table"],
 )
 def test_predicted_memory_is_the_measured_peak(case):
-    assert predict(case).peak == pytest.approx(measure(case), rel=0.15)
+    try:
+        measured = measure(case)
+    except RuntimeError as error:
+        if "Allocator stats not available" in str(error):
+            pytest.skip("TensorFlow's allocator counts on a CPU with oneDNN only")
+        raise
+    assert predict(case).peak == pytest.approx(measured, rel=0.15)
