@@ -106,7 +106,7 @@ def start(settings, output, *arguments, environment=None, log=None):
         )
 
 
-def finish(process, timeout=240):
+def finish(process, timeout=300):
     """The exit status of a process that ends by itself; killed if it does not."""
     try:
         return process.wait(timeout)
@@ -125,7 +125,7 @@ def kill(process):
     return process.returncode == -signal.SIGKILL
 
 
-def wait_for(condition, process, timeout=120, pause=0.002):
+def wait_for(condition, process, timeout=300, pause=0.002):
     """Waits until a condition holds; returns `False` if the process ended before."""
     deadline = time.monotonic() + timeout
     while not condition():
