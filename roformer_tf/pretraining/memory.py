@@ -8,10 +8,11 @@ _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _FLOAT = 4
 _OPTIMIZER_SLOTS = {"adamw": 2, "original_adamw": 2, "lamb": 2, "adafactor": 1}
 # Tensors as large as the largest weight that an optimizer has at once, beside weights, state and gradients: Keras'
-# formulas run operation by operation, ours is one kernel. Measured, see `benchmarks/pretraining_memory.py`.
+# formulas run operation by operation, on several weights at a time: together at least as much as all weights. Ours is
+# one kernel. Measured, see `benchmarks/pretraining_memory.py`.
 _OPTIMIZER_TRANSIENTS = {"adamw": 1, "original_adamw": 1, "lamb": 3, "adafactor": 4}
 # Gradients of the widest tensor of a block that are in memory at once. Measured.
-_FEED_FORWARD_TRANSIENTS = 1
+_FEED_FORWARD_TRANSIENTS = 2
 _SCORE_TRANSIENTS = 2
 
 
@@ -94,7 +95,10 @@ class StepMemory:
             parts.inputs + max(summed, table) + table,
         ]
         update = max(_FLOAT * _product(shape) for shape in sizes.weight_shapes)
-        moments.append(parameters - accumulator + _OPTIMIZER_TRANSIENTS[optimizer] * update)
+        update *= _OPTIMIZER_TRANSIENTS[optimizer]
+        if optimizer in ("lamb", "adafactor"):
+            update = max(update, parameters)
+        moments.append(parameters - accumulator + update)
         return cls(
             parameters=parameters,
             optimizer=state,
