@@ -7,23 +7,40 @@ import os
 import shlex
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from benchmarks import machine, measure
+from benchmarks import machine, measure, pretraining_measure
 
 FOLDER = Path(__file__).resolve().parent
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="the same as --size small")
+    parser.add_argument(
+        "--size",
+        choices=("base", "small"),
+        default="base",
+        help="small sizes are to see that it works",
+    )
     parser.add_argument(
         "--only", default=",".join(measure.PARTS), help="parts, separated by commas: %(default)s"
     )
     parser.add_argument("--models", help="some of the models, separated by commas")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=pretraining_measure.Setting.data,
+        help="folder of .jsonl or .jsonl.xz files with `text`, for end_to_end (%(default)s)",
+    )
+    parser.add_argument(
+        "--end-to-end-model",
+        choices=pretraining_measure.END_TO_END_MODELS,
+        help="layers x width of end_to_end's model (6x384)",
+    )
     parser.add_argument(
         "--output",
         type=Path,
@@ -46,14 +63,21 @@ def main():
     if unknown:
         parser.error(f"--only takes {', '.join(measure.PARTS)}. Received: {', '.join(unknown)}")
     output = arguments.output or FOLDER / "results" / f"{now():%Y-%m-%d}.json"
+    quick = arguments.quick or arguments.size == "small"
+    setting = pretraining_measure.SMALL if quick else pretraining_measure.Setting()
+    setting = replace(setting, data=arguments.data)
+    if arguments.end_to_end_model:
+        sizes = pretraining_measure.END_TO_END_MODELS[arguments.end_to_end_model]
+        setting = replace(setting, end_to_end_sizes=sizes)
     measurement = measure.Measurement(
         arguments.repeats,
         arguments.seed,
-        quick=arguments.quick,
+        quick=quick,
         say=lambda line: print(line, flush=True),
         # all the time: an error at the end costs no more than the end
         keep=lambda: save(record, output),
         models=arguments.models and arguments.models.split(","),
+        pretraining=setting,
     )
     record = json.loads(output.read_text()) if output.exists() else {"runs": {}, "results": {}}
     if record.get("sizes", asdict(measurement.sizes)) != asdict(measurement.sizes):

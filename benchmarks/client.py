@@ -13,10 +13,12 @@ ROOT = Path(__file__).resolve().parent.parent
 class Client:
     """Starts a worker with its first command and ends it with `close`, or at the end of a `with` block."""
 
+    module = "benchmarks.worker"
+
     def __init__(self, **environment):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker"],
+            [sys.executable, "-m", self.module],
             cwd=ROOT,
             env={
                 **os.environ,

@@ -5,11 +5,11 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import corpus, loading, tokenizers
+from benchmarks import corpus, loading, pretraining_measure, tokenizers
 from benchmarks.client import Client
 from benchmarks.sizes import BASE, QUICK
 
-PARTS = ("inference", "step", "tokenizer", "load")
+PARTS = ("inference", "step", "tokenizer", "load", *pretraining_measure.PARTS)
 # Models that take turns with each other. Allocators keep what a step took, and what all of them took is more than
 # 24 GB, so in training each stands beside ours alone.
 GROUPS = {
@@ -51,9 +51,19 @@ class Measurement:
         say: function that is told of the progress.
         keep: function that is called whenever there are new results.
         models: names out of `models.IMPLEMENTATIONS`; all by default.
+        pretraining: `pretraining_measure.Setting` of its parts.
     """
 
-    def __init__(self, repeats, seed, quick=False, say=print, keep=lambda: None, models=None):
+    def __init__(
+        self,
+        repeats,
+        seed,
+        quick=False,
+        say=print,
+        keep=lambda: None,
+        models=None,
+        pretraining=None,
+    ):
         self.repeats, self.seed, self.quick, self.say, self.models = (
             repeats,
             seed,
@@ -65,7 +75,22 @@ class Measurement:
         self.sizes = QUICK if quick else BASE
         self.results, self.versions = {}, {}
 
+        self.pretraining = pretraining or (
+            pretraining_measure.SMALL if quick else pretraining_measure.Setting()
+        )
+
     def run(self, part):
+        if part in pretraining_measure.PARTS:
+            pretraining_measure.PretrainingMeasurement(
+                self.pretraining,
+                self.repeats,
+                self.seed,
+                say=self.say,
+                keep=self.keep,
+                models=self.models,
+                versions=self.versions,
+            ).run(part, self.results.setdefault(part, {}))
+            return
         function = {"tokenizer": self.tokenizer, "load": self.load}.get(part, self.model)
         function(part, self.results.setdefault(part, {}))
         self.keep()

@@ -4,6 +4,7 @@ import os
 import re
 from statistics import median
 
+from benchmarks import pretraining_report
 from benchmarks.models import matmul_size
 from benchmarks.sizes import Sizes
 from benchmarks.tokenizers import LEVELS
@@ -37,7 +38,15 @@ def write(record, folder):
 
 def tables(record):
     """`{marker: lines of Markdown}`, for the parts that the record has."""
-    results, made = record["results"], {"setting": _setting(record)}
+    results, made = record["results"], pretraining_report.tables(record)
+    runs = {True: {}, False: {}}
+    for part, run in record["runs"].items():
+        runs[part in pretraining_report.PARTS][part] = run
+    if runs[True]:
+        made["pretraining_setting"] = _setting({**record, "runs": runs[True]})
+    if not runs[False]:
+        return made
+    made["setting"] = _setting({**record, "runs": runs[False]})
     for task in ("inference", "step"):
         if results.get(task):
             made[task] = _model_table(results[task], record["sizes"], task)

@@ -92,10 +92,11 @@ def libraries(implementation):
             import roformer_tf  # noqa: F401
 
 
-def main():
+def main(worker=None):
+    """Answers commands with the methods of a worker."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print goes elsewhere
-    worker = Worker()
+    worker = worker or Worker()
     for line in sys.stdin:
         command = json.loads(line)
         try:

@@ -1,0 +1,238 @@
+"""Pretraining: the masked-only projection, our step and the original's, and real documents end to end."""
+
+import contextlib
+import json
+import lzma
+import os
+import random
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from benchmarks.client import ROOT, Client
+from benchmarks.sizes import BASE, QUICK, Sizes
+
+SHARED = Path(os.environ.get("ROFORMER_TF_SHARED", ROOT.parent / "shared"))
+TINY = ROOT / "checkpoints" / "chinese_roformer_tiny" / "vocab.txt"
+END_TO_END_MODELS = {
+    "6x384": Sizes(layers=6, heads=6, width=384, intermediate=1536),
+    "12x768": BASE,
+}
+# Processes keep what a step took, and three are more than 24 GB: each of ours stands beside the original alone.
+PAIRS = [("original", name) for name in ("ours", "ours_bfloat16", "ours_original_adamw")]
+# At twice the batch not even two fit: one after the other.
+ALONE = ("original", "ours", "ours_bfloat16")
+END_TO_END = ("ours_packed", "ours_bucketed", "original")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured.
+
+    Args:
+        sizes: of the models of `projection` and `pretraining`.
+        projection, pair, alone: (batch, length) of the projection, of the pairs and of the steps one after the other.
+        end_to_end_sizes, end_to_end: model and (batch, length) of the real documents; the vocabulary is its file's.
+        steps: of a turn with real documents. Rows differ much in length: a turn of few steps says little.
+        input_batches: how many batches the input makes by itself.
+        documents: how many there are at most.
+        data, vocabulary: folder of the documents and `vocab.txt`.
+    """
+
+    sizes: Sizes = BASE
+    projection: tuple = (8, 512)
+    pair: tuple = (4, 512)
+    alone: tuple | None = (8, 512)
+    end_to_end_sizes: Sizes = END_TO_END_MODELS["6x384"]
+    end_to_end: tuple = (8, 512)
+    steps: dict | None = None
+    input_batches: int = 64
+    documents: int = 10**6
+    data: Path = SHARED / "data" / "zh_pretrain"
+    vocabulary: Path = TINY
+
+    @property
+    def turns(self):
+        return self.steps or {"ours_packed": 8, "ours_bucketed": 32, "original": 10}
+
+
+SMALL = Setting(
+    sizes=QUICK,
+    projection=(2, 64),
+    pair=(2, 64),
+    alone=(4, 64),
+    end_to_end_sizes=QUICK,
+    end_to_end=(4, 64),
+    steps={"ours_packed": 4, "ours_bucketed": 4, "original": 4},
+    input_batches=4,
+    documents=3000,
+)
+
+
+class PretrainingClient(Client):
+    module = "benchmarks.pretraining_worker"
+
+
+class PretrainingMeasurement:
+    """Runs the parts of pretraining.
+
+    Args:
+        setting: `Setting`.
+        repeats: timed runs of each case.
+        seed: of batches, weights and the order of the documents.
+        say: function that is told of the progress.
+        keep: function that is called whenever there are new results.
+        versions: dictionary that takes the versions of what the workers imported.
+        models: names; all by default.
+    """
+
+    def __init__(self, setting, repeats, seed, say=print, keep=lambda: None, models=None, **extra):
+        self.setting, self.repeats, self.seed, self.say = setting, repeats, seed, say
+        self.keep, self.models = keep, models
+        self.versions = extra.get("versions", {})
+
+    def run(self, part, results):
+        getattr(self, part)(results)
+        self.keep()
+
+    def projection(self, results):
+        """`{"difference": ..., "cases": {projection: {"seconds": [...], "peak_mb": ...}}}`.
+
+        The memory of each projection is that of a process that has done nothing else.
+        """
+        (batch, length), sizes = self.setting.projection, asdict(self.setting.sizes)
+        model, shape = {"sizes": sizes, "seed": self.seed}, {"batch": batch, "length": length}
+        results.update(shape, sizes=sizes)
+        with PretrainingClient() as worker:
+            results["difference"] = worker("compare_projections", **model, **shape)
+            self.versions.update(worker("versions"))
+        self.say(f"projection, masked-only against full: {results['difference']}")
+        self.keep()
+        cases = results["cases"] = {"masked": {"seconds": []}, "full": {"seconds": []}}
+        with PretrainingClient() as worker:
+            worker("build_projection", **model)
+            for _ in range(2):  # while there is no other model: here is its memory
+                answer = worker("run_projection", projection="masked", **shape)
+            cases["masked"]["peak_mb"] = answer["peak_mb"]
+            # making the second model takes TensorFlow's cache of kernels from the first
+            for name in ("full", "masked"):
+                worker("run_projection", projection=name, **shape)
+            for number in range(self.repeats):
+                for name, case in cases.items():
+                    answer = worker("run_projection", projection=name, **shape)
+                    case["seconds"].append(answer["seconds"])
+                    self.say(f"projection, {name}, run {number + 1}: {answer['seconds']:.3f}")
+        with PretrainingClient() as worker:
+            worker("build_projection", **model)
+            for _ in range(2):
+                answer = worker("run_projection", projection="full", **shape)
+            cases["full"]["peak_mb"] = answer["peak_mb"]
+
+    def pretraining(self, results):
+        """`{shape: {"sizes": ..., "alternating": bool, "cases": {name: {"seconds": [...], "beside": [...], ...}}}}`.
+
+        `beside` are the seconds of the original in the same rounds.
+        """
+        pairs = [pair for pair in map(self._chosen, PAIRS) if len(pair) == 2]
+        shapes = [(self.setting.pair, pairs, self.repeats, True)]
+        if self.setting.alone:
+            alone = [(name,) for name in self._chosen(ALONE)]
+            shapes.append((self.setting.alone, alone, min(self.repeats, 2), False))
+        for (batch, length), groups, repeats, alternating in shapes:
+            cases = {}
+            results[f"{batch} x {length}"] = {
+                "sizes": asdict(self.setting.sizes),
+                "alternating": alternating,
+                "cases": cases,
+            }
+            for names in groups:
+                rounds = self._rounds(names, batch, length, repeats)
+                for name in names:
+                    case = {key: [turn[name][key] for turn in rounds] for key in rounds[0][name]}
+                    first = cases.get("original", case)["seconds"]
+                    beside = (
+                        [turn["original"]["seconds"] for turn in rounds] if alternating else first
+                    )
+                    cases.setdefault(name, {**case, "beside": beside})
+                self.keep()
+
+    def _rounds(self, names, batch, length, repeats):
+        with contextlib.ExitStack() as stack:
+            workers = {name: stack.enter_context(PretrainingClient()) for name in names}
+            for name, worker in workers.items():
+                model = {"name": name, "sizes": asdict(self.setting.sizes), "seed": self.seed}
+                worker("build_training", **model, batch=batch, length=length)
+            rounds = []
+            for number in range(-1, repeats):
+                turn = {name: worker("run_training", steps=1) for name, worker in workers.items()}
+                times = ", ".join(f"{name} {a['seconds']:.3f}" for name, a in turn.items())
+                title = f"run {number + 1}" if number >= 0 else "warm-up"
+                self.say(f"pretraining {batch} x {length}, {title}: {times}")
+                rounds.append(turn)
+            for worker in workers.values():
+                self.versions.update(worker("versions"))
+        return rounds[1:]
+
+    def end_to_end(self, results):
+        """`{"cases": {name: {"seconds": [...], "tokens": [...], "places": [...], "input": {...}, ...}}, ...}`."""
+        setting = self.setting
+        lines, reason = documents(setting, self.seed)
+        if reason:
+            results["skipped"] = reason
+            self.say(f"end_to_end is skipped: {reason}")
+            return
+        vocabulary_size = len(setting.vocabulary.read_text("utf-8").splitlines())
+        sizes = replace(setting.end_to_end_sizes, vocabulary=vocabulary_size)
+        batch, length = setting.end_to_end
+        results.update(sizes=asdict(sizes), batch=batch, length=length, documents=len(lines))
+        names = self._chosen(END_TO_END)
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            path = Path(folder, "shuffled.jsonl")
+            path.write_text("".join(lines), encoding="utf-8")
+            results["characters"] = sum(len(json.loads(line)["text"]) for line in lines)
+            cases = results["cases"] = {}
+            workers = {name: stack.enter_context(PretrainingClient()) for name in names}
+            for name, worker in workers.items():
+                case = cases[name] = worker(
+                    "build_end_to_end",
+                    **{"name": name, "sizes": asdict(sizes), "seed": self.seed, "path": str(path)},
+                    **{"vocabulary": str(setting.vocabulary), "batch": batch, "length": length},
+                    cache=str(Path(folder, "cache")),
+                )
+                case["input"] = worker("input_alone", batches=setting.input_batches)
+                self.say(f"end_to_end, input of {name}: {case['input']}")
+            for number in range(-1, self.repeats):
+                for name, worker in workers.items():
+                    steps = 2 if number < 0 else setting.turns[name]
+                    answer = worker("run_end_to_end", steps=steps)
+                    title = f"run {number + 1}" if number >= 0 else "warm-up"
+                    speed = answer["tokens"] / answer["seconds"]
+                    self.say(f"end_to_end, {name}, {title}: {speed:.0f} tokens/s, {answer}")
+                    if number >= 0:
+                        for key, value in answer.items():
+                            cases[name].setdefault(key, []).append(value)
+                self.keep()
+            for worker in workers.values():
+                worker("end")
+                self.versions.update(worker("versions"))
+
+    def _chosen(self, names):
+        return [name for name in names if self.models is None or name in self.models]
+
+
+PARTS = ("projection", "pretraining", "end_to_end")
+
+
+def documents(setting, seed):
+    """Lines of JSON in random order, and why there are none."""
+    if not setting.vocabulary.exists():
+        return [], f"there is no {setting.vocabulary}"
+    paths = [*setting.data.glob("*.jsonl.xz"), *setting.data.glob("*.jsonl")]
+    if not paths:
+        return [], f"there is no .jsonl or .jsonl.xz file in {setting.data} (--data)"
+    lines = []
+    for path in sorted(paths):
+        with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8") as stream:
+            lines += [json.dumps({"text": json.loads(line)["text"]}) + "\n" for line in stream]
+    random.Random(seed).shuffle(lines)
+    return lines[: setting.documents], None

@@ -1,0 +1,151 @@
+"""Our pretraining step and input, as the benchmarks measure them."""
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.models import LEARNING_RATE
+from benchmarks.sizes import make_batch
+from roformer_tf.models.roformer_backbone import sequence_output
+from roformer_tf.pretraining import Pretrainer, Stage, StagesSchedule
+from roformer_tf.pretraining.models import make_optimizer, make_task
+from roformer_tf.pretraining.settings import ModelSettings, OptimizerSettings
+
+MODEL_INPUTS = ("token_ids", "segment_ids", "padding_mask")
+
+
+class FullProjection(Pretrainer):
+    """Multiplies every position with the vocabulary; those that are not to be predicted have weight 0."""
+
+    def loss_sum(self, batch, training=False):
+        inputs = {name: batch[name] for name in batch if name in self.task.backbone.input}
+        hidden = sequence_output(self.task.backbone(inputs, training=training))
+        logits = tf.cast(self.task.head(hidden, training=training), tf.float32)
+        used = tf.where(batch["label_weights"] > 0)
+        positions = tf.cast(tf.gather_nd(batch["mask_positions"], used), tf.int64)
+        places = tf.stack([used[:, 0], positions], 1)
+        shape = tf.shape(batch["token_ids"], tf.int64)
+        labels, weights = (
+            tf.scatter_nd(places, tf.gather_nd(batch[name], used), shape)
+            for name in ("labels", "label_weights")
+        )
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        right = tf.cast(tf.equal(tf.argmax(logits, -1, labels.dtype), labels), tf.float32)
+        return tf.reduce_sum(losses * weights), tf.reduce_sum(right * weights)
+
+
+def make_pretrainer(sizes, seed, dtype="float32", optimizer="adamw", cls=Pretrainer, task=None):
+    """A compiled `Pretrainer` of random weights; the rate rises over 20,000 steps, as the original's."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    model = ModelSettings(
+        vocabulary="-",
+        num_layers=sizes.layers,
+        num_heads=sizes.heads,
+        hidden_dim=sizes.width,
+        intermediate_dim=sizes.intermediate,
+        dtype=dtype,
+    )
+    task = task or make_task(model, "masked_lm", sizes.vocabulary, 512)
+    pretrainer = cls(task, seed=seed)
+    schedule = StagesSchedule([Stage(512, 1, 1_000_000, LEARNING_RATE, {20000: 1.0})])
+    pretrainer.compile_for(make_optimizer(OptimizerSettings(name=optimizer), schedule))
+    return pretrainer
+
+
+def ready_batch(seed, sizes, rows, length):
+    """Random tokens without padding, as `training_batches` would give them."""
+    batch = make_batch(seed, sizes, rows, length)
+    batch["label_weights"] = np.ones(batch["labels"].shape, "float32")
+    return {**batch, "window": np.zeros(rows, "int64"), "index": np.zeros(rows, "int64")}
+
+
+def fit(pretrainer, batch, steps):
+    """Some steps on the same batch."""
+    data = tf.data.Dataset.from_tensors(batch).repeat()
+    pretrainer.fit(data, steps_per_epoch=steps, shuffle=False, verbose=0)
+
+
+def compare_projections(sizes, seed, rows, length):
+    """Loss and gradients of the masked-only projection against those of the full one, dropout off.
+
+    Returns the relative difference of the losses; the greatest difference of a gradient's elements by the greatest
+    element of that gradient, over all weights, and its weight; the same of the masked-only projection against itself
+    with the rows in reverse order, which is float32 noise; and the number of gradients.
+    """
+    batch = ready_batch(seed, sizes, rows, length)
+    # uneven rows, some slots unused
+    used = np.random.default_rng(seed).random(batch["label_weights"].shape) < 0.9
+    batch["label_weights"] *= used
+    batch["labels"] *= used
+    batch["mask_positions"] *= used
+    batch = {name: tf.constant(value) for name, value in batch.items()}
+    masked = make_pretrainer(sizes, seed)
+    full = make_pretrainer(sizes, seed, cls=FullProjection, task=masked.task)
+    of_masked, of_full = map(_loss_and_gradients, (masked, full))
+    loss, gradients = of_masked(batch)
+
+    def compare(loss_and_gradients, batch):
+        other, others = loss_and_gradients(batch)
+        differences = {}
+        for path, gradient in gradients.items():
+            difference = np.abs(gradient - others.pop(path)).max()
+            differences[path] = float(difference / (np.abs(gradient).max() or 1.0))
+        return abs(other - loss) / abs(loss), differences
+
+    noise_loss, noise = compare(of_masked, {k: tf.reverse(v, [0]) for k, v in batch.items()})
+    loss_difference, differences = compare(of_full, batch)
+    worst = max(differences, key=differences.get)
+    return {
+        "loss": loss_difference,
+        "gradients": differences[worst],
+        "worst": worst,
+        "noise_loss": noise_loss,
+        "noise_gradients": max(noise.values()),
+        "variables": len(differences),
+    }
+
+
+def _loss_and_gradients(pretrainer):
+    """A function from a batch to the loss and the gradients by the path of their weight."""
+    variables = pretrainer.task.trainable_variables
+
+    @tf.function
+    def run(batch):
+        with tf.GradientTape() as tape:
+            loss = pretrainer.loss_sum(batch)[0] / tf.reduce_sum(batch["label_weights"])
+        return loss, [tf.convert_to_tensor(g) for g in tape.gradient(loss, variables)]
+
+    def run_on(batch):
+        loss, gradients = run(batch)
+        return float(loss), {v.path: g.numpy() for v, g in zip(variables, gradients, strict=True)}
+
+    return run_on
+
+
+class TextInput:
+    """Batches of the documents of a file of JSON lines, by `prepare_corpus` and `training_batches`.
+
+    Args:
+        path: of the file.
+        vocabulary_path: `vocab.txt`.
+        batch, max_length: of the rows.
+        cache: folder for the chunk files.
+        packing: as of `DataSettings`.
+        seed: integer.
+    """
+
+    def __init__(self, path, vocabulary_path, batch, max_length, cache, packing, seed):
+        import time
+
+        from roformer_tf.pretraining import prepare_corpus, training_batches
+        from roformer_tf.pretraining.models import make_tokenizer
+        from roformer_tf.pretraining.settings import DataSettings
+
+        start = time.perf_counter()
+        corpus = prepare_corpus([path], cache)
+        self.seconds_to_prepare = time.perf_counter() - start
+        tokenizer = make_tokenizer(ModelSettings(vocabulary=vocabulary_path))
+        stage = Stage(max_length, batch, 1_000_000, LEARNING_RATE)
+        data = DataSettings(files=(path,), packing=packing)
+        self.dataset = training_batches(corpus, tokenizer, stage, data, seed, 0)
