@@ -66,6 +66,9 @@ def run(args):
             verbose=not args.quiet,
             allow_changes=args.allow_changes,
         )
+    except SystemExit:  # a signal, while nothing was unsaved
+        print("Stopped. The same command goes on from here.", file=sys.stderr)
+        raise
     except FloatingPointError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
