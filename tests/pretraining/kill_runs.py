@@ -8,9 +8,11 @@ kills. `test_kills.py` runs the short form.
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,7 +36,8 @@ def kill_once(settings, output, rng, longest, arguments=(), kind=None, log=None)
     process = runs.start(settings, output, *arguments, log=log)
     try:
         if kind == "time":
-            time.sleep(float(rng.uniform(0, longest)))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(float(rng.uniform(0, longest)))
         else:
             folder = Path(output) / ("checkpoints" if kind == "checkpoint" else ".")
             passed_over = set(folder.glob(".saving-*"))  # of lives before
