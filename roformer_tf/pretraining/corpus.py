@@ -23,8 +23,9 @@ except ImportError:  # Windows: two processes at once then both do the work
 
 CORPUS_FORMAT = 1  # raise it when the chunk files change: older ones are then made anew
 MANIFEST = "corpus.json"
-MIN_CHUNK_BYTES = 2**18
-MAX_CHUNKS = 4000
+# Small, as a window is a random choice of chunk files: the more of them it holds, the better it mixes the texts.
+MIN_CHUNK_BYTES = 2**15
+MAX_CHUNKS = 16000
 EXPANSION = {"": 1, ".gz": 3, ".xz": 4}  # rough: bytes of Chinese text for one on disk
 BYTES_WORTH_A_BAR = 2**25
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -99,8 +100,8 @@ def prepare_corpus(
         folder: str or path-like. The cache; made when it is not there.
         held_out: float from 0 to 1, the share of documents that are not trained on.  A hash of its
             text decides for each document, so equal ones are on the same side, always.
-        chunk_bytes: int, text in a chunk file. None: 256 KiB, and more for files so large that
-            there would be more than about 4,000 chunks.
+        chunk_bytes: int, text in a chunk file. None: 32 KiB, and more for files so large that
+            there would be more than about 16,000 chunks.
         txt_documents: `"blocks"`: blank lines separate the documents of a .txt file;
             `"lines"`: each line is one.
         max_bad_lines: int, how many bad lines of all files are borne.  None: 100, and 1 % of the
