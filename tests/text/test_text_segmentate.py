@@ -12,7 +12,18 @@ from roformer_tf.text import text_segmentate
 from tests.text.texts import real_lines
 
 ALPHABET = [*"ab中文😀é，！", *"。。。\n\n\n", *" \u3000\t\x1c\x85\u200b\0\ufeff\ufffd\U0010ffff"]
-SEPARATORS = ["\n。", "\n。，", "。\n", "", "a", "\n\n。", "。。，中。", "，。！ ", "中😀", "\u3000\0"]
+SEPARATORS = [
+    "\n。",
+    "\n。，",
+    "。\n",
+    "",
+    "a",
+    "\n\n。",
+    "。。，中。",
+    "，。！ ",
+    "中😀",
+    "\u3000\0",
+]
 
 
 @pytest.fixture(scope="module")
