@@ -7,7 +7,14 @@ import sys
 
 import tensorflow as tf
 
-service = tf.data.experimental.service
-worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=sys.argv[1]))
-print("ready", flush=True)
-sys.stdin.read()
+
+def main(dispatcher_address):
+    service = tf.data.experimental.service
+    worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=dispatcher_address))
+    print("ready", flush=True)
+    sys.stdin.read()
+    del worker
+
+
+if __name__ == "__main__":  # pytest imports this file, to look for examples
+    main(sys.argv[1])
