@@ -10,6 +10,7 @@ from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.packing import form_rows, take_rows
 from roformer_tf.text import RoFormerTokenizer, text_segmentate
 from roformer_tf.text.ragged_ops import splits_of
+from roformer_tf.text.word_starts import tokenize_with_words
 
 # What a seed is for; each use draws from a stream of its own.
 _CHUNK_ORDER, _PIECE_ORDER, _ROW_ORDER, _BATCH_ORDER, _TARGETS = range(5)
@@ -130,7 +131,8 @@ class Windows:
     def _tokenize(self, texts):
         tokens = {}
         if self.objective.whole_word:
-            ids, starts = self.tokenizer.tokenize_with_words(texts, segmenter=self.segmenter)
+            segmenter = None if self.segmenter is None else self.segmenter.graph
+            ids, starts = tokenize_with_words(self.tokenizer.graph, segmenter, texts)
             tokens["word_starts"] = starts.values
         else:
             ids = self.tokenizer.graph(texts)

@@ -265,9 +265,9 @@ def test_the_corpus_is_found_again_until_a_file_changes(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_large_files():
-    """Writing fails after 50 kB, as it does on a full disk."""
+    """Writing fails after 20 kB, less than a chunk file, as it does on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
