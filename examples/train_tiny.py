@@ -14,7 +14,6 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
-import collections
 import json
 import logging
 import lzma
@@ -30,6 +29,7 @@ import keras
 import keras_hub
 import numpy as np
 import tensorflow as tf
+from make_vocabulary import SPECIAL_TOKENS, make_vocabulary
 from reviews import fingerprint, load_reviews
 from rich.console import Console
 from rich.table import Table
@@ -39,8 +39,6 @@ from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.optimizers import LayerwiseAdamW, LinearWarmupDecay
 
 ROOT = Path(__file__).resolve().parent.parent
-SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ASCII = [chr(code) for code in range(33, 127) if not "A" <= chr(code) <= "Z"]
 # Rows are padded to one of these widths, and batches have the same number of tokens at each.
 WIDTHS = (32, 64, 128, 512)
 # Passes over a source while the largest, law, is read once: laws and judgments repeat themselves.
@@ -72,28 +70,6 @@ def read_documents(folder):
         reviews["validation"][0] + reviews["test"][0],
     )
     return documents
-
-
-def make_vocabulary(texts, size, min_count=5):
-    """The vocabulary, from training texts alone.
-
-    Special tokens; printable ASCII, with a `##` piece for each letter and digit; every other single character that
-    occurs at least `min_count` times, so that hardly anything is [UNK]; then the most frequent words of jieba's
-    dictionary segmentation until there are `size` tokens. Equally frequent ones come in code point order.
-    """
-    counts = collections.Counter()
-    characters = collections.Counter()
-    for text in texts:
-        text = text.lower()
-        counts.update(jieba.cut(text, HMM=False))
-        characters.update(text)
-    pieces = [f"##{character}" for character in ASCII if character.isalnum()]
-    tokens = dict.fromkeys(SPECIAL_TOKENS + ASCII + pieces)
-    for counter, least in ((characters, min_count), (counts, 2)):
-        for token, count in sorted(counter.items(), key=lambda item: (-item[1], item[0])):
-            if len(tokens) < size and count >= least and token.isprintable() and token.strip():
-                tokens.setdefault(token)
-    return list(tokens)
 
 
 def make_rows(tokenizer, texts, width_of):
