@@ -4,7 +4,8 @@ import signal
 import threading
 
 import keras
-import numpy as np
+
+from roformer_tf.pretraining.step_callback import log_number
 
 
 class SaveCheckpoints(keras.callbacks.Callback):
@@ -35,7 +36,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._step += 1
         # from here on there is a step to lose
         self._signals.defer = True
-        if self._together and _number(logs["stop"]):
+        if self._together and log_number(logs["stop"]):
             self._signals.received = self._signals.received or signal.SIGTERM
             self.model.stop_training = True
         elif self._signals.received and not self._together:
@@ -67,7 +68,7 @@ class StopWhenSkipping(keras.callbacks.Callback):
         self._limit, self._newest_checkpoint = limit, newest_checkpoint
 
     def on_train_batch_end(self, batch, logs=None):
-        skipped = round(_number(logs["skipped_in_a_row"]))
+        skipped = round(log_number(logs["skipped_in_a_row"]))
         if skipped >= self._limit:
             raise FloatingPointError(
                 f"{skipped} steps in a row had NaN or infinite gradients and were skipped, so the run stops. The "
@@ -116,7 +117,3 @@ class LeaveOnSignal:
         self.received = number
         if again or not self.defer:
             raise SystemExit(128 + number)
-
-
-def _number(value):
-    return float(np.asarray(value).reshape(-1)[0])

@@ -139,7 +139,7 @@ class StepCallback(keras.callbacks.Callback):
                 f"{type(self).__name__} needs the logs {', '.join(LOGS)} of every step. Received: "
                 f"{', '.join(sorted(logs)) or 'none'}; return {', '.join(missing)} from `train_step` too"
             )
-        values = {name: _number(logs[name]) for name in LOGS}
+        values = {name: log_number(logs[name]) for name in LOGS}
         row = {
             "step": self.step,
             "stage": self.stage_index + 1,
@@ -153,7 +153,7 @@ class StepCallback(keras.callbacks.Callback):
             "input_wait": None,
         }
         if "input_ready" in logs:
-            wait = _number(logs["input_ready"]) - self._step_began
+            wait = log_number(logs["input_ready"]) - self._step_began
             row["input_wait"] = min(max(wait / max(seconds, 1e-9), 0.0), 1.0)
         return row
 
@@ -187,6 +187,6 @@ def merge_rows(rows):
     }
 
 
-def _number(value):
-    # multi-worker logs come with shape (1,)
+def log_number(value):
+    """A value of the logs as a float; under several workers it comes with shape (1,)."""
     return float(np.asarray(value).reshape(-1)[0])
