@@ -73,12 +73,9 @@ class StepMemory:
         parts = _Parts(sizes, rows, length, predicted, packed)
         parameters = _FLOAT * sizes.num_parameters
         state = optimizer_bytes(sizes, optimizer)
-        accumulator = parameters if slices > 1 else 0
         table = _FLOAT * sizes.vocabulary_size * sizes.embedding_dim
-        # with a loop over slices TensorFlow keeps some constants of its graph from step to step: the zeros with which
-        # the sum begins, one tensor for each shape, and once more as much as the table takes (measured)
-        zeros = table + sum(_FLOAT * _product(shape) for shape in set(sizes.weight_shapes))
-        zeros *= slices > 1
+        # measured: in the loop over slices the sum for the table is there twice
+        accumulator = parameters + table if slices > 1 else 0
         layers, blocks = sizes.num_layers, parts.block
         kept = layers * (parts.block_input if recompute else blocks)
         below = parts.inputs + kept + parts.cast_weights(recompute)
@@ -100,14 +97,14 @@ class StepMemory:
         update *= _OPTIMIZER_TRANSIENTS[optimizer]
         if optimizer in ("lamb", "adafactor"):
             update = max(update, parameters)
-        moments.append(parameters - accumulator + update)
+        moments.append(summed + update)
         return cls(
             parameters=parameters,
             optimizer=state,
-            gradients=parameters + accumulator + zeros,
+            gradients=parameters + accumulator,
             activations=below + (blocks if recompute else 0),
             logits=parts.logits,
-            peak=round(_ROUNDING * (parameters + state + accumulator + zeros + max(moments))),
+            peak=round(_ROUNDING * (parameters + state + accumulator + max(moments))),
         )
 
 

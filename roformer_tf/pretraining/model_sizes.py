@@ -1,6 +1,8 @@
 import dataclasses
 import functools
 
+from roformer_tf.pretraining.settings import ModelSettings
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelSizes:
@@ -22,19 +24,19 @@ class ModelSizes:
     """
 
     vocabulary_size: int
-    num_layers: int = 12
-    num_heads: int = 12
-    hidden_dim: int = 768
-    intermediate_dim: int = 3072
-    embedding_dim: int | None = None
+    num_layers: int = ModelSettings.num_layers
+    num_heads: int = ModelSettings.num_heads
+    hidden_dim: int = ModelSettings.hidden_dim
+    intermediate_dim: int = ModelSettings.intermediate_dim
+    embedding_dim: int | None = ModelSettings.embedding_dim
     num_segments: int = 2
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    activation: str = "gelu"
-    norm: str = "layer_norm"
-    position_scheme: str = "rotary"
+    dropout: float = ModelSettings.dropout
+    attention_dropout: float = ModelSettings.attention_dropout
+    activation: str = ModelSettings.activation
+    norm: str = ModelSettings.norm
+    position_scheme: str = ModelSettings.position_scheme
     max_sequence_length: int = 512
-    dtype: str = "float32"
+    dtype: str = ModelSettings.dtype
 
     def __post_init__(self):
         if self.embedding_dim is None:

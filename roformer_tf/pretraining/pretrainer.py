@@ -189,7 +189,9 @@ class Pretrainer(keras.Model):
             total = [a + b for a, b in zip(total, gradients)]
             return i + 1, loss + more_loss, correct + more_correct, total
 
-        zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
+        # not `tf.zeros`: TensorFlow would keep constants as large as the weights from step to step
+        zero = tf.minimum(weight, 0.0)
+        zeros = [tf.fill(v.shape, tf.cast(zero, v.dtype)) for v in self.trainable_variables]
         _, loss, correct, total = tf.while_loop(
             lambda i, *_: i * size < rows,
             body,

@@ -4,6 +4,8 @@ import time
 import keras
 import numpy as np
 
+from roformer_tf.pretraining.checks import check_positive
+
 # what `train_step` returns for every step; `input_ready` may come with it
 LOGS = ("loss", "accuracy", "learning_rate", "tokens", "padding", "skipped")
 
@@ -51,8 +53,7 @@ class StepCallback(keras.callbacks.Callback):
         self.stages = list(stages)
         if not self.stages:
             raise ValueError("`stages` must hold at least one Stage. Received: stages=[]")
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise ValueError(f"`every` must be a positive integer. Received: every={every!r}")
+        check_positive("every", every)
         self.every = every
         self.stage_index = None
         self.stage_step = self.step = 0
