@@ -53,11 +53,16 @@ class LearnedPosition(PositionScheme):
             name="position_embedding",
         )
 
+    @classmethod
+    def for_model(cls, sizes, **options):
+        """The scheme for a model, see `PositionScheme.for_model`."""
+        return cls(sizes.max_sequence_length, sizes.embedding_dim, sizes.initializer, **options)
+
     def build(self, *shapes, **named_shapes):
         self.position_embedding.build(None)
         self.built = True
 
-    def call(self, token_ids, position_ids=None):
+    def call(self, token_ids, position_ids=None, padding_mask=None):
         length = token_ids.shape[1]
         if position_ids is None:
             if isinstance(length, int) and length > self.max_sequence_length:
@@ -69,7 +74,7 @@ class LearnedPosition(PositionScheme):
             position_ids = ops.arange(ops.shape(token_ids)[1])[None]
         return self.position_embedding(position_ids)
 
-    def compute_output_spec(self, token_ids, position_ids=None):
+    def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
         batch = 1 if position_ids is None else position_ids.shape[0]
         return keras.KerasTensor(
             (batch, token_ids.shape[1], self.embedding_dim), self.compute_dtype

@@ -5,13 +5,23 @@ import keras
 class PositionScheme(keras.layers.Layer):
     """How positions enter a model: the base class of the schemes, and by itself the scheme "none".
 
-    A scheme is called once per forward pass and makes a *context* (for RoPE the cosines and sines). Attention layers
-    hand this context back through the hooks, which by default change nothing. The context of a scheme with
-    `added_to_input` is added to the embeddings instead, before their norm.
+    A scheme is called with the tokens of a forward pass and makes a *context* (for RoPE the cosines and sines).
+    Attention layers hand this context back through the hooks, which by default change nothing. The context of a scheme
+    with `added_to_input` is added to the embeddings instead, before their norm.
+
+    Class attributes that say what a scheme needs:
+
+    * `added_to_input`: the context is added to the embeddings, the hooks are not called;
+    * `per_layer`: each block has a scheme of its own, with its own weights; otherwise all blocks share one;
+    * `num_score_terms`: how many products a score is the sum of; scores are divided by
+      `sqrt(num_score_terms * head_dim)`;
+    * `needs_scores`: the hooks read or change scores or attention weights, one number for each query and key, so that
+      attention cannot do without them.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
         position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
+        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; most schemes do not read it.
 
     Returns:
         The context: a structure of tensors, or `None`.
@@ -19,30 +29,59 @@ class PositionScheme(keras.layers.Layer):
     Example:
 
     >>> from roformer_tf.layers import PositionScheme
-    >>> PositionScheme().rotate_query_key("query", "key", None)
+    >>> PositionScheme().apply_to_query_key("query", "key", None)
     ('query', 'key')
     """
 
     added_to_input = False
+    per_layer = False
+    num_score_terms = 1
+    needs_scores = False
 
     def __init__(self, **kwargs):
         # positions and tables stay in float32 under every dtype policy
         super().__init__(autocast=False, **kwargs)
 
+    @classmethod
+    def for_model(cls, sizes, **options):
+        """The scheme for a model.
+
+        Args:
+            sizes: object with `head_dim`, `num_heads`, `hidden_dim`, `embedding_dim`, `max_sequence_length`,
+                `max_wavelength` and `initializer` (of embeddings).
+            **options: further arguments of the class.
+        """
+        return cls(**options)
+
     def build(self, *shapes, **named_shapes):
         self.built = True
 
-    def call(self, token_ids, position_ids=None):
+    def call(self, token_ids, position_ids=None, padding_mask=None):
         return None
 
-    def rotate_query_key(self, query, key, context):
+    def apply_to_query_key(self, query, key, context):
         """Hook on queries and keys, `(batch, num_heads, length, head_dim)`, before their product."""
         return query, key
 
-    def add_to_scores(self, scores, query, context):
-        """Hook on the scores, `(batch, num_heads, query, key)`; `query` is divided by sqrt(head_dim) already."""
+    def apply_to_value(self, value, context):
+        """Hook on values, `(batch, num_heads, key, head_dim)`, before they are averaged."""
+        return value
+
+    def apply_to_scores(self, scores, query, key, context, attention):
+        """Hook on the scores, `(batch, num_heads, query, key)`.
+
+        Args:
+            query: queries as they entered the product, already divided like the scores.
+            key: keys as they entered the product.
+            attention: the `SelfAttention` that calls, for schemes that use its projections.
+        """
         return scores
 
-    def add_to_values(self, values, weights, context):
-        """Hook on the averaged values, `(batch, num_heads, query, head_dim)`, made with attention `weights`."""
-        return values
+    def apply_to_output(self, output, weights, context):
+        """Hook on the averaged values, `(batch, num_heads, query, head_dim)`.
+
+        Args:
+            weights: the attention weights `(batch, num_heads, query, key)` they were averaged with; `None` unless the
+                scheme has `needs_scores`.
+        """
+        return output

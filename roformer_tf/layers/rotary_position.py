@@ -31,7 +31,7 @@ class RotaryPosition(PositionScheme):
     >>> tuple(cos.shape)
     (1, 1, 3, 4)
     >>> query = key = np.ones((2, 1, 3, 4), "float32")
-    >>> q, k = scheme.rotate_query_key(query, key, (cos, sin))
+    >>> q, k = scheme.apply_to_query_key(query, key, (cos, sin))
     >>> tuple(q.shape)
     (2, 1, 3, 4)
 
@@ -44,18 +44,23 @@ class RotaryPosition(PositionScheme):
         self.max_wavelength = max_wavelength
         self._theta = rotary.frequencies(head_dim, max_wavelength)
 
-    def call(self, token_ids, position_ids=None):
+    @classmethod
+    def for_model(cls, sizes, **options):
+        """The scheme for a model, see `PositionScheme.for_model`."""
+        return cls(sizes.head_dim, sizes.max_wavelength, **options)
+
+    def call(self, token_ids, position_ids=None, padding_mask=None):
         if position_ids is None:
             position_ids = ops.arange(ops.shape(token_ids)[1])[None]
         cos, sin = rotary.tables(position_ids, self._theta)  # (batch, length, head_dim)
         return cos[:, None], sin[:, None]
 
-    def compute_output_spec(self, token_ids, position_ids=None):
+    def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
         batch = 1 if position_ids is None else position_ids.shape[0]
         shape = (batch, 1, token_ids.shape[1], self.head_dim)
         return keras.KerasTensor(shape, "float32"), keras.KerasTensor(shape, "float32")
 
-    def rotate_query_key(self, query, key, context):
+    def apply_to_query_key(self, query, key, context):
         cos, sin = context
         return rotary.rotate(query, cos, sin), rotary.rotate(key, cos, sin)
 

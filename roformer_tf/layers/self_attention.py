@@ -92,9 +92,11 @@ class SelfAttention(keras.layers.Layer):
         qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
         # (batch, head, length, head_dim)
         query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
-        query, key = self.position_scheme.rotate_query_key(query, key, position)
+        scheme = self.position_scheme
+        query, key = scheme.apply_to_query_key(query, key, position)
+        value = scheme.apply_to_value(value, position)
 
-        scale = 1.0 / math.sqrt(self.head_dim)
+        scale = 1.0 / math.sqrt(scheme.num_score_terms * self.head_dim)
         if self.compute_dtype == "float32":
             # product, scale and bias in this order: TensorFlow runs them as one oneDNN kernel
             scores = ops.matmul(query, ops.swapaxes(key, -1, -2)) * scale
@@ -102,7 +104,7 @@ class SelfAttention(keras.layers.Layer):
         else:
             query = query * scale  # first: a product of float16 could overflow
             scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (batch, head, query, key)
-        scores = self.position_scheme.add_to_scores(scores, query, position)
+        scores = scheme.apply_to_scores(scores, query, key, position, self)
         scores = ops.cast(scores, "float32")
         if attention_bias is not None:
             scores = scores + attention_bias
@@ -113,10 +115,10 @@ class SelfAttention(keras.layers.Layer):
         weights = ops.cast(weights, value.dtype)
         weights = self.dropout_layer(weights, training=training)
 
-        values = ops.matmul(weights, value)  # (batch, head, query, head_dim)
-        values = self.position_scheme.add_to_values(values, weights, position)
-        values = ops.reshape(ops.transpose(values, (0, 2, 1, 3)), (batch, length, width))
-        return self.output_dense(values)
+        output = ops.matmul(weights, value)  # (batch, head, query, head_dim)
+        output = scheme.apply_to_output(output, weights, position)
+        output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (batch, length, width))
+        return self.output_dense(output)
 
     def compute_output_spec(self, x, attention_bias=None, position=None, training=None):
         return keras.KerasTensor(

@@ -33,6 +33,8 @@ class SinusoidalRelativePosition(PositionScheme):
     Reference: NEZHA, arXiv 1909.00204, equations 3 and 4; equation 5 of arXiv 2104.09864; `NEZHA` of bert4keras.
     """
 
+    needs_scores = True
+
     def __init__(self, head_dim, max_distance=64, **kwargs):
         super().__init__(**kwargs)
         self.head_dim = head_dim
@@ -41,7 +43,12 @@ class SinusoidalRelativePosition(PositionScheme):
         table = np.stack([np.sin(angle), np.cos(angle)], axis=-1)
         self._table = table.reshape(-1, head_dim).astype("float32")
 
-    def call(self, token_ids, position_ids=None):
+    @classmethod
+    def for_model(cls, sizes, **options):
+        """The scheme for a model, see `PositionScheme.for_model`."""
+        return cls(sizes.head_dim, **options)
+
+    def call(self, token_ids, position_ids=None, padding_mask=None):
         if position_ids is None:
             position_ids = ops.arange(ops.shape(token_ids)[1])[None]
         position_ids = ops.cast(position_ids, "int32")
@@ -49,20 +56,20 @@ class SinusoidalRelativePosition(PositionScheme):
         distance = ops.clip(distance, -self.max_distance, self.max_distance)
         return ops.take(ops.convert_to_tensor(self._table), distance + self.max_distance, axis=0)
 
-    def compute_output_spec(self, token_ids, position_ids=None):
+    def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
         batch = 1 if position_ids is None else position_ids.shape[0]
         length = token_ids.shape[1]
         return keras.KerasTensor((batch, length, length, self.head_dim), "float32")
 
-    def add_to_scores(self, scores, query, context):
+    def apply_to_scores(self, scores, query, key, context, attention):
         # (batch, head, query, feature) x (batch, query, key, feature), as a product for each query
         context = ops.cast(context, query.dtype)
         added = ops.matmul(ops.transpose(query, (0, 2, 1, 3)), ops.swapaxes(context, -1, -2))
         return scores + ops.transpose(added, (0, 2, 1, 3))
 
-    def add_to_values(self, values, weights, context):
+    def apply_to_output(self, output, weights, context):
         added = ops.matmul(ops.transpose(weights, (0, 2, 1, 3)), ops.cast(context, weights.dtype))
-        return values + ops.transpose(added, (0, 2, 1, 3))
+        return output + ops.transpose(added, (0, 2, 1, 3))
 
     def get_config(self):
         return {

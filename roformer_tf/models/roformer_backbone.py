@@ -1,21 +1,18 @@
+from types import SimpleNamespace
+
 import keras
 import keras_hub
 
 from roformer_tf.layers import (
     AttentionMask,
     EncoderBlock,
-    LearnedPosition,
     Pooler,
-    PositionScheme,
     RoFormerEmbeddings,
-    RotaryPosition,
-    SinusoidalRelativePosition,
 )
+from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
 from roformer_tf.models.presets import FromOriginalPreset
 from roformer_tf.models.quantized import RestoresQuantization
-
-POSITION_SCHEMES = ("rotary", "learned", "sinusoidal_relative", "none")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -42,7 +39,9 @@ class RoFormerBackbone(
         norm: `"layer_norm"` (v1), or `"rms_norm"` (v2: no weights in the norms, no biases anywhere).
         layer_norm_epsilon: float. 1e-12 as the original models were made; bert4keras has 1e-7 from version 0.11.4 on.
         max_wavelength: float, base of the rotary frequencies.
-        position_scheme: `"rotary"`, `"learned"` (absolute), `"sinusoidal_relative"` or `"none"`.
+        position_scheme: `"rotary"`, `"learned"` (absolute), `"sinusoidal_relative"`, … or `"none"`: a key of
+            `roformer_tf.layers.position_schemes.POSITION_SCHEMES`.
+        position_options: dictionary, further arguments of the scheme's class.
         max_sequence_length: positive integer, number of learned positions; no other scheme has such a bound.
         masking: which keys a query sees besides padding: `"bidirectional"`, `"causal"` or `"unilm"`.
         pooler: `None`, `"tanh"` (BERT) or `"linear"` (RoFormer-Sim): activation of a dense layer on [CLS].
@@ -95,6 +94,7 @@ class RoFormerBackbone(
         layer_norm_epsilon=1e-12,
         max_wavelength=10000.0,
         position_scheme="rotary",
+        position_options=None,
         max_sequence_length=512,
         masking="bidirectional",
         pooler=None,
@@ -123,12 +123,6 @@ class RoFormerBackbone(
                 f"`pooler` must be None, 'tanh' or 'linear'. Received: pooler={pooler!r}"
             )
 
-        if position_scheme not in POSITION_SCHEMES:
-            raise ValueError(
-                f"`position_scheme` must be one of {POSITION_SCHEMES}. "
-                f"Received: position_scheme={position_scheme!r}"
-            )
-
         head_dim = hidden_dim // num_heads
         use_bias = norm == "layer_norm"
         common = {"norm": norm, "epsilon": layer_norm_epsilon, "use_bias": use_bias}
@@ -146,18 +140,20 @@ class RoFormerBackbone(
             **common,
         )
         self.token_embedding = self.embeddings.token_embedding
-        scheme = {"dtype": dtype, "name": "position_scheme"}
-        if position_scheme == "rotary":
-            self.position_scheme = RotaryPosition(head_dim, max_wavelength, **scheme)
-        elif position_scheme == "sinusoidal_relative":
-            self.position_scheme = SinusoidalRelativePosition(head_dim, **scheme)
-        elif position_scheme == "learned":
-            initializer = initializer_of(norm, num_layers, mode="fan_out")
-            self.position_scheme = LearnedPosition(
-                max_sequence_length, sizes["embedding_dim"], initializer, **scheme
-            )
-        else:
-            self.position_scheme = PositionScheme(**scheme)
+        scheme_sizes = SimpleNamespace(
+            head_dim=head_dim,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            embedding_dim=sizes["embedding_dim"],
+            max_sequence_length=max_sequence_length,
+            max_wavelength=max_wavelength,
+            initializer=initializer_of(norm, num_layers, mode="fan_out"),
+        )
+        # one for each block, or the same for all
+        self.position_schemes = make_position_schemes(
+            position_scheme, num_layers, scheme_sizes, position_options, dtype
+        )
+        self.position_scheme = self.position_schemes[0]
         in_input = self.position_scheme.added_to_input
         self.attention_mask = AttentionMask(masking, dtype=dtype, name="attention_mask")
         self.encoder_blocks = [
@@ -168,7 +164,7 @@ class RoFormerBackbone(
                 dropout=dropout,
                 attention_dropout=attention_dropout,
                 activation=activation,
-                position_scheme=None if in_input else self.position_scheme,
+                position_scheme=None if in_input else self.position_schemes[i],
                 kernel_initializer=initializer_of(norm, num_layers),
                 dtype=dtype,
                 name=f"encoder_block_{i}",
@@ -192,14 +188,18 @@ class RoFormerBackbone(
             ),
             "document_ids": keras.Input((None,), dtype="int32", name="document_ids", optional=True),
         }
-        position = self.position_scheme(inputs["token_ids"], inputs["position_ids"])
+        contexts = {
+            id(scheme): scheme(inputs["token_ids"], inputs["position_ids"], inputs["padding_mask"])
+            for scheme in {id(scheme): scheme for scheme in self.position_schemes}.values()
+        }
+        positions = [contexts[id(scheme)] for scheme in self.position_schemes]
         attention_bias = self.attention_mask(
             inputs["padding_mask"], inputs["segment_ids"], inputs["document_ids"]
         )
         x = self.embeddings(
-            inputs["token_ids"], inputs["segment_ids"], position if in_input else None
+            inputs["token_ids"], inputs["segment_ids"], positions[0] if in_input else None
         )
-        for block in self.encoder_blocks:
+        for block, position in zip(self.encoder_blocks, positions):
             x = block(x, attention_bias=attention_bias, position=None if in_input else position)
         outputs = x
         if self.pooler is not None:
@@ -221,6 +221,7 @@ class RoFormerBackbone(
         self.layer_norm_epsilon = layer_norm_epsilon
         self.max_wavelength = max_wavelength
         self.position_scheme_name = position_scheme
+        self.position_options = position_options
         self.max_sequence_length = max_sequence_length
         self.masking = masking
         self.pooler_activation = pooler
@@ -251,6 +252,7 @@ class RoFormerBackbone(
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "max_wavelength": self.max_wavelength,
             "position_scheme": self.position_scheme_name,
+            "position_options": dict(self.position_options) if self.position_options else None,
             "max_sequence_length": self.max_sequence_length,
             "masking": self.masking,
             "pooler": self.pooler_activation,

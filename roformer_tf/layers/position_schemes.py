@@ -1,0 +1,50 @@
+"""The position schemes by the names that models know them by."""
+
+from roformer_tf.layers.learned_position import LearnedPosition
+from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.rotary_position import RotaryPosition
+from roformer_tf.layers.sinusoidal_relative_position import SinusoidalRelativePosition
+
+POSITION_SCHEMES = {
+    "rotary": RotaryPosition,
+    "learned": LearnedPosition,
+    "sinusoidal_relative": SinusoidalRelativePosition,
+    "none": PositionScheme,
+}
+
+
+def make_position_schemes(name, num_layers, sizes, options=None, dtype=None):
+    """The position scheme of each block of a model.
+
+    Args:
+        name: a key of `POSITION_SCHEMES`.
+        num_layers: positive integer.
+        sizes: see `PositionScheme.for_model`.
+        options: dictionary, further arguments of the scheme's class.
+        dtype: dtype policy.
+
+    Returns:
+        List of `num_layers` schemes: the same one for all blocks, unless the scheme is `per_layer`.
+
+    Raises:
+        ValueError: if there is no such scheme, or it takes no such options.
+    """
+    if name not in POSITION_SCHEMES:
+        raise ValueError(
+            f"`position_scheme` must be one of {tuple(POSITION_SCHEMES)}. "
+            f"Received: position_scheme={name!r}"
+        )
+    cls = POSITION_SCHEMES[name]
+
+    def make(layer_name):
+        try:
+            return cls.for_model(sizes, **(options or {}), dtype=dtype, name=layer_name)
+        except TypeError as error:
+            raise ValueError(
+                f"`position_options` must be arguments of `{cls.__name__}`. Received: "
+                f"position_scheme={name!r}, position_options={options!r} ({error})"
+            ) from error
+
+    if cls.per_layer:
+        return [make(f"position_scheme_{i}") for i in range(num_layers)]
+    return [make("position_scheme")] * num_layers
