@@ -19,6 +19,13 @@ def add_parser(subparsers):
     )
     parser.add_argument("--seed", type=int, help="in place of run.seed")
     parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        help="in place of any other setting, such as model.position_scheme=learned; may be repeated",
+    )
+    parser.add_argument(
         "--service",
         metavar="ADDRESS",
         help="tf.data service that makes the batches, such as grpc://host:5050; in place of data.service",
@@ -54,9 +61,10 @@ def run(args):
     if args.service:
         data["service"] = args.service
     settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, **data))
+    values = dict(map(_key_and_value, args.set))
     if args.seed is not None:
-        changed = dataclasses.replace(settings.run, seed=args.seed)
-        settings = dataclasses.replace(settings, run=changed)
+        values["run.seed"] = args.seed
+    settings = settings.with_values(values)
     try:
         strategy = choose_strategy(args.cpu_replicas)
         result = pretrain(
@@ -79,3 +87,14 @@ def run(args):
         print("Stopped and saved. The same command goes on from here.", file=sys.stderr)
         return 128 + result.signal
     return 0
+
+
+def _key_and_value(text):
+    """`("model.num_layers", 3)` from `"model.num_layers=3"`: a TOML value, or else a string."""
+    import tomllib
+
+    key, _, value = text.partition("=")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value

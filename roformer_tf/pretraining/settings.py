@@ -245,6 +245,27 @@ class PretrainingSettings:
             raise ValueError(f"{path}: {error}") from error
         return settings.with_paths_from(path.parent)
 
+    def with_values(self, values):
+        """The same settings with some values changed.
+
+        Args:
+            values: dictionary from `"table.key"`, such as `"model.position_scheme"`, to the value.
+
+        Raises:
+            ValueError: for unknown keys and wrong values, naming them.
+        """
+        changed = dataclasses.asdict(self)
+        for name, value in values.items():
+            table, _, key = name.partition(".")
+            if not isinstance(changed.get(table), dict) or not key:
+                raise ValueError(
+                    "A value is set as TABLE.KEY, such as model.position_scheme, with one of the tables data, model, "
+                    f"optimizer and run. Received: {name!r}"
+                )
+            changed[table][key] = value
+        changed["stages"] = list(changed["stages"])
+        return type(self).from_dict(changed)
+
     def with_paths_from(self, folder):
         """The same settings with relative paths taken from `folder`."""
 

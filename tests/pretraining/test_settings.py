@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from roformer_tf.cli.pretrain import _key_and_value
 from roformer_tf.pretraining import PretrainingSettings, Stage, StagesSchedule
 from roformer_tf.pretraining.resuming import check_same_run
 
@@ -65,6 +66,22 @@ def test_file_is_named_and_paths_are_relative_to_it(tmp_path):
     assert settings.data.files == (str(tmp_path / "texts/*.txt"),)
     assert settings.model.vocabulary == str(tmp_path.parent / "vocab.txt")
     assert settings.stages[0].learning_rate_factors == {5: 1.0}
+
+
+def test_values_can_be_set():
+    settings = PretrainingSettings.from_dict(changed())
+    values = dict(
+        map(_key_and_value, ["model.position_scheme=learned", "run.seed=3", "data.files=['a.txt']"])
+    )
+    other = settings.with_values(values)
+    assert other.model.position_scheme == "learned" and other.run.seed == 3
+    assert other.data.files == ("a.txt",) and other.stages == settings.stages
+    assert settings.with_values({}) == settings
+    with pytest.raises(ValueError, match=r"Unknown keys in \[model\]: depth"):
+        settings.with_values({"model.depth": 3})
+    for name in ("seed", "stages.0", "run", "no.seed"):
+        with pytest.raises(ValueError, match="TABLE.KEY.*Received: "):
+            settings.with_values({name: 3})
 
 
 def test_table_4_of_the_paper(repository):
