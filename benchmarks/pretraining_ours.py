@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.models import LEARNING_RATE
+from benchmarks.pretraining_turns import ENDLESS
 from benchmarks.sizes import make_batch
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.pretraining import Pretrainer, Stage, StagesSchedule
@@ -60,10 +61,11 @@ def ready_batch(seed, sizes, rows, length):
     return {**batch, "window": np.zeros(rows, "int64"), "index": np.zeros(rows, "int64")}
 
 
-def fit(pretrainer, batch, steps):
-    """Some steps on the same batch."""
+def fit(pretrainer, batch, callback):
+    """Steps on the same batch, until the callback ends them."""
     data = tf.data.Dataset.from_tensors(batch).repeat()
-    pretrainer.fit(data, steps_per_epoch=steps, shuffle=False, verbose=0)
+    options = {"steps_per_epoch": ENDLESS, "shuffle": False, "verbose": 0}
+    pretrainer.fit(data, callbacks=[callback], **options)
 
 
 def compare_projections(sizes, seed, rows, length):

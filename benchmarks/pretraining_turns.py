@@ -6,6 +6,9 @@ import time
 
 from benchmarks import memory
 
+# steps of a `fit` that its callback ends
+ENDLESS = 10**9
+
 
 class _Ended(Exception):
     pass

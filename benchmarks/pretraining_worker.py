@@ -3,10 +3,10 @@
 import time
 
 from benchmarks import memory
+from benchmarks.pretraining_turns import ENDLESS, Turns
 from benchmarks.sizes import Sizes
 from benchmarks.worker import Worker, libraries, main
 
-ENDLESS = 10**9
 OURS = {
     "ours": {},
     "ours_bfloat16": {"dtype": "mixed_bfloat16"},
@@ -32,10 +32,10 @@ class PretrainingWorker(Worker):
 
     def build_projection(self, sizes, seed):
         self._prepare("ours", sizes, seed)
-        self.pretrainers = {}
+        self.pretrainers, self.projections = {}, {}
 
     def run_projection(self, projection, batch, length):
-        """One step by fit. The model is made by the first, and the projections share it."""
+        """One step of a fit. The model is made by the first, and the projections share it."""
         from benchmarks import pretraining_ours as ours
 
         if projection not in self.pretrainers:
@@ -44,8 +44,11 @@ class PretrainingWorker(Worker):
             self.pretrainers[projection] = ours.make_pretrainer(
                 self.sizes, self.seed, cls=cls, task=task
             )
-        data = ours.ready_batch(self.seed, self.sizes, batch, length)
-        return self._timed(lambda: ours.fit(self.pretrainers[projection], data, 1))
+            data = ours.ready_batch(self.seed, self.sizes, batch, length)
+            self.projections[projection] = self._turns(
+                lambda callback: ours.fit(self.pretrainers[projection], data, callback)
+            )
+        return self._timed(self.projections[projection], 1)
 
     # === ready batches ===
 
@@ -58,31 +61,37 @@ class PretrainingWorker(Worker):
             rows = make_rows(seed, self.sizes, 64, length)
             # any id may stand for [MASK] among random ones
             data = original.rows_dataset(rows, batch, self.sizes.vocabulary, mask_id=4)
-            self.fit = lambda steps: model.fit(data, steps_per_epoch=steps, verbose=0)
+            options = {"steps_per_epoch": ENDLESS, "verbose": 0}
+            self.turns = self._turns(
+                lambda callback: model.fit(data, callbacks=[callback], **options)
+            )
         else:
             from benchmarks import pretraining_ours as ours
 
             pretrainer = ours.make_pretrainer(self.sizes, seed, **OURS[name])
             data = ours.ready_batch(seed, self.sizes, batch, length)
-            self.fit = lambda steps: ours.fit(pretrainer, data, steps)
+            self.turns = self._turns(lambda callback: ours.fit(pretrainer, data, callback))
 
     def run_training(self, steps):
         """Some steps by `fit`."""
-        return self._timed(lambda: self.fit(steps))
+        return self._timed(self.turns, steps)
 
-    def _timed(self, function):
-        memory.reset_peak()
-        start = time.perf_counter()
-        function()
-        seconds = time.perf_counter() - start
-        return {"seconds": seconds, "peak_mb": memory.peak() - self.baseline}
+    def _turns(self, fit):
+        # steps of one `fit`: the end of a `fit` may wait for TensorFlow's threads
+        if self.name == "original":
+            from bert4keras.backend import keras
+        else:
+            import keras
+        return Turns(fit, keras.callbacks.Callback, lambda logs: {})
+
+    def _timed(self, turns, steps):
+        answer = turns.run(steps)
+        return {"seconds": answer["seconds"], "peak_mb": answer["peak_mb"] - self.baseline}
 
     # === real documents ===
 
     def build_end_to_end(self, name, sizes, seed, path, vocabulary, batch, length, cache):
         self._prepare(name, sizes, seed)
-        from benchmarks.pretraining_turns import Turns
-
         if name == "original":
             from benchmarks import pretraining_original as original
 

@@ -5,6 +5,9 @@ from roformer_tf.pretraining.windows import Windows, chunks_in_window
 
 _HELD_OUT = -1  # in place of the number of the stage
 
+# Batches that wait for the trainer, beside a whole window in the making.
+_PREFETCH = 4
+
 
 def training_batches(
     corpus, tokenizer, stage, data, seed, stage_index, start=(0, 0), service=None, threads=None
@@ -80,7 +83,7 @@ def training_batches(
     batches = batches.map(_without_count).apply(
         tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     )
-    return batches.with_options(_options(threads)).prefetch(tf.data.AUTOTUNE)
+    return batches.with_options(_options(threads)).prefetch(_PREFETCH)
 
 
 def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
@@ -126,7 +129,7 @@ def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
     batches = _batches(windows, numbers).map(_without_count)
     if max_batches is not None:
         batches = batches.take(max_batches)
-    return batches.with_options(_options()).prefetch(tf.data.AUTOTUNE)
+    return batches.with_options(_options()).prefetch(_PREFETCH)
 
 
 def _batches(windows, numbers, start=(0, 0), threads=None):
@@ -147,6 +150,8 @@ def _without_count(batch):
 def _options(threads=None):
     options = tf.data.Options()
     options.deterministic = True
+    # TensorFlow 2.21: the thread that tunes wakes up to a minute after the iterator is gone, and `fit` waits for it
+    options.autotune.enabled = False
     # every worker reads all batches and keeps its rows: there are no files to deal out
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     if threads:
