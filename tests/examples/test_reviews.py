@@ -4,7 +4,7 @@ from collections import Counter
 
 def test_the_split_is_fixed_and_nothing_is_in_two_parts():
     splits = importlib.import_module("reviews").load_reviews()
-    # counted once; another number means that the tiny checkpoint has seen texts that are called unseen
+    # counted once; with other numbers the accuracies in the documents would be of other texts
     assert {part: len(texts) for part, (texts, _) in splits.items()} == {
         "train": 13838,
         "validation": 1700,
