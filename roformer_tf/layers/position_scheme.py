@@ -48,7 +48,7 @@ class PositionScheme(keras.layers.Layer):
 
         Args:
             sizes: object with `head_dim`, `num_heads`, `hidden_dim`, `embedding_dim`, `max_sequence_length`,
-                `max_wavelength` and `initializer` (of embeddings).
+                `max_wavelength`, `masking` and `initializer` (of embeddings).
             **options: further arguments of the class.
         """
         return cls(**options)

@@ -147,6 +147,7 @@ class RoFormerBackbone(
             embedding_dim=sizes["embedding_dim"],
             max_sequence_length=max_sequence_length,
             max_wavelength=max_wavelength,
+            masking=masking,
             initializer=initializer_of(norm, num_layers, mode="fan_out"),
         )
         # one for each block, or the same for all
