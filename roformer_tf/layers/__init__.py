@@ -2,6 +2,7 @@
 
 from roformer_tf.layers.activations import gelu, gelu_tanh, get_activation
 from roformer_tf.layers.attention_mask import AttentionMask
+from roformer_tf.layers.deberta_position import DebertaPosition
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.encoder_block import EncoderBlock
 from roformer_tf.layers.feed_forward import FeedForward
@@ -12,15 +13,21 @@ from roformer_tf.layers.mean_pooling import MeanPooling
 from roformer_tf.layers.pooler import Pooler
 from roformer_tf.layers.position_scheme import PositionScheme
 from roformer_tf.layers.recompute import recompute
+from roformer_tf.layers.relative_position import RelativePosition
 from roformer_tf.layers.rms_norm import RMSNorm
 from roformer_tf.layers.roformer_embeddings import RoFormerEmbeddings
 from roformer_tf.layers.rotary_position import RotaryPosition
 from roformer_tf.layers.self_attention import SelfAttention
+from roformer_tf.layers.sinusoidal_position import SinusoidalPosition
 from roformer_tf.layers.sinusoidal_relative_position import SinusoidalRelativePosition
+from roformer_tf.layers.t5_relative_bias import T5RelativeBias
 from roformer_tf.layers.token_embedding import TokenEmbedding
+from roformer_tf.layers.transformer_xl_position import TransformerXLPosition
+from roformer_tf.layers.tupe_position import TupePosition
 
 __all__ = [
     "AttentionMask",
+    "DebertaPosition",
     "Dropout",
     "EncoderBlock",
     "FeedForward",
@@ -31,11 +38,16 @@ __all__ = [
     "Pooler",
     "PositionScheme",
     "RMSNorm",
+    "RelativePosition",
     "RoFormerEmbeddings",
     "RotaryPosition",
     "SelfAttention",
+    "SinusoidalPosition",
     "SinusoidalRelativePosition",
+    "T5RelativeBias",
     "TokenEmbedding",
+    "TransformerXLPosition",
+    "TupePosition",
     "dropout_seeds",
     "gelu",
     "gelu_tanh",

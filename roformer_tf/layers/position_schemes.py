@@ -1,15 +1,28 @@
 """The position schemes by the names that models know them by."""
 
+from roformer_tf.layers.deberta_position import DebertaPosition
 from roformer_tf.layers.learned_position import LearnedPosition
 from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.relative_position import RelativePosition
 from roformer_tf.layers.rotary_position import RotaryPosition
+from roformer_tf.layers.sinusoidal_position import SinusoidalPosition
 from roformer_tf.layers.sinusoidal_relative_position import SinusoidalRelativePosition
+from roformer_tf.layers.t5_relative_bias import T5RelativeBias
+from roformer_tf.layers.transformer_xl_position import TransformerXLPosition
+from roformer_tf.layers.tupe_position import TupePosition
 
+# in the order of the equations of arXiv 2104.09864; docs/position_schemes.md compares them
 POSITION_SCHEMES = {
-    "rotary": RotaryPosition,
-    "learned": LearnedPosition,
-    "sinusoidal_relative": SinusoidalRelativePosition,
     "none": PositionScheme,
+    "learned": LearnedPosition,
+    "sinusoidal": SinusoidalPosition,
+    "relative": RelativePosition,
+    "sinusoidal_relative": SinusoidalRelativePosition,
+    "transformer_xl": TransformerXLPosition,
+    "t5": T5RelativeBias,
+    "tupe": TupePosition,
+    "deberta": DebertaPosition,
+    "rotary": RotaryPosition,
 }
 
 

@@ -1,0 +1,85 @@
+import keras
+from keras import ops
+
+from roformer_tf.layers.clipped_distances import (
+    ClippedDistances,
+    distance_averages,
+    distance_products,
+)
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RelativePosition(ClippedDistances):
+    """Relative positions of Shaw et al.: a learned vector for each clipped distance, added to keys and to values.
+
+    Each block has tables of its own, which its heads share. Equation 5 of the RoFormer paper writes the vectors before
+    the projections `W_k` and `W_v`; as in Shaw's own form ours are what comes after them.
+
+    Args:
+        head_dim: positive integer, size of one attention head.
+        max_distance: positive integer; larger distances count as this one (`r_max`, and `-r_min`).
+        on_values: whether there is a table for values too.
+        embeddings_initializer: of the tables.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; not read.
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1, 2, …, which is
+            faster.
+
+    Returns:
+        int32 tensor `(batch, query, key)`, the row of the tables for each pair, or `None` without `position_ids`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import RelativePosition
+    >>> scheme = RelativePosition(head_dim=4, max_distance=2)
+    >>> np.array(scheme(np.zeros((1, 4), "int32"), np.array([[0, 1, 2, 9]])))[0].tolist()
+    [[2, 3, 4, 4], [1, 2, 3, 4], [0, 1, 2, 4], [0, 0, 0, 2]]
+
+    Reference: equation 5 of arXiv 2104.09864; Shaw et al., arXiv 1803.02155, equations 3 to 5.
+    """
+
+    per_layer = True
+
+    def __init__(
+        self, head_dim, max_distance=64, on_values=True, embeddings_initializer="uniform", **kwargs
+    ):
+        super().__init__(max_distance, **kwargs)
+        self.head_dim = head_dim
+        self.on_values = on_values
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+
+    @classmethod
+    def for_model(cls, sizes, **options):
+        """The scheme for a model, see `PositionScheme.for_model`."""
+        return cls(sizes.head_dim, embeddings_initializer=sizes.initializer, **options)
+
+    def build(self, *shapes, **named_shapes):
+        def table(name):
+            shape = (2 * self.max_distance + 1, self.head_dim)
+            return self.add_weight(
+                shape, initializer=self.embeddings_initializer.clone(), name=name
+            )
+
+        self.key_table = table("key_table")
+        self.value_table = table("value_table") if self.on_values else None
+        self.built = True
+
+    def apply_to_scores(self, scores, query, key, context, attention):
+        return scores + distance_products(query, ops.cast(self.key_table, query.dtype), context)
+
+    def apply_to_output(self, output, weights, context):
+        if self.value_table is None:
+            return output
+        table = ops.cast(self.value_table, weights.dtype)
+        return output + distance_averages(weights, table, context)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "head_dim": self.head_dim,
+            "on_values": self.on_values,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+        }

@@ -1,0 +1,164 @@
+import math
+
+import keras
+from keras import ops
+
+from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.layers.learned_position import LearnedPosition
+from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.t5_relative_bias import T5RelativeBias
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class TupePosition(PositionScheme):
+    """Untied absolute positions of TUPE: scores of positions among themselves, beside the scores of tokens.
+
+    To each score of two tokens `q · k / sqrt(2 head_dim)` it adds `(U_q p_m) · (U_k p_n) / sqrt(2 head_dim)`, with
+    learned positions `p`, and the bias `b_(n-m)` of T5. All blocks share them, so they are computed once.
+
+    Args:
+        max_sequence_length: positive integer, number of positions; longer sequences are refused.
+        num_heads: positive integer.
+        head_dim: positive integer, size of one attention head; positions have size `num_heads * head_dim`.
+        relative_bias: whether to add the bias (TUPE-R); without it there are absolute positions alone (TUPE-A).
+        bidirectional: of `T5RelativeBias`.
+        untie_cls: whether scores from and to the token at position 0 are one learned number each in place of what its
+            position gives, for a [CLS] that stands for all tokens; equation 9 does not have it.
+        initializer: of all weights.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; only its length is read.
+        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …
+
+    Returns:
+        float32 tensor `(1 or batch, num_heads, query, key)`.
+
+    Raises:
+        ValueError: if the sequence is longer than the table.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import TupePosition
+    >>> scheme = TupePosition(max_sequence_length=8, num_heads=2, head_dim=4)
+    >>> tuple(scheme(np.zeros((3, 5), "int32")).shape)
+    (1, 2, 5, 5)
+
+    Reference: equation 9 of arXiv 2104.09864; Ke et al., arXiv 2006.15595, equations 7 to 10.
+    """
+
+    needs_scores = True
+    num_score_terms = 2
+
+    def __init__(
+        self,
+        max_sequence_length,
+        num_heads,
+        head_dim,
+        relative_bias=True,
+        bidirectional=True,
+        untie_cls=False,
+        initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.max_sequence_length = max_sequence_length
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.relative_bias = relative_bias
+        self.bidirectional = bidirectional
+        self.untie_cls = untie_cls
+        self.initializer = keras.initializers.get(initializer)
+        width, dtype = num_heads * head_dim, self.dtype_policy
+        dense = {"use_bias": False, "dtype": dtype}
+        self.learned_position = LearnedPosition(
+            max_sequence_length,
+            width,
+            self.initializer.clone(),
+            dtype=dtype,
+            name="learned_position",
+        )
+        self.query_dense = FlatDense(
+            width, kernel_initializer=self.initializer.clone(), name="query_dense", **dense
+        )
+        self.key_dense = FlatDense(
+            width, kernel_initializer=self.initializer.clone(), name="key_dense", **dense
+        )
+        self.t5_relative_bias = None
+        if relative_bias:
+            self.t5_relative_bias = T5RelativeBias(
+                num_heads,
+                bidirectional=bidirectional,
+                embeddings_initializer=self.initializer.clone(),
+                dtype=dtype,
+                name="t5_relative_bias",
+            )
+
+    @classmethod
+    def for_model(cls, sizes, **options):
+        """The scheme for a model, see `PositionScheme.for_model`."""
+        return cls(
+            sizes.max_sequence_length,
+            sizes.num_heads,
+            sizes.head_dim,
+            initializer=sizes.initializer,
+            **{"bidirectional": sizes.masking != "causal", **options},
+        )
+
+    def build(self, *shapes, **named_shapes):
+        self.learned_position.build()
+        vectors = (None, None, self.num_heads * self.head_dim)
+        self.query_dense.build(vectors)
+        self.key_dense.build(vectors)
+        if self.t5_relative_bias is not None:
+            self.t5_relative_bias.build()
+        if self.untie_cls:
+            self.from_cls, self.to_cls = (
+                self.add_weight(
+                    (self.num_heads, 1, 1),
+                    initializer=self.initializer.clone(),
+                    name=name,
+                    autocast=False,
+                )
+                for name in ("from_cls_bias", "to_cls_bias")
+            )
+        self.built = True
+
+    def call(self, token_ids, position_ids=None, padding_mask=None):
+        vectors = self.learned_position(token_ids, position_ids)
+        query, key = self.query_dense(vectors), self.key_dense(vectors)
+        shape = (*ops.shape(vectors)[:2], self.num_heads, self.head_dim)
+        query = ops.transpose(ops.reshape(query, shape), (0, 2, 1, 3))
+        key = ops.transpose(ops.reshape(key, shape), (0, 2, 3, 1))
+        query = query / math.sqrt(self.num_score_terms * self.head_dim)
+        bias = ops.cast(ops.matmul(query, key), "float32")
+        if self.t5_relative_bias is not None:
+            bias = bias + self.t5_relative_bias(token_ids, position_ids)
+        if self.untie_cls:
+            if position_ids is None:
+                position_ids = ops.arange(ops.shape(token_ids)[1])[None]
+            cls = ops.equal(position_ids, 0)
+            bias = ops.where(cls[:, None, None, :], self.to_cls, bias)
+            bias = ops.where(cls[:, None, :, None], self.from_cls, bias)
+        return bias
+
+    def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
+        batch = 1 if position_ids is None else position_ids.shape[0]
+        length = token_ids.shape[1]
+        return keras.KerasTensor((batch, self.num_heads, length, length), "float32")
+
+    def apply_to_scores(self, scores, query, key, context, attention):
+        return ops.cast(scores, "float32") + context
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_sequence_length": self.max_sequence_length,
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "relative_bias": self.relative_bias,
+            "bidirectional": self.bidirectional,
+            "untie_cls": self.untie_cls,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
