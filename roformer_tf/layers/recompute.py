@@ -27,12 +27,16 @@ def recompute(function, *args):
         return function(*args)
     import tensorflow as tf
 
-    tensors = [x for x in keras.tree.flatten(args) if x is not None]
+    def has_gradient(x):
+        # others, such as positions, are constants of `run`, since TensorFlow warns of gradients by integers
+        return x is not None and tf.as_dtype(x.dtype).is_floating
+
+    tensors = [x for x in keras.tree.flatten(args) if has_gradient(x)]
 
     def run(*tensors):
         tensors = iter(tensors)
         inputs = keras.tree.map_structure(
-            lambda x: x if x is None else next(tensors), args, none_is_leaf=True
+            lambda x: next(tensors) if has_gradient(x) else x, args, none_is_leaf=True
         )
         return function(*inputs)
 
