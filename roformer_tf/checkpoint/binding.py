@@ -100,9 +100,14 @@ def family_of(backbone):
         norm = "layer_norm" if family.biases else "rms_norm"
         if (norm, family.position_scheme) == (backbone.norm, backbone.position_scheme_name):
             return name
+    known = ", ".join(
+        f"{f.position_scheme!r} with {'layer_norm' if f.biases else 'rms_norm'!r}"
+        for f in mapping.FAMILIES.values()
+    )
     raise ValueError(
-        "No original checkpoint has this combination. "
-        f"Received: norm={backbone.norm!r}, position_scheme={backbone.position_scheme_name!r}"
+        f"The original format has no such model; it has the position schemes and norms {known}. "
+        f"Received: position_scheme={backbone.position_scheme_name!r}, norm={backbone.norm!r}. "
+        "Use `save_to_preset` and `from_preset`, which keep every setting."
     )
 
 
