@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 
 from roformer_tf.checkpoint.atomic import replace_files
-from roformer_tf.checkpoint.binding import ModelBinding
+from roformer_tf.checkpoint.binding import ModelBinding, family_of
 from roformer_tf.checkpoint.original_config import original_config
 from roformer_tf.checkpoint.paths import CONFIG_FILE, VOCABULARY_FILE
 from roformer_tf.checkpoint.tf1_files import write_checkpoint
@@ -83,6 +83,16 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
             text = "".join(f"{token}\n" for token in parsed.tokens)
             (temporary / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
     return Path(folder)
+
+
+def has_original_format(backbone):
+    """Whether the original format can hold a backbone: its norm, its position scheme and all other settings."""
+    try:
+        family_of(backbone)
+        original_config(backbone)
+    except ValueError:
+        return False
+    return True
 
 
 def original_tensors(binding):

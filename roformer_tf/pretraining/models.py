@@ -8,8 +8,8 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
 
-# as in the original: norms and biases do not decay
-NO_DECAY = ("bias", "gamma", "beta")
+# as in the original: norms and biases do not decay; nor do learned rotary frequencies, which would slow down
+NO_DECAY = ("bias", "gamma", "beta", "theta")
 _MASKING = {"masked_lm": "bidirectional", "causal_lm": "causal", "unilm": "unilm"}
 # of `ModelSettings`, not arguments of the backbone
 _NOT_BACKBONE = ("checkpoint", "vocabulary", "word_level", "max_sequence_length")

@@ -13,6 +13,8 @@ import keras
 import tensorflow as tf
 
 from roformer_tf.checkpoint import save_checkpoint
+from roformer_tf.checkpoint.atomic import replace_files
+from roformer_tf.checkpoint.saving import has_original_format
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import prepare_corpus
 from roformer_tf.pretraining.guards import LeaveOnSignal, SaveCheckpoints, StopWhenSkipping
@@ -46,7 +48,8 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
     r"""Trains a model through all stages; called again after any stop, it goes on where the last checkpoint is.
 
     The folder gets `checkpoints/` (to go on from), `stage-1-512/` and so on (the model at the end of each stage, in
-    the original format), `log.csv`, `held_out.csv`, `tensorboard/` and `settings.json`.
+    the original format, or as a KerasHub preset where that has no place for its position scheme), `log.csv`,
+    `held_out.csv`, `tensorboard/` and `settings.json`.
 
     Args:
         settings: `PretrainingSettings`.
@@ -329,7 +332,17 @@ class _Run:
             for callback in self.shown:
                 callback.begin_stage(index, stage.steps)
                 callback.log_held_out(figures["loss"], figures["accuracy"])
-        save_checkpoint(self.pretrainer.task, target, vocabulary=self.tokenizer.get_vocabulary())
+        self._export(target)
+
+    def _export(self, target):
+        """The model in the original format, or as a preset where that has no place for its position scheme."""
+        task = self.pretrainer.task
+        if has_original_format(task.backbone):
+            save_checkpoint(task, target, vocabulary=self.tokenizer.get_vocabulary())
+            return
+        task.preprocessor = task.preprocessor_cls(self.tokenizer)
+        with replace_files(target) as folder:
+            task.save_to_preset(str(folder))
 
 
 def _check_divisible(stages, replicas):

@@ -79,6 +79,7 @@ class ModelSettings:
     norm: str = "layer_norm"
     layer_norm_epsilon: float = 1e-12
     position_scheme: str = "rotary"
+    position_options: dict | None = dataclasses.field(default=None, hash=False)
     max_sequence_length: int | None = None
     dtype: str = "float32"
 

@@ -142,3 +142,10 @@ def test_another_base_of_rotation_cannot_be_saved():
     backbone = roformer_tf.RoFormerBackbone(**arguments, max_wavelength=500)
     with pytest.raises(ValueError, match="`max_wavelength`.*save_to_preset"):
         original_config(backbone)
+
+
+def test_options_of_a_position_scheme_cannot_be_saved():
+    arguments = backbone_arguments(small_config(), "nezha")
+    backbone = roformer_tf.RoFormerBackbone(**arguments, position_options={"max_distance": 3})
+    with pytest.raises(ValueError, match="`position_options`.*max_distance.*save_to_preset"):
+        original_config(backbone)

@@ -156,6 +156,24 @@ def test_a_checkpoint_is_trained_on(texts, whole, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_scheme_without_original_format_is_exported_as_a_preset(texts, tmp_path):
+    changes = {
+        "model.position_scheme": "sinusoidal_relative",
+        "model.position_options": {"max_distance": 3},
+    }
+    settings = make_settings(texts, stages=STAGES[:1]).with_values(changes)
+    result = pretrain(settings, tmp_path, verbose=False)
+    loaded = roformer_tf.RoFormerMaskedLM.from_preset(str(tmp_path / "stage-1-32"))
+    assert loaded.backbone.position_options == {"max_distance": 3}
+    for a, b in zip(loaded.get_weights(), result.task.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (
+        loaded.preprocessor.tokenizer.get_vocabulary() == small_corpus.tokenizer().get_vocabulary()
+    )
+    # a finished run can be asked again
+    assert pretrain(settings, tmp_path, verbose=False).completed
+
+
 @pytest.mark.parametrize("name", ["lamb", "adafactor", "original_adamw"])
 def test_other_optimizers(texts, name):
     from roformer_tf.pretraining.models import make_optimizer
