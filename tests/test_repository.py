@@ -41,6 +41,7 @@ TOP_LEVEL = {
     "README.md",
     "benchmarks",
     "checkpoints",
+    "docs",
     "examples",
     "pyproject.toml",
     "requirements-hf.lock",
