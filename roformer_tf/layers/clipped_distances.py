@@ -81,10 +81,15 @@ def distance_products(x, table, rows):
         Tensor `(batch, num_heads, length, length)`: `y[b, h, i, j] = x[b, h, i] · table[rows[b, i, j]]`.
     """
     if rows is not None:
-        products = ops.matmul(x, ops.swapaxes(table, -1, -2))
-        return ops.take(ops.reshape(products, (-1,)), _places(rows, ops.shape(products)))
+        # in float32, as the gradient of a distance is a sum over keys; along an axis that is not the first, as
+        # TensorFlow's gradient is a dense tensor then
+        products = ops.cast(ops.matmul(x, ops.swapaxes(table, -1, -2)), "float32")
+        places = _places(rows, ops.shape(products))
+        products = ops.take(ops.reshape(products, (1, -1)), places, axis=1)[0]
+        return ops.cast(products, x.dtype)
     length = ops.shape(x)[-2]
-    table, beyond = _within(table, length)
+    table = near_distances(table, length)
+    beyond = length - 1 - _reach(table)  # distances that are clipped, on either side
     products = ops.matmul(x, ops.swapaxes(table, -1, -2))  # (batch, head, query, distance)
     shape = (*ops.shape(x)[:-1], beyond)
     first = ops.broadcast_to(products[..., :1], shape)
@@ -111,7 +116,8 @@ def distance_averages(weights, table, rows):
         # in float32: many weights may fall on one distance
         sums = ops.segment_sum(ops.cast(ops.reshape(weights, (-1,)), "float32"), places, size)
         return ops.matmul(ops.cast(ops.reshape(sums, shape), weights.dtype), table)
-    table, beyond = _within(table, length)
+    table = near_distances(table, length)
+    beyond = length - 1 - _reach(table)
     by_distance = relative_unshift(weights)  # (batch, head, query, distance)
     inner = ops.shape(by_distance)[-1] - beyond
     output = ops.matmul(by_distance[..., beyond:inner], table)
@@ -124,15 +130,27 @@ def distance_averages(weights, table, rows):
     return output
 
 
-def _within(table, length):
-    """The vectors of distances that occur among `length` tokens, and how many distances lie beyond on either side."""
-    max_distance = (table.shape[-2] - 1) // 2
-    furthest = length - 1
-    if isinstance(length, int):
-        reach = min(max_distance, furthest)
+def near_distances(table, length):
+    """The part of a table for distances that occur among tokens at 0, 1, 2, …
+
+    Args:
+        table: tensor `(..., 2 * max_distance + 1, features)`.
+        length: integer or scalar tensor, number of tokens.
+
+    Returns:
+        Tensor `(..., 2 * min(max_distance, length - 1) + 1, features)`.
+    """
+    max_distance = _reach(table)
+    if isinstance(length, int) and isinstance(max_distance, int):
+        reach = min(max_distance, length - 1)
     else:
-        reach = ops.minimum(max_distance, furthest)
-    return table[..., max_distance - reach : max_distance + reach + 1, :], furthest - reach
+        reach = ops.minimum(max_distance, length - 1)
+    return table[..., max_distance - reach : max_distance + reach + 1, :]
+
+
+def _reach(table):
+    """The largest distance that a table has a vector for."""
+    return (ops.shape(table)[-2] - 1) // 2
 
 
 def _places(rows, shape):

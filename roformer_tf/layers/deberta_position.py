@@ -3,7 +3,7 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.layers.clipped_distances import ClippedDistances, distance_products
+from roformer_tf.layers.clipped_distances import ClippedDistances, distance_products, near_distances
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -62,7 +62,10 @@ class DebertaPosition(ClippedDistances):
         self.built = True
 
     def apply_to_scores(self, scores, query, key, context, attention):
-        projected = attention.qkv(ops.convert_to_tensor(self.distance_table))
+        table = ops.convert_to_tensor(self.distance_table)
+        if context is None:
+            table = near_distances(table, ops.shape(query)[-2])
+        projected = attention.qkv(table)
         shape = (-1, 3, attention.num_heads, attention.head_dim)
         vectors = ops.transpose(ops.reshape(projected, shape), (1, 2, 0, 3))
         # (head, distance, head_dim); `query` is divided already
