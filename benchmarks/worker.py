@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from importlib import metadata
 
 from benchmarks import memory
 from benchmarks.sizes import Sizes, make_batch
@@ -67,8 +68,8 @@ class Worker:
         """Of what this process has imported."""
         names = ("tensorflow", "keras", "keras_hub", "tf_keras", "bert4keras", "torch")
         names += ("transformers", "tokenizers", "numpy", "jieba", "rjieba")
-        modules = {name: sys.modules.get(name) for name in names}
-        return {n: getattr(m, "__version__", "?") for n, m in modules.items() if m is not None}
+        # not a module's own: "keras" is an empty stand-in where bert4keras runs
+        return {name: metadata.version(name) for name in names if name in sys.modules}
 
 
 def libraries(implementation):
