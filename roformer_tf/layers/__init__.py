@@ -2,12 +2,17 @@
 
 from roformer_tf.layers.activations import gelu, gelu_tanh, get_activation
 from roformer_tf.layers.attention_mask import AttentionMask
+from roformer_tf.layers.cosine_feature_map import CosineFeatureMap
 from roformer_tf.layers.deberta_position import DebertaPosition
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
+from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.encoder_block import EncoderBlock
+from roformer_tf.layers.favor_feature_map import FavorFeatureMap
+from roformer_tf.layers.feature_map import FeatureMap
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.learned_position import LearnedPosition
+from roformer_tf.layers.linear_attention import LinearAttention
 from roformer_tf.layers.masked_lm_head import MaskedLMHead
 from roformer_tf.layers.mean_pooling import MeanPooling
 from roformer_tf.layers.pooler import Pooler
@@ -20,6 +25,7 @@ from roformer_tf.layers.rotary_position import RotaryPosition
 from roformer_tf.layers.self_attention import SelfAttention
 from roformer_tf.layers.sinusoidal_position import SinusoidalPosition
 from roformer_tf.layers.sinusoidal_relative_position import SinusoidalRelativePosition
+from roformer_tf.layers.softmax_feature_map import SoftmaxFeatureMap
 from roformer_tf.layers.t5_relative_bias import T5RelativeBias
 from roformer_tf.layers.token_embedding import TokenEmbedding
 from roformer_tf.layers.transformer_xl_position import TransformerXLPosition
@@ -27,12 +33,17 @@ from roformer_tf.layers.tupe_position import TupePosition
 
 __all__ = [
     "AttentionMask",
+    "CosineFeatureMap",
     "DebertaPosition",
     "Dropout",
+    "EluFeatureMap",
     "EncoderBlock",
+    "FavorFeatureMap",
+    "FeatureMap",
     "FeedForward",
     "FlatDense",
     "LearnedPosition",
+    "LinearAttention",
     "MaskedLMHead",
     "MeanPooling",
     "Pooler",
@@ -44,6 +55,7 @@ __all__ = [
     "SelfAttention",
     "SinusoidalPosition",
     "SinusoidalRelativePosition",
+    "SoftmaxFeatureMap",
     "T5RelativeBias",
     "TokenEmbedding",
     "TransformerXLPosition",

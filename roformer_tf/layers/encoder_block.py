@@ -5,6 +5,7 @@ from keras import ops
 
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feed_forward import FeedForward
+from roformer_tf.layers.linear_attention import LinearAttention
 from roformer_tf.layers.recompute import recompute
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.self_attention import SelfAttention
@@ -19,12 +20,14 @@ class EncoderBlock(keras.layers.Layer):
         intermediate_dim: positive integer.
         num_heads: positive integer that divides `hidden_dim`.
         dropout: float, on the outputs of attention and feed-forward, before they are added.
-        attention_dropout: float, on the attention probabilities.
+        attention_dropout: float, on the attention probabilities, or on what `LinearAttention` has in their place.
         activation: name as in `get_activation`.
         norm: `"layer_norm"` (v1) or `"rms_norm"` (v2).
         epsilon: float, of the norms.
         use_bias: whether dense layers have biases (v1 yes, v2 no).
         position_scheme: a `PositionScheme`, or `None`.
+        feature_map: a `FeatureMap` for linear attention, or `None` for softmax attention.
+        causal: whether linear attention is causal; softmax attention reads it from `attention_bias`.
         kernel_initializer: for all kernels.
         **kwargs: of `keras.layers.Layer`.
 
@@ -68,6 +71,8 @@ class EncoderBlock(keras.layers.Layer):
         epsilon=1e-12,
         use_bias=True,
         position_scheme=None,
+        feature_map=None,
+        causal=False,
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
@@ -87,9 +92,14 @@ class EncoderBlock(keras.layers.Layer):
         self.epsilon = epsilon
         self.use_bias = use_bias
         self.position_scheme = position_scheme
+        self.feature_map = feature_map
+        self.causal = causal
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         dtype = self.dtype_policy
-        self.attention = SelfAttention(
+        attention = SelfAttention
+        if feature_map is not None:
+            attention = partial(LinearAttention, feature_map=feature_map, causal=causal)
+        self.attention = attention(
             num_heads,
             hidden_dim // num_heads,
             dropout=attention_dropout,
@@ -122,6 +132,12 @@ class EncoderBlock(keras.layers.Layer):
     def call(self, x, attention_bias=None, position=None, training=None):
         x = ops.cast(x, self.compute_dtype)
         if self.recompute_activations and training:
+            if getattr(self.feature_map, "redraw_every", None):
+                raise ValueError(
+                    "`redraw_every` counts forward passes, and with recomputed activations there are two in a step. "
+                    "Make the feature map without it, and call `redraw` between the steps. "
+                    f"Received: redraw_every={self.feature_map.redraw_every}"
+                )
             return recompute(partial(self._run, training=training), x, attention_bias, position)
         return self._run(x, attention_bias, position, training)
 
@@ -149,11 +165,14 @@ class EncoderBlock(keras.layers.Layer):
             "epsilon": self.epsilon,
             "use_bias": self.use_bias,
             "position_scheme": keras.saving.serialize_keras_object(self.position_scheme),
+            "feature_map": keras.saving.serialize_keras_object(self.feature_map),
+            "causal": self.causal,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
 
     @classmethod
     def from_config(cls, config):
         config = dict(config)
-        config["position_scheme"] = keras.saving.deserialize_keras_object(config["position_scheme"])
+        for name in ("position_scheme", "feature_map"):
+            config[name] = keras.saving.deserialize_keras_object(config.get(name))
         return cls(**config)

@@ -4,7 +4,9 @@ import numpy as np
 
 from roformer_tf import layers, rotary
 from tests.layers.harness import Case, original_variables
+from tests.layers.linear_cases import TYPICAL_CASES
 from tests.layers.position_cases import POSITION_CASES
+from tests.layers.rotary_cases import ROTARY_CASES
 from tests.oracles import numpy_roformer as oracle
 
 B, T, H, HEADS, F, V, E = 2, 6, 16, 2, 24, 20, 12
@@ -311,4 +313,6 @@ CASES = [
     Case("head_v2", head(H, transform=False), {"x": X}, head_oracle),
     Case("head_v2_factorised", head(E, transform=False), {"x": X}, head_oracle),
     *POSITION_CASES,
+    *ROTARY_CASES,
+    *TYPICAL_CASES,
 ]

@@ -1,0 +1,148 @@
+import math
+import random
+
+import keras
+from keras import ops
+
+from roformer_tf.layers.feature_map import FeatureMap, scaled_exp
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class FavorFeatureMap(FeatureMap):
+    """Positive orthogonal random features (FAVOR+): phi(q) . phi(k) is exp(q . k / sqrt(d)) on average.
+
+    phi(x) = exp(W y - |y|^2 / 2) for y = x / d^(1/4). The rows of W are normal vectors, d of them at a time orthogonal
+    to each other. The error of an estimate falls with the number of features like 1 / sqrt(`num_features`). All heads
+    use the same W.
+
+    Args:
+        num_features: even positive integer; `d log(d)` by default, as in performer-pytorch.
+        seed: integer that all draws of W follow from; by default one that is drawn itself.
+        redraw_every: positive integer, after how many training steps W is drawn anew, or `None` for never. A step is a
+            call with `training=True`; all replicas of a `tf.distribute` strategy draw the same. Not inside a loop
+            over parts of a batch, nor with recomputed activations: call `redraw` between the steps there.
+        turn_inputs: whether a position scheme turns queries and keys and not the features. Attention then approximates
+            *softmax attention with RoPE*, and can take its weights over; performer-pytorch, with which the paper
+            trained its Performer, does so.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments, returns: see `FeatureMap`.
+
+    Raises:
+        ValueError: if `num_features` is not an even positive integer, or `redraw_every` not a positive one.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import FavorFeatureMap
+    >>> x = np.random.default_rng(0).normal(size=(1, 1, 2, 16)).astype("float32")
+    >>> feature_map = FavorFeatureMap(num_features=4096, seed=1)
+    >>> query, key, log_scale = feature_map(x[:, :, :1], x)
+    >>> weights = np.array(query) @ np.array(key[0, 0]).T * np.exp(log_scale)
+    >>> softmax = np.exp(x[0, 0, 0] @ x[0, 0].T / 4)
+    >>> bool(np.allclose(weights / weights.sum(), softmax / softmax.sum(), atol=0.02))
+    True
+
+    Reference: Choromanski et al., Rethinking attention with Performers, arXiv 2009.14794, lemma 1 and section 2.4.
+    """
+
+    def __init__(
+        self, num_features=None, seed=None, redraw_every=None, turn_inputs=False, **kwargs
+    ):
+        super().__init__(**kwargs)
+        if num_features is not None:
+            if not isinstance(num_features, int) or num_features <= 0 or num_features % 2:
+                raise ValueError(
+                    "`num_features` must be an even positive integer, since RoPE turns pairs of features. "
+                    f"Received: num_features={num_features!r}"
+                )
+        if redraw_every is not None and (not isinstance(redraw_every, int) or redraw_every <= 0):
+            raise ValueError(
+                f"`redraw_every` must be a positive integer or None. Received: redraw_every={redraw_every!r}"
+            )
+        self.num_features = num_features
+        self.seed = random.randint(1, 10**9) if seed is None else seed
+        self.redraw_every = redraw_every
+        self.turn_inputs = turn_inputs
+
+    def feature_dim(self, head_dim):
+        return self.num_features or 2 * max(1, round(head_dim * math.log(head_dim) / 2))
+
+    def build(self, query_shape, key_shape):
+        head_dim = query_shape[-1]
+        options = {"trainable": False, "aggregation": "only_first_replica"}
+        self.projection = self.add_weight(
+            (self.feature_dim(head_dim), head_dim),
+            initializer=lambda shape, dtype=None: self._draw(0, shape),
+            dtype="float32",
+            name="projection",
+            **options,
+        )
+        self.draws = self.add_weight((), "zeros", "int32", name="draws", **options)
+        if self.redraw_every:
+            self.steps = self.add_weight((), "zeros", "int32", name="steps", **options)
+        self.built = True
+
+    def call(self, query, key, key_bias=None, training=None):
+        projection = self._next_projection() if training and self.redraw_every else self.projection
+        projection = ops.transpose(ops.convert_to_tensor(projection))
+        size = query.shape[-1] ** -0.25
+        query, key = size * query, size * key
+        # exp(-|q|^2 / 2) and 1 / sqrt(num_features) cancel between numerator and denominator
+        query = scaled_exp(ops.matmul(query, projection))[0]
+        half = ops.sum(ops.square(key), axis=-1, keepdims=True) / 2
+        return query, *scaled_exp(ops.matmul(key, projection) - half)
+
+    def redraw(self):
+        """Draws all features anew: the next draw that follows from the seed."""
+        self.draws.assign(self.draws + 1)
+        self.projection.assign(self._draw(self.draws, self.projection.shape))
+
+    def _next_projection(self):
+        """The projection for this training step, which is counted."""
+        steps = ops.convert_to_tensor(self.steps)
+        due = ops.logical_and(steps > 0, ops.equal(steps % self.redraw_every, 0))
+        draws = ops.convert_to_tensor(self.draws) + ops.cast(due, "int32")
+        shape = tuple(self.projection.shape)
+        # no assignment inside the condition: replicas could not agree on it there
+        projection = ops.cond(
+            due, lambda: self._draw(draws, shape), lambda: ops.convert_to_tensor(self.projection)
+        )
+        self.steps.assign(steps + 1)
+        self.draws.assign(draws)
+        self.projection.assign(projection)
+        return projection
+
+    def _draw(self, number, shape):
+        """Draw `number` of the seed: `(num_features, head_dim)`."""
+        num_features, head_dim = shape
+        blocks = -(-num_features // head_dim)
+        seed = _Seed(self.seed, number)
+        normal = keras.random.normal((2, blocks, head_dim, head_dim), dtype="float32", seed=seed)
+        directions, triangle = ops.qr(normal[0])
+        # of the two signs of each column, QR's choice is not a fair one
+        directions = directions * ops.sign(ops.diagonal(triangle, axis1=-2, axis2=-1))[:, None]
+        lengths = ops.sqrt(ops.sum(ops.square(normal[1]), axis=-1, keepdims=True))
+        rows = ops.swapaxes(directions, -1, -2) * lengths
+        return ops.reshape(rows, (blocks * head_dim, head_dim))[:num_features]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_features": self.num_features,
+            "seed": self.seed,
+            "redraw_every": self.redraw_every,
+            "turn_inputs": self.turn_inputs,
+        }
+
+
+class _Seed(keras.random.SeedGenerator):
+    """A seed of two numbers, which may be tensors; Keras' own take no tensors."""
+
+    def __init__(self, *numbers):
+        # JAX takes its raw keys in this dtype only
+        dtype = "uint32" if keras.config.backend() == "jax" else "int32"
+        self._value = ops.stack([ops.cast(number, dtype) for number in numbers])
+
+    def next(self, ordered=True):
+        return self._value

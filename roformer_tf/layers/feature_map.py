@@ -1,0 +1,63 @@
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class FeatureMap(keras.layers.Layer):
+    """What linear attention has in place of the softmax: sim(q, k) = phi(q) . phi(k). The base class of the maps.
+
+    Features grow like exp(k) in some maps. So that none overflows, those of each key may be divided by a factor of the
+    key's own, whose logarithm is the third result: sim(q, k) = phi(q) . phi(k) exp(log_scale). Factors of a query
+    cancel between numerator and denominator, and are left out.
+
+    Attributes that say what a map does:
+
+    * `num_unturned`: how many of the features, the first ones, a position scheme leaves alone;
+    * `turn_inputs`: a position scheme turns queries and keys *before* the map, and so numerator and denominator alike,
+      in place of the features in the numerator only;
+    * `reads_all_keys`: the features of a key depend on other keys, later ones too, so that it cannot be causal;
+    * `epsilon`: the smallest denominator, against rounding and rows that see nothing.
+
+    Call arguments:
+        query: float32 tensor `(batch, num_heads, length, head_dim)`.
+        key: float32 tensor `(batch, num_heads, length, head_dim)`.
+        key_bias: float32 tensor `(batch, 1, length)`, 0 for keys to be seen, -1e9 for hidden ones, or `None`.
+
+    Returns:
+        Tuple of the features of the queries, those of the keys, `(batch, num_heads, length, feature_dim)` both, and
+        `log_scale`, which broadcasts to `(batch, num_heads, length)`.
+
+    Reference: equation 18 of arXiv 2104.09864.
+    """
+
+    num_unturned = 0
+    turn_inputs = False
+    reads_all_keys = False
+    epsilon = 1e-18  # its square, which gradients divide by, is still a float32
+
+    def __init__(self, **kwargs):
+        super().__init__(autocast=False, **kwargs)  # all is float32 under every dtype policy
+
+    def build(self, query_shape, key_shape):
+        self.built = True
+
+    def feature_dim(self, head_dim):
+        """Number of features of a head of size `head_dim`."""
+        return head_dim
+
+    def turned_dim(self, head_dim):
+        """Size of the vectors that a position scheme turns: the `head_dim` to make it with."""
+        if self.turn_inputs:
+            return head_dim
+        return self.feature_dim(head_dim) - self.num_unturned
+
+
+def no_scale(key):
+    """The `log_scale` of maps that need none."""
+    return ops.zeros_like(key[:1, :1, :, 0])
+
+
+def scaled_exp(x):
+    """`exp(x)` over the largest of each row, and the logarithms of these."""
+    log_scale = ops.stop_gradient(ops.max(x, axis=-1))
+    return ops.exp(x - log_scale[..., None]), log_scale

@@ -1,0 +1,55 @@
+"""The feature maps of linear attention by the names that models know them by."""
+
+from roformer_tf.layers.cosine_feature_map import CosineFeatureMap
+from roformer_tf.layers.elu_feature_map import EluFeatureMap
+from roformer_tf.layers.favor_feature_map import FavorFeatureMap
+from roformer_tf.layers.softmax_feature_map import SoftmaxFeatureMap
+
+FEATURE_MAPS = {
+    "elu": EluFeatureMap,
+    "softmax_features": SoftmaxFeatureMap,
+    "favor": FavorFeatureMap,
+    "cosine": CosineFeatureMap,
+}
+
+
+def make_feature_maps(name, num_layers, options=None, dtype=None):
+    """The feature map of each block of a model.
+
+    Args:
+        name: a key of `FEATURE_MAPS`, or `"softmax"` for none.
+        num_layers: positive integer.
+        options: dictionary, arguments of the map's class. With a `seed`, block i has `seed + i`.
+        dtype: dtype policy.
+
+    Returns:
+        List of `num_layers` maps, or of `None`.
+
+    Raises:
+        ValueError: if there is no such map, or it takes no such options.
+    """
+    options = dict(options or {})
+    if name == "softmax":
+        if options:
+            raise ValueError(
+                "`attention_options` are arguments of a feature map, and `attention='softmax'` has none. "
+                f"Received: attention_options={options!r}"
+            )
+        return [None] * num_layers
+    if name not in FEATURE_MAPS:
+        raise ValueError(
+            f"`attention` must be one of {('softmax', *FEATURE_MAPS)}. Received: attention={name!r}"
+        )
+    cls = FEATURE_MAPS[name]
+
+    def make(i):
+        own = {**options, "seed": options["seed"] + i} if "seed" in options else options
+        try:
+            return cls(**own, dtype=dtype, name="feature_map")
+        except TypeError as error:
+            raise ValueError(
+                f"`attention_options` must be arguments of `{cls.__name__}`. Received: "
+                f"attention={name!r}, attention_options={options!r} ({error})"
+            ) from error
+
+    return [make(i) for i in range(num_layers)]

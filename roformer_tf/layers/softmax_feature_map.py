@@ -1,0 +1,53 @@
+import keras
+from keras import ops
+
+from roformer_tf.layers.feature_map import FeatureMap, no_scale, scaled_exp
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class SoftmaxFeatureMap(FeatureMap):
+    """phi(q) = softmax(q) over the features of a query, phi(k) = exp(k), as the RoFormer paper puts it.
+
+    The original, by Shen et al., divides each feature of the keys by its sum over all of them, before queries and keys
+    meet: `normalize_keys=True`. That is another weighting, and it needs the whole sequence.
+
+    Args:
+        normalize_keys: whether each feature of the keys is a softmax over the positions; not for causal attention.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments, returns: see `FeatureMap`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import SoftmaxFeatureMap
+    >>> x = np.log(np.array([[[[1.0, 3.0], [1.0, 1.0]]]], "float32"))
+    >>> query, key, log_scale = SoftmaxFeatureMap()(x, x)
+    >>> np.array(query[0, 0]).round(2).tolist()
+    [[0.25, 0.75], [0.5, 0.5]]
+    >>> np.array(key[0, 0] * np.exp(log_scale)[0, 0, :, None]).round(2).tolist()
+    [[1.0, 3.0], [1.0, 1.0]]
+
+    Reference: section 3.3 of arXiv 2104.09864; Shen et al., Efficient Attention, arXiv 1812.01243.
+    """
+
+    def __init__(self, normalize_keys=False, **kwargs):
+        super().__init__(**kwargs)
+        self.normalize_keys = normalize_keys
+
+    @property
+    def reads_all_keys(self):
+        return self.normalize_keys
+
+    def call(self, query, key, key_bias=None, training=None):
+        query = scaled_exp(query)[0]
+        query = query / ops.sum(query, axis=-1, keepdims=True)
+        if not self.normalize_keys:
+            return query, *scaled_exp(key)
+        if key_bias is not None:
+            key = key + key_bias[..., None]
+        key = ops.exp(key - ops.stop_gradient(ops.max(key, axis=-2, keepdims=True)))
+        return query, key / ops.sum(key, axis=-2, keepdims=True), no_scale(key)
+
+    def get_config(self):
+        return {**super().get_config(), "normalize_keys": self.normalize_keys}
