@@ -12,6 +12,7 @@ by the angle m * theta_i, theta_i = base^(-2i / head_dim). Which features make a
 
 Angles are exact: a float32 product m * theta_i would be wrong by 0.06 radians at m = 1,000,000, so the angle is
 reduced modulo 2 pi on the way (see `angles`). Nothing positional is ever computed in a lower dtype than float32.
+For longer texts than a model was trained on, `roformer_tf.rope_scaling` has rules that slow the frequencies down.
 """
 
 import math
@@ -22,8 +23,7 @@ from keras import ops
 LAYOUTS = ("interleaved", "half")
 
 # 12 significant bits times 12 significant bits fit the 24 of float32, so these products have no rounding error.
-_BITS = 12
-_NUM_PIECES = 4
+_UNIT = 2.0**12
 
 
 def frequencies(head_dim, base=10000.0):
@@ -56,14 +56,15 @@ def frequencies(head_dim, base=10000.0):
 def angles(positions, theta):
     """The angles `positions * theta`, reduced to one turn.
 
-    With NumPy frequencies the product is taken in pieces that float32 holds exactly, whole turns are dropped from every
-    piece, and only then the pieces are added: the result is within 2e-6 radians of the true angle for any position up
-    to 2^24 in absolute value. With a tensor of frequencies (learned, or scaled by the current length) it is the plain
-    float32 product, through which gradients flow.
+    The product is taken in pieces that float32 holds exactly, whole turns are dropped from every piece, and only then
+    the pieces are added. For any position up to 2^24 in absolute value the result is within 2e-6 radians of the true
+    angle; with a tensor of frequencies (learned, or scaled by the current length) of the angle of a frequency that is
+    a float32 rounding away, the same for all positions. Gradients flow to such frequencies.
 
     Args:
         positions: tensor of any shape, whole or fractional, negative allowed.
-        theta: frequencies, shape `(head_dim // 2,)`; NumPy array or float32 tensor.
+        theta: frequencies below 2 pi, shape `(head_dim // 2,)`: NumPy array or float32 tensor. A tensor may also have
+            `positions.shape` before that, or 1 in its place.
 
     Returns:
         float32 tensor of shape `positions.shape + (head_dim // 2,)`, in radians.
@@ -81,32 +82,29 @@ def angles(positions, theta):
     Reference: equation 16 of arXiv 2104.09864.
     """
     positions = ops.expand_dims(ops.cast(positions, "float32"), -1)
-    if not isinstance(theta, np.ndarray):
-        return positions * ops.cast(theta, "float32")
     # positions = high + middle + low: multiples of 2^12, whole numbers below 2^12, fractions
-    unit = float(2**_BITS)
     whole = ops.floor(positions)
-    high = ops.floor(positions / unit) * unit
+    high = ops.floor(positions / _UNIT) * _UNIT
     parts = (high, whole - high, positions - whole)
     turns = 0.0
-    for piece in _pieces(theta / (2 * np.pi)):
+    for piece in _pieces(theta):
         for part in parts:
-            product = part * ops.convert_to_tensor(piece)
+            product = part * piece
             turns = turns + (product - ops.round(product))
             turns = turns - ops.round(turns)  # small sums keep small errors
     return turns * (2 * math.pi)
 
 
-def _pieces(values):
-    """Splits float64 values below 1 into float32 arrays of 12 significant bits each, whose sum they are to 2^-48."""
-    scale = 2.0 ** (_BITS - np.ceil(np.log2(np.abs(values).max() + 1e-300)))
+def _pieces(theta):
+    """Turns per position as a sum of float32 numbers of 12 bits each; the last is the rest, and takes the gradient."""
+    fixed = isinstance(theta, np.ndarray)
+    rest = (theta if fixed else ops.cast(theta, "float32")) * (0.5 / math.pi)
     pieces = []
-    for _ in range(_NUM_PIECES):
-        piece = np.floor(values * scale) / scale
-        pieces.append(piece.astype("float32"))
-        values = values - piece
-        scale *= 2.0**_BITS
-    return pieces
+    for i in range(1, 4 if fixed else 3):  # of the 53 bits of float64, or the 24 of float32
+        piece = (np if fixed else ops).floor(rest * _UNIT**i) / _UNIT**i
+        rest = rest - piece
+        pieces.append(piece)
+    return [ops.cast(piece, "float32") for piece in (*pieces, rest)]
 
 
 def tables(positions, theta):
@@ -114,7 +112,7 @@ def tables(positions, theta):
 
     Args:
         positions: tensor `(..., length)`, whole or fractional.
-        theta: frequencies, shape `(head_dim // 2,)`.
+        theta: frequencies as of `angles`.
 
     Returns:
         `(cos, sin)`, float32 tensors of shape `(..., length, head_dim)`. The first half of `sin` is negated, so that
@@ -198,6 +196,31 @@ def rotate_inverse(x, cos, sin, layout="half"):
     True
     """
     return rotate(x, cos, -sin, layout=layout)
+
+
+def decay_bound(distances, theta):
+    """The relative upper bound of figure 2: how much of a product of query and key is left at a distance.
+
+    It is the mean of |S_j| over j = 1 … head_dim / 2, S_j = sum over i < j of exp(sqrt(-1) * distance * theta_i).
+
+    Args:
+        distances: array of any shape.
+        theta: frequencies, NumPy array of shape `(head_dim // 2,)`.
+
+    Returns:
+        NumPy float64 array of the shape of `distances`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf import rotary
+    >>> rotary.decay_bound([0, 10, 100], rotary.frequencies(128)).round(2).tolist()
+    [32.5, 17.95, 10.23]
+
+    Reference: section 3.4.3, equations 35 to 37 of arXiv 2104.09864.
+    """
+    angle = np.asarray(distances, "float64")[..., None] * theta
+    return np.abs(np.cumsum(np.exp(1j * angle), axis=-1)).mean(-1)
 
 
 def interleaved_to_half(head_dim):

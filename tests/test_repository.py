@@ -14,6 +14,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # A part of the package imports only parts on lower floors (CONTRIBUTING.md has the picture).
 FLOORS = {
     "rotary": 0,
+    "rope_scaling": 0,
     "layers": 1,
     "text": 1,
     "optimizers": 1,
@@ -27,7 +28,7 @@ FLOORS = {
 # from_preset reads original folders, so it looks upwards, when called and not before
 LAZY_UPWARD_IMPORTS = {("models", "checkpoint")}
 # These run under every Keras backend. What packs strings for tf.data is TensorFlow by nature.
-KERAS_ONLY = ("rotary", "layers", "models", "optimizers")
+KERAS_ONLY = ("rotary", "rope_scaling", "layers", "models", "optimizers")
 PREPROCESSING = re.compile(r"models/(packing|batches|\w+_preprocessor)\.py")
 MAX_LINES = 400
 LONGER_FILES = set()  # paths, each with its reason

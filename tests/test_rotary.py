@@ -1,5 +1,7 @@
 """The mathematics of RoPE against float64 NumPy: angles, rotations, layouts, gradients, errors."""
 
+import cmath
+
 import keras
 import ml_dtypes
 import numpy as np
@@ -65,15 +67,42 @@ def test_angles_are_exact_when_compiled():
         assert difference(angle, positions[:, None] * theta).max() < 1e-6
 
 
-def test_angles_of_frequencies_in_a_tensor():
-    """Learned frequencies: the plain product, with gradients."""
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_angles_of_frequencies_in_a_tensor(kind):
+    """As exact as of fixed ones, for frequencies that are rounded to float32 once more: in turns per position."""
+    theta = rotary.frequencies(HEAD_DIM).astype("float32")
+    rounded = (theta * np.float32(0.5 / np.pi)).astype("float64") * 2 * np.pi
+    np.testing.assert_allclose(rounded, theta, rtol=2e-7)
+    angle = numpy(rotary.angles(POSITIONS[kind], ops.convert_to_tensor(theta)))
+    assert difference(angle, POSITIONS[kind][:, None] * rounded).max() < 1e-6
+
+
+@pytest.mark.parametrize("function", [rotary.angles, compiled(rotary.angles)])
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_frequencies_in_a_tensor_are_the_same_at_all_positions(kind, function):
+    """A compiler may round them in another way, but once for all positions: twice as far is twice the angle."""
+    theta = ops.convert_to_tensor(rotary.frequencies(HEAD_DIM).astype("float32"))
+    positions = POSITIONS[kind].astype("float32")
+    angle, half = (numpy(function(p, theta)).astype("float64") for p in (positions, positions / 2))
+    assert difference(angle, 2 * half).max() < 3e-6
+
+
+def test_frequencies_of_each_row():
+    positions = np.arange(12, dtype="float32").reshape(2, 6)
+    theta = np.float32([[[1.0, 0.1]], [[0.5, -0.02]]])
+    angle = numpy(rotary.angles(positions, ops.convert_to_tensor(theta)))
+    assert angle.shape == (2, 6, 2)
+    assert difference(angle, positions[..., None].astype("float64") * theta).max() < 5e-6
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e5])
+def test_gradients_by_frequencies_are_the_positions(scale):
     theta = np.float32([1.0, 0.1, 0.003])
-    positions = np.float32([0, 1, 2.5, -7])
-    angle = rotary.angles(positions, ops.convert_to_tensor(theta))
-    np.testing.assert_array_equal(numpy(angle), positions[:, None] * theta)
+    positions = scale * np.float32([0, 1, 2.5, -7])
     cotangent = np.arange(12, dtype="float32").reshape(4, 3)
     _, (gradient,) = gradients(lambda t: rotary.angles(positions, t), [theta], cotangent)
-    np.testing.assert_allclose(gradient, positions @ cotangent, rtol=1e-6)
+    # a position of -7 comes as -4096 and 4089
+    np.testing.assert_allclose(gradient, positions @ cotangent, rtol=1e-4)
 
 
 def test_tables():
@@ -176,6 +205,33 @@ def test_gradient_is_the_inverse_rotation(rng, layout):
     positions = POSITIONS["large"]
     _, (gradient,) = gradients(lambda x: rotated(x, positions, layout), [x], cotangent)
     np.testing.assert_allclose(gradient, exactly(cotangent, -positions, layout), atol=5e-6)
+
+
+@pytest.mark.parametrize("head_dim, base", [(128, 10000.0), (64, 10000.0), (6, 500.0)])
+def test_decay_bound(head_dim, base):
+    """Section 3.4.3 in loops: the mean of |S_i|, i = 1 … d/2."""
+    distances = [0, 1, 2.5, 17, 100, 1000, 123_456]
+    expected = []
+    for distance in distances:
+        total, s = 0.0, 0j
+        for i in range(head_dim // 2):
+            s += cmath.exp(1j * distance * base ** (-2 * i / head_dim))  # S_{i + 1}
+            total += abs(s)
+        expected.append(total / (head_dim / 2))
+    bound = rotary.decay_bound(distances, rotary.frequencies(head_dim, base))
+    np.testing.assert_allclose(bound, expected, rtol=1e-9)
+    assert bound[0] == (head_dim / 2 + 1) / 2  # at distance 0, S_i = i
+
+
+def test_decay_bound_holds(rng):
+    """Equation 37: no product of a turned query and a turned key is above it."""
+    theta = rotary.frequencies(16)
+    for distance in (0, 3, 50, 700):
+        query, key = rng.normal(size=(2, 100, 16))
+        scores = (query * exactly(key, np.full(100, distance), "interleaved")).sum(-1)
+        pairs = (query[:, ::2] + 1j * query[:, 1::2]) * (key[:, ::2] - 1j * key[:, 1::2])
+        steps = np.abs(np.diff(pairs, axis=-1, append=0)).max(-1)
+        assert (np.abs(scores) <= steps * 8 * rotary.decay_bound(distance, theta)).all()
 
 
 @pytest.mark.parametrize("head_dim", [0, -2, 3, 4.0, "8"])

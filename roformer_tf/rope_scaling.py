@@ -1,0 +1,299 @@
+"""Length scaling of rotary positions: rules that let a model read longer texts than it was trained on.
+
+A rule slows frequencies down: it multiplies theta_i by a *ratio* of at most 1 (`ratios`), and the turned queries and
+keys by `query_key_factor`. It knows nothing of the frequencies themselves, so it serves learned ones too.
+
+A model asks for a rule by a dictionary in the words of Hugging Face's `rope_scaling`, see `make_rope_scaling`. The
+*share* of pair i, 2i / (rotary_dim - 2), runs from 0 at the fastest pair to 1 at the slowest.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+from keras import ops
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+    """The rule "default", which changes nothing, and the base class of the others.
+
+    Attributes:
+        query_key_factor: what turned queries and keys are multiplied by.
+        needs_length: whether the ratios depend on the current length of a sequence.
+
+    Raises:
+        ValueError: if a field of the rule has a value that makes no sense.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import RopeScaling
+    >>> RopeScaling().ratios(rotary_dim=4, base=10000.0).tolist()
+    [1.0, 1.0]
+    """
+
+    query_key_factor = 1.0
+    needs_length = False
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            is_right, expected = _KINDS[field.name]
+            if not (is_right(value) or (value is None and field.default is None)):
+                raise ValueError(
+                    f"`rope_scaling[{field.name!r}]` must be {expected}. Received: {value!r}"
+                )
+
+    def ratios(self, rotary_dim, base, length=None):
+        """What the frequencies are multiplied by.
+
+        Args:
+            rotary_dim: even positive integer, number of features that are turned.
+            base: float, of the frequencies theta_i = base^(-2i / rotary_dim).
+            length: number or tensor `(...)`, current lengths, for a rule that `needs_length`. `None` is any length up
+                to the trained one.
+
+        Returns:
+            NumPy float64 array `(rotary_dim // 2,)`; a float32 tensor `(..., rotary_dim // 2)` where it depends on
+            `length`.
+        """
+        return np.ones(rotary_dim // 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearScaling(RopeScaling):
+    """Position interpolation: all frequencies divided by `factor`, as if the positions were.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import LinearScaling
+    >>> LinearScaling(factor=4.0).ratios(rotary_dim=4, base=10000.0).tolist()
+    [0.25, 0.25]
+
+    Reference: Chen et al., Extending context window of large language models via positional interpolation,
+    arXiv 2306.15595.
+    """
+
+    factor: float
+
+    def ratios(self, rotary_dim, base, length=None):
+        """See `RopeScaling.ratios`."""
+        return np.full(rotary_dim // 2, 1 / self.factor)
+
+
+@dataclasses.dataclass(frozen=True)
+class NTKScaling(RopeScaling):
+    """NTK-aware: the fastest frequency stays, the slowest is divided by `factor`, between them geometrically.
+
+    This is another base, base * factor^(d / (d - 2)).
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import NTKScaling
+    >>> NTKScaling(factor=4.0).ratios(rotary_dim=6, base=10000.0).tolist()
+    [1.0, 0.5, 0.25]
+
+    Reference: section 3.1 of YaRN, arXiv 2309.00071.
+    """
+
+    factor: float
+
+    def ratios(self, rotary_dim, base, length=None):
+        """See `RopeScaling.ratios`."""
+        return self.factor ** -_shares(rotary_dim)
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicNTKScaling(RopeScaling):
+    """NTK-aware with a factor that grows with the length L of the sequence: factor * L / trained - (factor - 1).
+
+    Up to the trained length, `original_max_position_embeddings`, nothing changes.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import DynamicNTKScaling
+    >>> rule = DynamicNTKScaling(factor=1.0, original_max_position_embeddings=512)
+    >>> [[round(float(x), 3) for x in rule.ratios(6, 10000.0, length)] for length in (100, 512, 2048)]
+    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 0.5, 0.25]]
+
+    Reference: section 3.3 of YaRN, arXiv 2309.00071; `_compute_dynamic_ntk_parameters` of Hugging Face transformers.
+    """
+
+    factor: float
+    original_max_position_embeddings: int
+
+    needs_length = True
+
+    def ratios(self, rotary_dim, base, length=None):
+        """See `RopeScaling.ratios`."""
+        if length is None:
+            return super().ratios(rotary_dim, base)
+        length = ops.cast(length, "float32")
+        stretch = self.factor * (length / self.original_max_position_embeddings - 1) + 1
+        stretch = ops.expand_dims(ops.maximum(stretch, 1.0), -1)
+        return ops.exp(ops.log(stretch) * -_shares(rotary_dim).astype("float32"))
+
+
+@dataclasses.dataclass(frozen=True)
+class YaRNScaling(RopeScaling):
+    """YaRN: fast frequencies stay, slow ones are divided by `factor`, and scores are sharpened.
+
+    Pairs that make more than `beta_fast` turns within the trained length stay, those that make fewer than `beta_slow`
+    are interpolated, with a ramp between them that is linear in i, as in the authors' code. Queries and keys are
+    multiplied by `attention_factor`, by default 0.1 ln(factor) + 1: the softmax has the temperature
+    1 / attention_factor^2.
+
+    Args:
+        factor: number of at least 1.
+        original_max_position_embeddings: positive integer, the trained length.
+        attention_factor: positive number, or `None` for the default.
+        beta_fast, beta_slow: positive numbers of turns.
+        mscale, mscale_all_dim: positive numbers; where both are given, `attention_factor` is by default
+            (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1).
+        truncate: whether the ramp begins and ends at whole pairs.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import YaRNScaling
+    >>> rule = YaRNScaling(factor=4.0, original_max_position_embeddings=512)
+    >>> rule.ratios(rotary_dim=8, base=10000.0).tolist(), round(rule.query_key_factor, 4)
+    ([1.0, 0.625, 0.25, 0.25], 1.1386)
+
+    Reference: sections 3.2 and 3.4 of arXiv 2309.00071; `_compute_yarn_parameters` of Hugging Face transformers.
+    """
+
+    factor: float
+    original_max_position_embeddings: int
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.beta_fast < self.beta_slow:
+            raise ValueError(
+                "`rope_scaling['beta_fast']` must not be below `rope_scaling['beta_slow']`. "
+                f"Received: beta_fast={self.beta_fast}, beta_slow={self.beta_slow}"
+            )
+
+    @property
+    def query_key_factor(self):
+        """What turned queries and keys are multiplied by."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        scale = 0.1 * math.log(self.factor)
+        if self.mscale is not None and self.mscale_all_dim is not None:
+            return (scale * self.mscale + 1) / (scale * self.mscale_all_dim + 1)
+        return scale + 1
+
+    def ratios(self, rotary_dim, base, length=None):
+        """See `RopeScaling.ratios`."""
+
+        def pair_of(
+            turns,
+        ):  # whose theta_i makes so many turns within the trained length, as a fraction
+            distance = self.original_max_position_embeddings / (2 * math.pi * turns)
+            return rotary_dim * math.log(distance) / (2 * math.log(base))
+
+        first, last = pair_of(self.beta_fast), pair_of(self.beta_slow)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, rotary_dim - 1)
+        if first == last:
+            last += 0.001
+        ramp = np.clip((np.arange(rotary_dim // 2) - first) / (last - first), 0, 1)
+        return 1 - ramp + ramp / self.factor
+
+
+# "ntk" is our word: Hugging Face has the dynamic form only
+RULES = {
+    "default": RopeScaling,
+    "linear": LinearScaling,
+    "ntk": NTKScaling,
+    "dynamic": DynamicNTKScaling,
+    "yarn": YaRNScaling,
+}
+
+
+def make_rope_scaling(config):
+    """The rule that a dictionary asks for.
+
+    Args:
+        config: `None`, or a dictionary of `"rope_type"` (or `"type"`), a key of `RULES`, and the fields of that rule;
+            those that are `None` count as left out.
+
+    Returns:
+        A `RopeScaling`.
+
+    Raises:
+        ValueError: if there is no such rule, a key is unknown or missing, or a value makes no sense.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import make_rope_scaling
+    >>> make_rope_scaling({"rope_type": "linear", "factor": 4.0})
+    LinearScaling(factor=4.0)
+    >>> make_rope_scaling({"rope_type": "dynamic", "factor": 4.0})
+    Traceback (most recent call last):
+    ValueError: `rope_scaling` of type 'dynamic' needs `original_max_position_embeddings`, ...
+
+    Reference: `RopeParameters` of Hugging Face transformers' `modeling_rope_utils.py`.
+    """
+    if config is None:
+        return RopeScaling()
+    if not isinstance(config, dict):
+        raise ValueError(
+            "`rope_scaling` must be None or a dictionary such as {'rope_type': 'linear', 'factor': 4.0}. "
+            f"Received: rope_scaling={config!r}"
+        )
+    options = {key: value for key, value in config.items() if value is not None}
+    older_name = options.pop("type", None)
+    name = options.pop("rope_type", older_name)
+    if name not in tuple(RULES):
+        raise ValueError(
+            f"`rope_scaling['rope_type']` must be one of {tuple(RULES)}. Received: rope_scaling={config!r}"
+        )
+    fields = dataclasses.fields(RULES[name])
+    unknown = sorted(set(options) - {field.name for field in fields})
+    if unknown:
+        raise ValueError(
+            f"`rope_scaling` of type {name!r} takes {[field.name for field in fields]}, and not {unknown}; the base of "
+            "the frequencies is `max_wavelength`, the number of turned features `rotary_dim`. "
+            f"Received: rope_scaling={config!r}"
+        )
+    for field in fields:
+        if field.default is dataclasses.MISSING and field.name not in options:
+            raise ValueError(
+                f"`rope_scaling` of type {name!r} needs `{field.name}`, {_KINDS[field.name][1]}. "
+                f"Received: rope_scaling={config!r}"
+            )
+    return RULES[name](**options)
+
+
+def _shares(rotary_dim):
+    pairs = rotary_dim // 2
+    return np.arange(pairs) / max(pairs - 1, 1)
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_POSITIVE = (lambda value: _is_number(value) and value > 0, "a positive number")
+# field -> (whether a value is right, what is expected)
+_KINDS = {
+    "factor": (lambda value: _is_number(value) and value >= 1, "a number of at least 1"),
+    "original_max_position_embeddings": (
+        lambda value: _is_number(value) and value > 0 and value == int(value),
+        "a positive integer, the length that the model was trained at",
+    ),
+    "attention_factor": _POSITIVE,
+    "beta_fast": _POSITIVE,
+    "beta_slow": _POSITIVE,
+    "mscale": _POSITIVE,
+    "mscale_all_dim": _POSITIVE,
+    "truncate": (lambda value: isinstance(value, bool), "True or False"),
+}
