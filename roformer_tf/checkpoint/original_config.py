@@ -150,12 +150,13 @@ def original_config(backbone):
             f"other numbers from the file. Received: max_wavelength={backbone.max_wavelength}. "
             "Use `save_to_preset`, which keeps every setting."
         )
-    if backbone.position_options:
-        raise ValueError(
-            "The original format has no place for `position_options`: the original would compute other numbers from "
-            f"the file. Received: position_options={backbone.position_options}. "
-            "Use `save_to_preset`, which keeps every setting."
-        )
+    for name in ("position_options", "rope_scaling"):
+        if getattr(backbone, name):
+            raise ValueError(
+                f"The original format has no place for `{name}`: the original would compute other numbers from "
+                f"the file. Received: {name}={getattr(backbone, name)}. "
+                "Use `save_to_preset`, which keeps every setting."
+            )
     config = {
         "attention_probs_dropout_prob": backbone.attention_dropout,
         "hidden_act": backbone.activation,

@@ -9,6 +9,7 @@ from roformer_tf.layers import (
     Pooler,
     RoFormerEmbeddings,
 )
+from roformer_tf.layers.feature_maps import make_feature_maps
 from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
 from roformer_tf.models.presets import FromOriginalPreset
@@ -42,6 +43,13 @@ class RoFormerBackbone(
         position_scheme: `"rotary"`, `"learned"` (absolute), `"sinusoidal_relative"`, … or `"none"`: a key of
             `roformer_tf.layers.position_schemes.POSITION_SCHEMES`.
         position_options: dictionary, further arguments of the scheme's class.
+        rope_scaling: dictionary in Hugging Face's words, for texts longer than a rotary model was trained on, such as
+            `{"rope_type": "linear", "factor": 4.0}`; see `roformer_tf.rope_scaling`.
+        attention: `"softmax"`, or for linear attention the name of what it has in place of the softmax: `"elu"`,
+            `"softmax_features"`, `"favor"` (the Performer's) or `"cosine"`: a key of
+            `roformer_tf.layers.feature_maps.FEATURE_MAPS`. It goes with `position_scheme="rotary"`, with those that are
+            added to the embeddings, and with `"none"`; not with `masking="unilm"`, nor with `document_ids`.
+        attention_options: dictionary, arguments of the feature map's class.
         max_sequence_length: positive integer, number of learned positions; no other scheme has such a bound.
         masking: which keys a query sees besides padding: `"bidirectional"`, `"causal"` or `"unilm"`.
         pooler: `None`, `"tanh"` (BERT) or `"linear"` (RoFormer-Sim): activation of a dense layer on [CLS].
@@ -95,6 +103,9 @@ class RoFormerBackbone(
         max_wavelength=10000.0,
         position_scheme="rotary",
         position_options=None,
+        rope_scaling=None,
+        attention="softmax",
+        attention_options=None,
         max_sequence_length=512,
         masking="bidirectional",
         pooler=None,
@@ -122,6 +133,12 @@ class RoFormerBackbone(
             raise ValueError(
                 f"`pooler` must be None, 'tanh' or 'linear'. Received: pooler={pooler!r}"
             )
+        linear = attention != "softmax"
+        if linear and masking == "unilm":
+            raise ValueError(
+                "Linear attention has no UniLM mask. Take `masking='bidirectional'` or `'causal'`, or "
+                f"`attention='softmax'`. Received: masking='unilm', attention={attention!r}"
+            )
 
         head_dim = hidden_dim // num_heads
         use_bias = norm == "layer_norm"
@@ -140,8 +157,9 @@ class RoFormerBackbone(
             **common,
         )
         self.token_embedding = self.embeddings.token_embedding
+        feature_maps = make_feature_maps(attention, num_layers, attention_options, dtype)
         scheme_sizes = SimpleNamespace(
-            head_dim=head_dim,
+            head_dim=feature_maps[0].turned_dim(head_dim) if linear else head_dim,
             num_heads=num_heads,
             hidden_dim=hidden_dim,
             embedding_dim=sizes["embedding_dim"],
@@ -150,13 +168,23 @@ class RoFormerBackbone(
             masking=masking,
             initializer=initializer_of(norm, num_layers, mode="fan_out"),
         )
+        scheme_options = dict(position_options or {})
+        if rope_scaling is not None:
+            if position_scheme != "rotary":
+                raise ValueError(
+                    "`rope_scaling` is of rotary positions: leave it out, or take `position_scheme='rotary'`. "
+                    f"Received: rope_scaling={rope_scaling!r}, position_scheme={position_scheme!r}"
+                )
+            scheme_options["rope_scaling"] = rope_scaling
         # one for each block, or the same for all
         self.position_schemes = make_position_schemes(
-            position_scheme, num_layers, scheme_sizes, position_options, dtype
+            position_scheme, num_layers, scheme_sizes, scheme_options, dtype
         )
         self.position_scheme = self.position_schemes[0]
         in_input = self.position_scheme.added_to_input
-        self.attention_mask = AttentionMask(masking, dtype=dtype, name="attention_mask")
+        # causal linear attention needs no mask
+        visible = "bidirectional" if linear else masking
+        self.attention_mask = AttentionMask(visible, dtype=dtype, name="attention_mask")
         self.encoder_blocks = [
             EncoderBlock(
                 hidden_dim,
@@ -166,6 +194,8 @@ class RoFormerBackbone(
                 attention_dropout=attention_dropout,
                 activation=activation,
                 position_scheme=None if in_input else self.position_schemes[i],
+                feature_map=feature_maps[i],
+                causal=masking == "causal",
                 kernel_initializer=initializer_of(norm, num_layers),
                 dtype=dtype,
                 name=f"encoder_block_{i}",
@@ -223,6 +253,9 @@ class RoFormerBackbone(
         self.max_wavelength = max_wavelength
         self.position_scheme_name = position_scheme
         self.position_options = position_options
+        self.rope_scaling = rope_scaling
+        self.attention = attention
+        self.attention_options = attention_options
         self.max_sequence_length = max_sequence_length
         self.masking = masking
         self.pooler_activation = pooler
@@ -254,6 +287,9 @@ class RoFormerBackbone(
             "max_wavelength": self.max_wavelength,
             "position_scheme": self.position_scheme_name,
             "position_options": dict(self.position_options) if self.position_options else None,
+            "rope_scaling": dict(self.rope_scaling) if self.rope_scaling else None,
+            "attention": self.attention,
+            "attention_options": dict(self.attention_options) if self.attention_options else None,
             "max_sequence_length": self.max_sequence_length,
             "masking": self.masking,
             "pooler": self.pooler_activation,
