@@ -6,7 +6,16 @@ import os
 import sys
 
 # Each is a module of `roformer_tf.cli`, see there.
-COMMANDS = ("inspect", "convert", "export", "fill-mask", "plan", "plot-run", "pretrain")
+COMMANDS = (
+    "inspect",
+    "convert",
+    "export",
+    "fill-mask",
+    "plan",
+    "plot-run",
+    "pretrain",
+    "decay",
+)
 
 
 def make_parser():

@@ -1,0 +1,139 @@
+"""`python -m roformer_tf decay`: figure 2 of the paper, the long-term decay of RoPE."""
+
+import csv
+import json
+from pathlib import Path
+
+SUFFIXES = (".png", ".svg")
+ROWS = 16  # of the printed table
+
+
+def add_parser(subparsers):
+    """Adds the command to the command line."""
+    parser = subparsers.add_parser(
+        "decay",
+        help="draw how RoPE's bound on a score falls with distance (figure 2 of the paper)",
+        description="Prints the relative upper bound of the product of a query and a key against their distance, the "
+        "mean of |S_j| (section 3.4.3 of the paper), and draws it. The defaults are those of the paper's figure 2. "
+        "Rules of length scaling are laid over it by their frequencies, without YaRN's factor on queries and keys.",
+    )
+    parser.add_argument("--head-dim", type=int, default=128, help="size of an attention head (128)")
+    parser.add_argument(
+        "--base", type=float, default=10000.0, help="base of the frequencies (10000)"
+    )
+    parser.add_argument(
+        "--distances", type=int, default=256, metavar="N", help="largest distance (256)"
+    )
+    parser.add_argument(
+        "--scaling",
+        action="append",
+        default=[],
+        metavar="JSON",
+        help='a rule as of `rope_scaling`, such as \'{"rope_type": "linear", "factor": 4}\'; may be repeated',
+    )
+    parser.add_argument(
+        "--length", type=int, help="current length for the dynamic rule; default: N + 1"
+    )
+    parser.add_argument("--output", help="picture to write, .png or .svg")
+    parser.add_argument("--csv", help="file to write the numbers of all distances to")
+    parser.set_defaults(run=run)
+
+
+def run(args):
+    """Runs the command; 0 when everything is written."""
+    import numpy as np
+
+    if args.output and Path(args.output).suffix not in SUFFIXES:
+        raise ValueError(f"--output must end in {' or '.join(SUFFIXES)}. Received: {args.output}")
+    if args.distances < 1:
+        raise ValueError(f"--distances must be positive. Received: {args.distances}")
+    distances = np.arange(args.distances + 1)
+    curves = _curves(args, distances)
+    if args.output:
+        _write(args.output, lambda path: _draw(curves, distances, path))
+    if args.csv:
+        _write(args.csv, lambda path: _write_csv(curves, distances, path))
+    _print(curves, distances)
+    return 0
+
+
+def _curves(args, distances):
+    """The bound at all distances, for the plain frequencies and for each rule, by what it is called."""
+    from keras import ops
+
+    from roformer_tf import rotary
+    from roformer_tf.rope_scaling import make_rope_scaling
+
+    theta = rotary.frequencies(args.head_dim, args.base)
+    length = args.distances + 1 if args.length is None else args.length
+    curves = {"RoPE": rotary.decay_bound(distances, theta)}
+    for text in args.scaling:
+        try:
+            config = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"--scaling must be a dictionary in JSON. Received: {text} ({error})"
+            ) from None
+        rule = make_rope_scaling(config)
+        name = _name(config, length if rule.needs_length else None)
+        ratios = ops.convert_to_numpy(rule.ratios(args.head_dim, args.base, length))
+        curves[name] = rotary.decay_bound(distances, theta * ratios)
+    return curves
+
+
+def _name(config, length):
+    known = ("rope_type", "type", "original_max_position_embeddings")
+    options = {key: value for key, value in config.items() if key not in known}
+    if length is not None:
+        options["length"] = length
+    kind = config.get("rope_type", config.get("type"))
+    return " ".join([kind, *(f"{key}={value}" for key, value in options.items())])
+
+
+def _write(path, write):
+    """The file appears complete or not at all."""
+    from roformer_tf.checkpoint.atomic import replace_files
+
+    path = Path(path)
+    with replace_files(path.parent) as temporary:
+        write(temporary / path.name)
+    print(path)
+
+
+def _draw(curves, distances, path):
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Drawing needs matplotlib: pip install 'roformer-tf[plots]', or pip install matplotlib."
+        ) from error
+    with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "decay"}):
+        figure = Figure(figsize=(6.5, 4), layout="constrained")
+        axis = figure.subplots()
+        for name, values in curves.items():
+            axis.plot(distances, values, label=name, linewidth=1.2)
+        axis.set(xlabel="relative distance", ylabel="relative upper bound", xlim=(0, distances[-1]))
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3, linewidth=0.6)
+        if len(curves) > 1:
+            axis.legend(frameon=False)
+        # the same numbers give the same file
+        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        figure.savefig(path, dpi=120, metadata=metadata)
+
+
+def _write_csv(curves, distances, path):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["distance", *curves])
+        for distance, *values in zip(distances, *curves.values()):
+            writer.writerow([distance, *(f"{value:.9g}" for value in values)])
+
+
+def _print(curves, distances):
+    widths = [max(len(name), 8) for name in curves]
+    print("distance  " + "  ".join(f"{name:>{width}}" for name, width in zip(curves, widths)))
+    for index in range(0, len(distances), max(1, len(distances) // ROWS)):
+        values = (f"{values[index]:{width}.3f}" for values, width in zip(curves.values(), widths))
+        print(f"{distances[index]:8d}  " + "  ".join(values))

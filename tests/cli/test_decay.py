@@ -1,0 +1,105 @@
+"""The command `decay`: its numbers are the equation's, and it draws them."""
+
+import cmath
+import csv
+import sys
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+
+from roformer_tf.__main__ import main
+
+LINEAR = '{"rope_type": "linear", "factor": 4}'
+DYNAMIC = '{"type": "dynamic", "factor": 2, "original_max_position_embeddings": 8}'
+
+
+def bound(distance, theta):
+    """Section 3.4.3: the mean of |S_i|, i = 1 … d/2."""
+    total, s = 0.0, 0j
+    for frequency in theta:
+        s += cmath.exp(1j * distance * frequency)
+        total += abs(s)
+    return total / len(theta)
+
+
+def read(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        names, *rows = csv.reader(file)
+    return names, np.array(rows, float)
+
+
+def test_numbers(tmp_path, capsys):
+    file = tmp_path / "new" / "decay.csv"
+    arguments = ["--head-dim", "16", "--base", "500", "--distances", "40"]
+    scalings = ["--scaling", LINEAR, "--scaling", DYNAMIC, "--length", "16"]
+    assert main(["decay", *arguments, *scalings, "--csv", str(file)]) == 0
+    names, rows = read(file)
+    assert names == ["distance", "RoPE", "linear factor=4", "dynamic factor=2 length=16"]
+    np.testing.assert_array_equal(rows[:, 0], range(41))
+    plain = [500 ** (-2 * i / 16) for i in range(8)]
+    longer = (500 * (2 * 16 / 8 - 1) ** (16 / 14)) ** (-2 * np.arange(8) / 16)
+    for column, theta in enumerate((plain, np.array(plain) / 4, longer), 1):
+        expected = [bound(distance, theta) for distance in range(41)]
+        # ratios by the length are float32, and the file has nine digits
+        np.testing.assert_allclose(rows[:, column], expected, rtol=1e-5)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == str(file) and printed[1].split()[:2] == ["distance", "RoPE"]
+    assert len(printed) == 2 + len(range(0, 41, 2))
+    assert [float(x) for x in printed[4].split()] == [4, *np.round(rows[4, 1:], 3)]
+
+
+def test_defaults_are_figure_2(capsys):
+    assert main(["decay"]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert rows[0].split() == ["0", "32.500"] and rows[-1].split()[0] == "256"
+    theta = [10000 ** (-2 * i / 128) for i in range(64)]
+    for row in rows:
+        distance, value = map(float, row.split())
+        assert abs(value - bound(distance, theta)) <= 5.1e-4
+
+
+def test_pictures(tmp_path, capsys):
+    for name in ("decay.png", "decay.svg"):
+        file = tmp_path / name
+        arguments = ["decay", "--distances", "20", "--scaling", LINEAR, "--output", str(file)]
+        assert main(arguments) == 0
+        first = file.read_bytes()
+        assert main(arguments) == 0 and file.read_bytes() == first, "the same numbers, the same"
+    assert (tmp_path / "decay.png").read_bytes().startswith(b"\x89PNG")
+    words = {
+        "".join(element.itertext()).strip()
+        for element in xml.etree.ElementTree.parse(tmp_path / "decay.svg").iter()
+        if element.tag.endswith("}text")
+    }
+    assert {"relative distance", "relative upper bound", "RoPE", "linear factor=4"} <= words
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decay.png", "decay.svg"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--head-dim", "7"], "`head_dim` must be a positive even integer"),
+        (["--base", "-1"], "`base` must be positive"),
+        (["--distances", "0"], "--distances must be positive. Received: 0"),
+        (["--output", "decay.pdf"], "--output must end in .png or .svg. Received: decay.pdf"),
+        (["--scaling", "linear"], "--scaling must be a dictionary in JSON. Received: linear"),
+        (["--scaling", "[1]"], "`rope_scaling` must be None or a dictionary"),
+        (["--scaling", '{"rope_type": "linear"}'], "needs `factor`"),
+    ],
+)
+def test_errors(arguments, message, capsys):
+    assert main(["decay", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("error: ")
+    assert message in captured.err and captured.err.count("\n") == 1
+
+
+def test_without_matplotlib(tmp_path, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["decay", "--distances", "4"]) == 0  # numbers need none
+    assert main(["decay", "--output", str(tmp_path / "new" / "a.png")]) == 2
+    assert "pip install 'roformer-tf[plots]'" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
