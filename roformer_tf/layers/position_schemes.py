@@ -1,5 +1,7 @@
 """The position schemes by the names that models know them by."""
 
+import inspect
+
 from roformer_tf.layers.deberta_position import DebertaPosition
 from roformer_tf.layers.learned_position import LearnedPosition
 from roformer_tf.layers.position_scheme import PositionScheme
@@ -49,12 +51,21 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None):
         )
     cls = POSITION_SCHEMES[name]
 
+    options = options or {}
+    known = [name for name in inspect.signature(cls).parameters if name != "kwargs"]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(
+            f"`position_options` must be arguments of `{cls.__name__}`: {', '.join(known) or 'it has none'}. "
+            f"Received: position_scheme={name!r}, position_options={options!r}"
+        )
+
     def make(layer_name):
         try:
-            return cls.for_model(sizes, **(options or {}), dtype=dtype, name=layer_name)
+            return cls.for_model(sizes, **options, dtype=dtype, name=layer_name)
         except TypeError as error:
             raise ValueError(
-                f"`position_options` must be arguments of `{cls.__name__}`. Received: "
+                "`position_options` must be none of the arguments that the model itself gives its scheme. Received: "
                 f"position_scheme={name!r}, position_options={options!r} ({error})"
             ) from error
 

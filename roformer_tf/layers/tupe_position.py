@@ -127,12 +127,11 @@ class TupePosition(PositionScheme):
 
     def call(self, token_ids, position_ids=None, padding_mask=None):
         vectors = self.learned_position(token_ids, position_ids)
-        query, key = self.query_dense(vectors), self.key_dense(vectors)
-        shape = (*ops.shape(vectors)[:2], self.num_heads, self.head_dim)
-        query = ops.transpose(ops.reshape(query, shape), (0, 2, 1, 3))
-        key = ops.transpose(ops.reshape(key, shape), (0, 2, 3, 1))
+        query, key = self._heads(self.query_dense(vectors)), self._heads(self.key_dense(vectors))
         query = query / math.sqrt(self.num_score_terms * self.head_dim)
-        bias = ops.cast(ops.matmul(query, key), "float32")
+        bias = ops.matmul(query, ops.swapaxes(key, -1, -2))
+        batch, length = ops.shape(vectors)[:2]
+        bias = ops.cast(ops.reshape(bias, (batch, self.num_heads, length, length)), "float32")
         if self.t5_relative_bias is not None:
             bias = bias + self.t5_relative_bias(token_ids, position_ids)
         if self.untie_cls:
@@ -142,6 +141,16 @@ class TupePosition(PositionScheme):
             bias = ops.where(cls[:, None, None, :], self.to_cls, bias)
             bias = ops.where(cls[:, None, :, None], self.from_cls, bias)
         return bias
+
+    def _heads(self, x):
+        """`(batch * num_heads, length, head_dim)`.
+
+        One axis for rows and heads, and a reshape of the product: TensorFlow 2.21 on a CPU fuses a product, a scale and
+        a sum of 4 axes, and gives wrong numbers where the product is broadcast, from one row of positions to all rows.
+        """
+        batch, length = ops.shape(x)[:2]
+        x = ops.reshape(x, (batch, length, self.num_heads, self.head_dim))
+        return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, length, self.head_dim))
 
     def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
         batch = 1 if position_ids is None else position_ids.shape[0]

@@ -1,109 +1,196 @@
 """The position schemes of the paper's baselines, each in float64 NumPy straight from its equation."""
 
-import math
-
 import numpy as np
 
 from roformer_tf import layers
 from tests.layers.harness import Case
-from tests.oracles import numpy_roformer as oracle
+from tests.layers.positioned_attention import positioned
+from tests.oracles import numpy_positions as oracle
 
-HEADS, HEAD_DIM, WIDTH, MAX_DISTANCE = 2, 8, 16, 2
-X = np.random.default_rng(1909_00204).normal(size=(2, 6, WIDTH)).astype("float32")
-IDS = np.zeros((2, 6), "int32")
+HEADS, HEAD_DIM, WIDTH, LENGTH = 2, 8, 16, 6
+X = np.random.default_rng(1909_00204).normal(size=(2, LENGTH, WIDTH)).astype("float32")
+IDS = np.zeros((2, LENGTH), "int32")
 POSITIONS = np.array([[0, 1, 2, 3, 4, 5], [5, 4, 0, 1, 1, 7]], "int32")
+FRACTIONS = np.array([[0, 0.5, 1, 1000, 1000.25, 4], [-3, 4, 9.5, 1, 1, 7]], "float32")
 PADDED = np.where([[[[1, 1, 1, 1, 1, 0]]], [[[1] * 6]]], 0, -1e9).astype("float32")
+CAUSAL = np.where(np.tri(LENGTH)[None, None], PADDED, -1e9).astype("float32")
+MASKS = {"padded": PADDED, "causal": CAUSAL}
+
+# scheme, its oracle, class attributes of the oracle
+SCHEMES = {
+    "relative": (
+        lambda **kwargs: layers.RelativePosition(HEAD_DIM, 2, **kwargs),
+        oracle.Relative,
+        {},
+    ),
+    "relative_far": (  # distances that do not occur
+        lambda **kwargs: layers.RelativePosition(HEAD_DIM, 9, **kwargs),
+        oracle.Relative,
+        {},
+    ),
+    "relative_on_keys": (
+        lambda **kwargs: layers.RelativePosition(HEAD_DIM, 2, on_values=False, **kwargs),
+        oracle.Relative,
+        {},
+    ),
+    "nezha": (
+        lambda **kwargs: layers.SinusoidalRelativePosition(HEAD_DIM, 2, **kwargs),
+        oracle.Nezha,
+        {},
+    ),
+    "transformer_xl": (
+        lambda **kwargs: layers.TransformerXLPosition(HEADS, HEAD_DIM, **kwargs),
+        oracle.TransformerXL,
+        {},
+    ),
+    "t5": (
+        lambda **kwargs: layers.T5RelativeBias(HEADS, 8, 5, **kwargs),
+        oracle.T5,
+        {},
+    ),
+    "t5_causal": (
+        lambda **kwargs: layers.T5RelativeBias(HEADS, 4, 5, bidirectional=False, **kwargs),
+        oracle.T5,
+        {"options": {"max_distance": 5, "bidirectional": False}},
+    ),
+    "tupe": (
+        lambda **kwargs: layers.TupePosition(9, HEADS, HEAD_DIM, **kwargs),
+        oracle.Tupe,
+        {},
+    ),
+    "tupe_absolute": (
+        lambda **kwargs: layers.TupePosition(9, HEADS, HEAD_DIM, relative_bias=False, **kwargs),
+        oracle.Tupe,
+        {},
+    ),
+    "tupe_untied": (
+        lambda **kwargs: layers.TupePosition(9, HEADS, HEAD_DIM, untie_cls=True, **kwargs),
+        oracle.Tupe,
+        {"options": {"untie_cls": True}},
+    ),
+    "deberta": (
+        lambda **kwargs: layers.DebertaPosition(WIDTH, 2, **kwargs),
+        oracle.Deberta,
+        {},
+    ),
+}
+# beyond the positions themselves: the number of cases is kept small, as each is run in many ways
+GIVEN = {
+    "relative": POSITIONS,
+    "nezha": POSITIONS,
+    "transformer_xl": FRACTIONS,
+    "t5": POSITIONS,
+    "tupe_untied": POSITIONS,
+    "deberta": POSITIONS,
+}
 
 
-def distance_vector(distance):
-    """NEZHA, equation 4: sines at even and cosines at odd features of the clipped distance, counted from 0."""
-    shifted = min(max(int(distance), -MAX_DISTANCE), MAX_DISTANCE) + MAX_DISTANCE
-    vector = np.zeros(HEAD_DIM)
-    for i in range(HEAD_DIM // 2):
-        angle = shifted / 10000 ** (2 * i / HEAD_DIM)
-        vector[2 * i], vector[2 * i + 1] = math.sin(angle), math.cos(angle)
-    return vector
+def attention_oracle(scheme, options):
+    def attend(weights, x, attention_bias, position_ids=None):
+        weights = {path.removeprefix("attention/"): w for path, w in weights.items()}
+        return oracle.attention(scheme, weights, x, HEADS, position_ids, attention_bias, **options)
+
+    return attend
 
 
-def relative_oracle(weights, token_ids, position_ids=None):
-    positions = np.arange(token_ids.shape[1])[None] if position_ids is None else position_ids
-    return np.array(
-        [[[distance_vector(key - query) for key in row] for query in row] for row in positions]
+def attention_case(name, mask, positions=None):
+    make, scheme, options = SCHEMES[name]
+    inputs = {"x": X, "attention_bias": MASKS[mask]}
+    if positions is not None:
+        inputs["position_ids"] = positions
+    kind = mask if positions is None else f"{mask}_given"
+    return Case(
+        f"attention_{name}_{kind}",
+        positioned(make, HEADS, HEAD_DIM),
+        inputs,
+        attention_oracle(scheme, options),
+        noise=4e-6,
+        roundings=8,
     )
 
 
-def nezha_oracle(weights, x, attention_bias, position):
-    """Equation 5 of the RoFormer paper without the trained tables: (q_i k_j + q_i a_ij) / sqrt(d), then v_j + a_ij."""
-    x = x.astype("float64")
-    qkv = x @ weights["qkv/kernel"] + weights["qkv/bias"]
-    output = np.zeros_like(x)
-    for b in range(len(x)):
-        vectors = np.asarray(position, "float64")[b % len(position)]
-        for h in range(HEADS):
-            q, k, v = (
-                qkv[b, :, n * WIDTH + h * HEAD_DIM : n * WIDTH + (h + 1) * HEAD_DIM]
-                for n in range(3)
-            )
-            for i in range(x.shape[1]):
-                scores = np.array([q[i] @ (k[j] + vectors[i, j]) for j in range(x.shape[1])])
-                scores = scores / math.sqrt(HEAD_DIM)
-                scores[attention_bias[b, 0, 0] < 0] = -np.inf
-                share = oracle.softmax(scores)
-                output[b, i, h * HEAD_DIM : (h + 1) * HEAD_DIM] = sum(
-                    share[j] * (v[j] + vectors[i, j]) for j in range(x.shape[1])
-                )
-    return output @ weights["output_dense/kernel"] + weights["output_dense/bias"]
+def counted(positions):
+    return np.arange(LENGTH)[None] if positions is None else positions
 
 
-def relative(**kwargs):
-    return layers.SinusoidalRelativePosition(HEAD_DIM, MAX_DISTANCE, **kwargs)
+def learned_oracle(weights, token_ids, position_ids=None):
+    return weights["position_embedding/embeddings"][counted(position_ids)]
 
 
-def context(positions):
-    return relative_oracle({}, IDS, positions).astype("float32")
+def sinusoidal_oracle(weights, token_ids, position_ids=None):
+    positions = counted(position_ids)
+    return np.array([[oracle.sinusoid(m, WIDTH) for m in row] for row in positions])
+
+
+def rows_oracle(weights, token_ids, position_ids):
+    return oracle.by_pairs(position_ids, lambda m, n: oracle.clip(n - m, 2) + 2)
+
+
+def t5_oracle(weights, token_ids, position_ids=None):
+    return oracle.t5_bias(weights["relative_bias"], counted(position_ids), max_distance=5)
+
+
+def transformer_xl_oracle(weights, token_ids, position_ids=None):
+    positions = position_ids
+    if position_ids is None:
+        positions = [np.arange(LENGTH - 1, -LENGTH, -1)]
+    vectors = np.array([[oracle.sinusoid(m, WIDTH) for m in row] for row in positions])
+    vectors = np.concatenate([vectors[..., ::2], vectors[..., 1::2]], axis=-1)
+    return vectors[0] if position_ids is None else vectors
+
+
+def context_cases(name, make, expected, positions, **options):
+    """The context of a scheme, of counted and of given positions."""
+    return [
+        Case(name, make, {"token_ids": IDS}, expected, **options),
+        Case(
+            f"{name}_given",
+            make,
+            {"token_ids": IDS, "position_ids": positions},
+            expected,
+            **options,
+        ),
+    ]
 
 
 POSITION_CASES = [
-    Case(
+    *context_cases(
         "learned_position",
         lambda **kwargs: layers.LearnedPosition(9, WIDTH, **kwargs),
-        {"token_ids": IDS},
-        lambda weights, token_ids: weights["position_embedding/embeddings"][None, :6],
+        learned_oracle,
+        POSITIONS,
         roundings=1,
     ),
-    Case(
-        "learned_position_given",
-        lambda **kwargs: layers.LearnedPosition(9, WIDTH, **kwargs),
-        {"token_ids": IDS, "position_ids": POSITIONS},
-        lambda weights, token_ids, position_ids: weights["position_embedding/embeddings"][
-            position_ids
-        ],
+    *context_cases(
+        "sinusoidal_position",
+        lambda **kwargs: layers.SinusoidalPosition(WIDTH, **kwargs),
+        sinusoidal_oracle,
+        FRACTIONS,
         roundings=1,
+        noise=2e-6,  # of an angle
     ),
     Case(
-        "relative_position",
-        relative,
-        {"token_ids": IDS},
-        relative_oracle,
-        output_dtype="float32",
-    ),
-    Case(
-        "relative_position_given",
-        relative,
+        "relative_rows_given",
+        SCHEMES["relative"][0],
         {"token_ids": IDS, "position_ids": POSITIONS},
-        relative_oracle,
+        rows_oracle,
+        output_dtype="int32",
+    ),
+    *context_cases("t5_bias", SCHEMES["t5"][0], t5_oracle, POSITIONS, output_dtype="float32"),
+    *context_cases(
+        "transformer_xl_position",
+        SCHEMES["transformer_xl"][0],
+        transformer_xl_oracle,
+        FRACTIONS,
         output_dtype="float32",
+        noise=2e-6,
     ),
     *(
-        Case(
-            f"attention_relative_{name}",
-            lambda **kwargs: layers.SelfAttention(
-                HEADS, HEAD_DIM, position_scheme=relative(), **kwargs
-            ),
-            {"x": X, "attention_bias": PADDED, "position": context(positions)},
-            nezha_oracle,
-            noise=2e-6,
-        )
-        for name, positions in (("counted", None), ("given", POSITIONS))
+        attention_case(name, "causal" if i % 2 or "causal" in name else "padded")
+        for i, name in enumerate(SCHEMES)
+    ),
+    *(
+        attention_case(name, "padded" if i % 2 else "causal", positions)
+        for i, (name, positions) in enumerate(GIVEN.items())
     ),
 ]

@@ -1,0 +1,233 @@
+"""What holds for position schemes: only distances matter, counted positions are 0, 1, 2, …, memory, wrong sizes."""
+
+from fractions import Fraction
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf import layers
+from roformer_tf.layers.position_schemes import POSITION_SCHEMES, make_position_schemes
+from roformer_tf.layers.relative_shift import relative_shift, relative_unshift
+from tests.layers.harness import numpy, randomize, weights_by_path
+from tests.layers.position_cases import SCHEMES
+from tests.layers.positioned_attention import positioned
+from tests.oracles import numpy_positions as oracle
+
+HEADS, HEAD_DIM, WIDTH = 2, 8, 16
+RELATIVE = [name for name in SCHEMES if not name.startswith("tupe")]
+ABSOLUTE = {
+    "tupe": lambda **kwargs: layers.TupePosition(
+        300, HEADS, HEAD_DIM, untie_cls=True, relative_bias=True, **kwargs
+    ),
+}
+MAKERS = {**{name: SCHEMES[name][0] for name in RELATIVE}, **ABSOLUTE}
+
+
+def attention(name, **kwargs):
+    layer = positioned(MAKERS[name], HEADS, HEAD_DIM)(**kwargs)
+    layer.build((None, None, WIDTH))
+    randomize(layer, name)
+    return layer
+
+
+def random(rng, length, batch=2):
+    return rng.normal(size=(batch, length, WIDTH)).astype("float32")
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_only_distances_matter(name, rng):
+    layer, x = attention(name), random(rng, 6)
+    positions = np.array([[0, 1, 2, 3, 4, 5], [7, 3, 3, 0, 40, 5]])
+    before = numpy(layer(x, position_ids=positions))
+    for shift in (1, -40, 1_000_000):
+        after = numpy(layer(x, position_ids=positions + shift))
+        # rows of tables are whole numbers; the sines of Transformer-XL are within 1e-6 of the truth
+        np.testing.assert_allclose(after, before, atol=2e-5 if name == "transformer_xl" else 1e-6)
+    assert np.abs(numpy(layer(x, position_ids=2 * positions)) - before).max() > 1e-3
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 150])
+@pytest.mark.parametrize("name", MAKERS)
+def test_counted_positions_are_0_1_2(name, length, rng):
+    """Two ways to compute it, which no line of code shares: by distances, and by pairs."""
+    layer, x = attention(name), random(rng, length)
+    given = numpy(layer(x, position_ids=np.tile(np.arange(length), (2, 1))))
+    np.testing.assert_allclose(numpy(layer(x)), given, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_any_length_in_one_graph(name, rng):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("other backends compile for each length")
+    import tensorflow as tf
+
+    layer = attention(name)
+    of_any_length = tf.TensorSpec((None, None, WIDTH))
+    graph = tf.function(lambda x: layer(x), input_signature=[of_any_length])
+    for length in (1, 2, 40):
+        x = random(rng, length)
+        np.testing.assert_allclose(numpy(graph(x)), numpy(layer(x)), atol=2e-6)
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["counted", "given"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_padding_and_future_change_nothing(name, given, rng):
+    layer, x = attention(name), random(rng, 5)
+    longer = np.concatenate([x, 9 * random(rng, 3)], axis=1)
+
+    def outputs(x, masking, real=5):
+        length = x.shape[1]
+        padding = np.tile(np.arange(length) < real, (2, 1)).astype("int32")
+        bias = layers.AttentionMask(masking)(padding)
+        positions = np.tile(np.arange(length), (2, 1)) if given else None
+        return numpy(layer(x, position_ids=positions, attention_bias=bias))
+
+    alone = outputs(x, "bidirectional")
+    np.testing.assert_allclose(outputs(longer, "bidirectional")[:, :5], alone, atol=5e-6)
+    alone = outputs(x, "causal")
+    np.testing.assert_allclose(outputs(longer, "causal", 8)[:, :5], alone, atol=5e-6)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_order_matters(name, rng):
+    layer, x = attention(name), random(rng, 6)
+    backwards = numpy(layer(x[:, ::-1]))[:, ::-1]
+    assert np.abs(backwards - numpy(layer(x))).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["relative", "nezha", "deberta", "t5", "transformer_xl"])
+def test_no_vector_for_each_pair(name, rng):
+    """With one head of 64 features the largest tensor is one of scores, of each query and distance."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("reads TensorFlow's graph")
+    import tensorflow as tf
+
+    sizes = sizes_of_model(num_heads=1, head_dim=64, hidden_dim=64)
+    names = {"nezha": "sinusoidal_relative"}
+    options = {} if name in ("t5", "transformer_xl") else {"max_distance": 4}
+    cls = POSITION_SCHEMES[names.get(name, name)]
+    layer = positioned(lambda **kwargs: cls.for_model(sizes, **options, **kwargs), 1, 64)()
+    x = np.zeros((1, 100, 64), "float32")
+
+    @tf.function
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(layer(x) ** 2)
+        return tape.gradient(loss, [x, *layer.trainable_variables])
+
+    layer(x)
+    operations = gradients.get_concrete_function(x).graph.get_operations()
+    shapes = [y.shape for op in operations for y in op.outputs if y.shape.is_fully_defined()]
+    largest = max(int(np.prod(shape)) for shape in shapes)
+    assert largest <= 2 * 100 * 100
+
+
+def test_relative_shift_and_its_inverse(rng):
+    for length in (1, 2, 3, 8):
+        x = rng.normal(size=(2, 3, length, 2 * length - 1))
+        shifted = numpy(relative_shift(x))
+        assert shifted.shape == (2, 3, length, length)
+        for i in range(length):
+            for j in range(length):
+                expected = x[..., i, j - i + length - 1].astype(shifted.dtype)
+                np.testing.assert_array_equal(shifted[..., i, j], expected)
+        y = rng.normal(size=(2, 3, length, length))
+        np.testing.assert_array_equal(numpy(relative_shift(relative_unshift(y))), numpy(y * 1))
+        # each is the other's transpose, so nothing is added at any other place
+        np.testing.assert_allclose((shifted * y).sum(), (x * numpy(relative_unshift(y))).sum())
+
+
+@pytest.mark.parametrize(
+    "options", [(32, 128, True), (32, 128, False), (8, 5, True), (6, 77, False)]
+)
+def test_t5_buckets_by_exact_arithmetic(options):
+    """Bucket `exact + b` begins where (distance / exact)^n reaches (max_distance / exact)^b, of n such buckets."""
+    num_buckets, max_distance, bidirectional = options
+    scheme = layers.T5RelativeBias(1, num_buckets, max_distance, bidirectional)
+    scheme.build()
+    scheme.relative_bias.assign(np.arange(num_buckets)[:, None])
+    distances = np.arange(-2 * max_distance, 2 * max_distance + 1)
+    positions = np.concatenate([[0], distances])[None]
+    found = numpy(scheme(positions, position_ids=positions))[0, 0, 0, 1:]
+    half = num_buckets // 2 if bidirectional else num_buckets
+    exact = half // 2
+    for distance, bucket in zip(distances.tolist(), found.tolist(), strict=True):
+        away = abs(distance) if bidirectional else max(-distance, 0)
+        expected = away
+        if away >= exact:
+            count = half - exact
+            ratio, last = Fraction(away, exact) ** count, Fraction(max_distance, exact)
+            expected = exact + max(b for b in range(count) if last**b <= ratio)
+        expected += half if bidirectional and distance > 0 else 0
+        assert bucket == expected == oracle.t5_bucket(distance, *options)
+
+
+@pytest.mark.parametrize("options", [{}, {"relative_bias": False}, {"untie_cls": True}])
+def test_tupe_bias_equals_float64(options):
+    scheme = layers.TupePosition(9, HEADS, HEAD_DIM, **options)
+    scheme.build()
+    randomize(scheme)
+    positions = np.array([[0, 1, 2, 3], [3, 0, 8, 0]])
+    untie = options.get("untie_cls", False)
+    expected = oracle.tupe_bias(weights_by_path(scheme), positions, HEADS, untie_cls=untie)
+    np.testing.assert_allclose(numpy(scheme(positions, positions)), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_large_positions_are_exact_in_half_precision(dtype):
+    scheme = layers.SinusoidalPosition(8, dtype=dtype)
+    positions = np.array([[1_000_000, 1_000_001.5]], "float32")
+    expected = np.array([[oracle.sinusoid(m, 8) for m in positions[0]]])
+    rounding = 2.0**-11 if dtype == "mixed_float16" else 2.0**-8
+    np.testing.assert_allclose(numpy(scheme(positions, positions)), expected, atol=rounding)
+    scale = layers.SinusoidalPosition(8, scale=0.25)
+    np.testing.assert_allclose(numpy(scale(positions, positions)), expected / 4, atol=1e-6)
+
+
+def sizes_of_model(**changes):
+    sizes = {
+        "head_dim": HEAD_DIM,
+        "num_heads": HEADS,
+        "hidden_dim": WIDTH,
+        "embedding_dim": WIDTH,
+        "max_sequence_length": 64,
+        "max_wavelength": 10000.0,
+        "masking": "bidirectional",
+        "initializer": "zeros",
+    }
+    return SimpleNamespace(**{**sizes, **changes})
+
+
+def test_schemes_are_shared_or_one_for_each_block():
+    for name, cls in POSITION_SCHEMES.items():
+        schemes = make_position_schemes(name, 3, sizes_of_model())
+        assert len({id(scheme) for scheme in schemes}) == (3 if cls.per_layer else 1)
+    causal = make_position_schemes("t5", 1, sizes_of_model(masking="causal"))[0]
+    assert not causal.bidirectional
+    [tupe] = make_position_schemes("tupe", 1, sizes_of_model(masking="unilm"))
+    assert tupe.t5_relative_bias.bidirectional  # the first segment is seen in both directions
+
+
+def test_errors_say_what_was_expected():
+    sizes = sizes_of_model()
+    with pytest.raises(ValueError, match="must be one of .*'deberta'.*Received: .*'shaw'"):
+        make_position_schemes("shaw", 2, sizes)
+    with pytest.raises(
+        ValueError, match="arguments of `RelativePosition`: .*max_distance.*Received"
+    ):
+        make_position_schemes("relative", 2, sizes, {"distance": 3})
+    with pytest.raises(ValueError, match="none of the arguments that the model itself gives"):
+        make_position_schemes("relative", 2, sizes, {"head_dim": 3})
+    with pytest.raises(ValueError, match="arguments of `PositionScheme`: it has none"):
+        make_position_schemes("none", 2, sizes, {"scale": 3})
+    with pytest.raises(ValueError, match="`max_distance` must be a positive integer"):
+        make_position_schemes("deberta", 2, sizes, {"max_distance": 0})
+    with pytest.raises(ValueError, match="`num_buckets` must be even and 4 at least"):
+        make_position_schemes("t5", 2, sizes, {"num_buckets": 2})
+    with pytest.raises(ValueError, match="`embedding_dim` must be a positive even integer"):
+        layers.SinusoidalPosition(7)
+    with pytest.raises(ValueError, match="The sequence has 65 tokens"):
+        make_position_schemes("tupe", 1, sizes)[0](np.zeros((1, 65), "int32"))
