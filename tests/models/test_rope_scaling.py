@@ -1,0 +1,182 @@
+"""Length scaling as a setting of models: new ones, loaded ones, saved ones."""
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoint import load_checkpoint, save_checkpoint
+from tests.layers.harness import gradients, numpy
+from tests.models.builders import backbone, inputs, sequence, task, texts
+
+TRAINED = 6
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": TRAINED}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED}
+SCALINGS = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "ntk": {"rope_type": "ntk", "factor": 4.0},
+    "dynamic": DYNAMIC,
+    "yarn": YARN,
+}
+every_scaling = pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+# float32 through two blocks, where matrix products of other shapes add in another order
+NOISE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def masked_lm():
+    return task("masked_lm", preprocessor={"sequence_length": 12})
+
+
+@pytest.fixture(scope="module")
+def folders(masked_lm, tmp_path_factory):
+    top = tmp_path_factory.mktemp("models")
+    save_checkpoint(masked_lm, top / "original")
+    masked_lm.save_to_preset(str(top / "preset"))
+    return top
+
+
+def expected_logits(masked_lm, scaling, given):
+    """Of a model that is made with the rule, and given the same weights."""
+    config = masked_lm.backbone.get_config()
+    model = roformer_tf.RoFormerMaskedLM(
+        roformer_tf.RoFormerBackbone.from_config({**config, "rope_scaling": scaling})
+    )
+    model.set_weights(masked_lm.get_weights())
+    return numpy(model(given))
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    [("original", "dynamic"), ("original", "linear"), ("preset", "yarn"), ("preset", "ntk")],
+)
+def test_loaded_models_take_a_rule(kind, name, folders, masked_lm, rng):
+    scaling = SCALINGS[name]
+    loaded = roformer_tf.RoFormerMaskedLM.from_preset(
+        str(folders / kind), rope_scaling=scaling, dropout=0.0, preprocessor=None
+    )
+    assert loaded.backbone.get_config()["rope_scaling"] == scaling
+    given = inputs(rng, length=11)
+    logits = numpy(loaded(given))
+    np.testing.assert_allclose(logits, expected_logits(masked_lm, scaling, given), atol=NOISE)
+    assert np.abs(logits - numpy(masked_lm(given))).max() > 1e-2
+
+
+def test_saved_models_keep_their_rule(folders, masked_lm, tmp_path, rng):
+    model = roformer_tf.RoFormerMaskedLM.from_preset(str(folders / "preset"), rope_scaling=DYNAMIC)
+    given = inputs(rng, length=11)
+    logits = numpy(model(given))
+    model.save(tmp_path / "model.keras")
+    model.save_to_preset(str(tmp_path / "again"))
+    for loaded in (
+        keras.saving.load_model(tmp_path / "model.keras"),
+        roformer_tf.RoFormerMaskedLM.from_preset(str(tmp_path / "again")),
+    ):
+        assert loaded.backbone.rope_scaling == DYNAMIC
+        np.testing.assert_array_equal(numpy(loaded(given)), logits)
+    assert loaded.predict(texts(rng, 3), verbose=0).shape[0] == 3  # strings as ever
+    plain = roformer_tf.RoFormerMaskedLM.from_preset(
+        str(tmp_path / "again"), rope_scaling={"rope_type": "default"}
+    )
+    np.testing.assert_array_equal(numpy(plain(given)), numpy(masked_lm(given)))
+
+
+def test_keras_file_takes_a_rule_by_its_preset(masked_lm, tmp_path, rng):
+    masked_lm.save(tmp_path / "model.keras")
+    keras.saving.load_model(tmp_path / "model.keras").save_to_preset(str(tmp_path / "preset"))
+    loaded = roformer_tf.RoFormerMaskedLM.from_preset(
+        str(tmp_path / "preset"), rope_scaling=DYNAMIC
+    )
+    given = inputs(rng, length=11)
+    expected = expected_logits(masked_lm, DYNAMIC, given)
+    np.testing.assert_allclose(numpy(loaded(given)), expected, atol=NOISE)
+
+
+@every_scaling
+def test_padding_and_neighbours_change_nothing(scaling, rng):
+    model = backbone("v1", rope_scaling=scaling)
+    given = inputs(rng, batch=4, length=12)
+    given["padding_mask"][1, 4:] = 0  # below the trained length, in a batch with longer rows
+    together = sequence(model(given))
+    for row, length in enumerate(given["padding_mask"].sum(-1)):
+        alone = {name: value[row : row + 1, :length] for name, value in given.items()}
+        np.testing.assert_allclose(together[row, :length], sequence(model(alone))[0], atol=NOISE)
+
+
+def test_dynamic_is_the_plain_model_up_to_the_trained_length(rng):
+    """Bit for bit, in a batch with a longer row too."""
+    plain, dynamic = backbone("v1"), backbone("v1", rope_scaling=DYNAMIC)
+    given = inputs(rng, batch=3, length=9, padded=False)
+    given["padding_mask"][1:, TRAINED:] = 0
+    before, after = sequence(plain(given)), sequence(dynamic(given))
+    np.testing.assert_array_equal(after[1:], before[1:])
+    assert np.abs(after[0] - before[0]).max() > 1e-2
+    assert dynamic.count_params() == plain.count_params()
+
+
+@every_scaling
+def test_shifted_positions(scaling, rng):
+    model = backbone("v1", rope_scaling=scaling)
+    given = inputs(rng, length=9)
+    positions = np.broadcast_to(np.arange(9, dtype="float32"), (3, 9))
+    expected = sequence(model(given))
+    for shift in (0, 100, 100_000):
+        shifted = sequence(model({**given, "position_ids": positions + np.float32(shift)}))
+        np.testing.assert_allclose(shifted, expected, atol=10 * NOISE)
+
+
+def test_learned_frequencies_are_one_weight_with_a_gradient(rng):
+    learned = backbone("v1", position_options={"learned": True, "rotary_dim": 4})
+    assert learned.count_params() == backbone("v1").count_params() + 2
+    names = [weight.name for weight in learned.trainable_weights]
+    assert names.count("theta") == 1
+    theta = learned.trainable_weights[names.index("theta")]
+    theta.assign([0.9, 0.1])
+    given = inputs(rng)
+    cotangent = rng.normal(size=(3, 9, 16)).astype("float32")
+    _, found = gradients(lambda: learned(given), [], cotangent, learned)
+    gradient = found[names.index("theta")]
+    for i, step in ((0, 1e-2), (1, 1e-2)):
+        losses = []
+        for sign in (1, -1):
+            theta.assign(np.float32([0.9, 0.1]) + sign * step * np.eye(2, dtype="float32")[i])
+            losses.append((sequence(learned(given)).astype("float64") * cotangent).sum())
+        # central differences of a float32 model, with a step that its noise does not drown
+        numeric = (losses[0] - losses[1]) / (2 * step)
+        assert abs(gradient[i] - numeric) < 0.02 * np.abs(gradient).max() + 1e-3
+
+
+def test_learned_frequencies_are_saved(tmp_path, rng):
+    model = backbone("v1", position_options={"learned": True})
+    given = inputs(rng)
+    model.save(tmp_path / "model.keras")
+    model.save_to_preset(str(tmp_path / "preset"))
+    for loaded in (
+        keras.saving.load_model(tmp_path / "model.keras"),
+        roformer_tf.RoFormerBackbone.from_preset(str(tmp_path / "preset")),
+    ):
+        np.testing.assert_array_equal(sequence(loaded(given)), sequence(model(given)))
+
+
+def test_original_format_refuses_what_it_cannot_hold(tmp_path):
+    for options in (
+        {"rope_scaling": SCALINGS["linear"]},
+        {"position_options": {"learned": True}},
+        {"position_options": {"rotary_dim": 4}},
+    ):
+        (name,) = options
+        with pytest.raises(ValueError, match=f"no place for `{name}`.*save_to_preset"):
+            save_checkpoint(backbone("v1", **options), tmp_path / "original")
+    assert not (tmp_path / "original").exists()
+    # a model with a rule loads the checkpoint of one without
+    save_checkpoint(backbone("v1"), tmp_path / "original")
+    assert load_checkpoint(backbone("v1", rope_scaling=YARN), tmp_path / "original").complete
+
+
+def test_wrong_settings():
+    with pytest.raises(ValueError, match=r"\['rope_type'\]` must be one of"):
+        backbone("v1", rope_scaling={"rope_type": "su"})
+    with pytest.raises(ValueError, match="`rope_scaling` is of rotary positions.*'learned'"):
+        backbone("v1", position_scheme="learned", rope_scaling=SCALINGS["linear"])
+    with pytest.raises(ValueError, match="must be arguments of `RotaryPosition`.*rotary_dims"):
+        backbone("v1", position_options={"rotary_dims": 4})
