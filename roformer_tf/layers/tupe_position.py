@@ -22,8 +22,9 @@ class TupePosition(PositionScheme):
         head_dim: positive integer, size of one attention head; positions have size `num_heads * head_dim`.
         relative_bias: whether to add the bias (TUPE-R); without it there are absolute positions alone (TUPE-A).
         bidirectional: of `T5RelativeBias`.
-        untie_cls: whether scores from and to the token at position 0 are one learned number each in place of what its
-            position gives, for a [CLS] that stands for all tokens; equation 9 does not have it.
+        untie_cls: whether the token at position 0, a [CLS] that stands for all tokens, has no place: its own scores get
+            nothing of all this, and scores to it one learned number for each head (`theta_2` in TUPE; its `theta_1`,
+            which is the same for all keys of a query, does nothing to a softmax). Equation 9 does not have it.
         initializer: of all weights.
         **kwargs: of `keras.layers.Layer`.
 
@@ -114,14 +115,11 @@ class TupePosition(PositionScheme):
         if self.t5_relative_bias is not None:
             self.t5_relative_bias.build()
         if self.untie_cls:
-            self.from_cls, self.to_cls = (
-                self.add_weight(
-                    (self.num_heads, 1, 1),
-                    initializer=self.initializer.clone(),
-                    name=name,
-                    autocast=False,
-                )
-                for name in ("from_cls_bias", "to_cls_bias")
+            self.cls_bias = self.add_weight(
+                (self.num_heads, 1, 1),
+                initializer=self.initializer.clone(),
+                name="cls_bias",
+                autocast=False,
             )
         self.built = True
 
@@ -138,8 +136,8 @@ class TupePosition(PositionScheme):
             if position_ids is None:
                 position_ids = ops.arange(ops.shape(token_ids)[1])[None]
             cls = ops.equal(position_ids, 0)
-            bias = ops.where(cls[:, None, None, :], self.to_cls, bias)
-            bias = ops.where(cls[:, None, :, None], self.from_cls, bias)
+            bias = ops.where(cls[:, None, None, :], self.cls_bias, bias)
+            bias = ops.where(cls[:, None, :, None], 0.0, bias)
         return bias
 
     def _heads(self, x):

@@ -80,9 +80,9 @@ def tupe_bias(weights, positions, heads, bidirectional=True, untie_cls=False):
             for i, m in enumerate(row):
                 for j, n in enumerate(row):
                     if m == 0:
-                        bias[b, :, i, j] = weights["from_cls_bias"][:, 0, 0]
+                        bias[b, :, i, j] = 0
                     elif n == 0:
-                        bias[b, :, i, j] = weights["to_cls_bias"][:, 0, 0]
+                        bias[b, :, i, j] = weights["cls_bias"][:, 0, 0]
     return bias
 
 
