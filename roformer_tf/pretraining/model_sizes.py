@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 
+from roformer_tf.pretraining.position_costs import PositionFlops, position_weight_shapes
 from roformer_tf.pretraining.settings import ModelSettings
 
 
@@ -11,7 +12,7 @@ class ModelSizes:
     Args:
         vocabulary_size: positive integer.
         num_layers, num_heads, hidden_dim, intermediate_dim, embedding_dim, num_segments, dropout, attention_dropout,
-            activation, norm, position_scheme, max_sequence_length, dtype: as of `RoFormerBackbone`.
+            activation, norm, position_scheme, position_options, max_sequence_length, dtype: as of `RoFormerBackbone`.
 
     Example:
 
@@ -35,6 +36,7 @@ class ModelSizes:
     activation: str = ModelSettings.activation
     norm: str = ModelSettings.norm
     position_scheme: str = ModelSettings.position_scheme
+    position_options: dict | None = dataclasses.field(default=None, hash=False)
     max_sequence_length: int = 512
     dtype: str = ModelSettings.dtype
 
@@ -73,8 +75,7 @@ class ModelSizes:
         shapes = [(self.vocabulary_size, embedding)]
         if self.num_segments:
             shapes.append((self.num_segments, embedding))
-        if self.position_scheme == "learned":
-            shapes.append((self.max_sequence_length, embedding))
+        shapes += position_weight_shapes(self)
         block = [(width, 3 * width), (width, width), (width, inner), (inner, width)]
         if self.has_weights_in_norms:
             block += [(3 * width,), (width,), (inner,), (width,)] + 4 * [(width,)]
@@ -99,11 +100,9 @@ class ModelSizes:
         attention = 2 * length * self.hidden_dim  # scores, and averages of values
         return 2 * rows * length * self.num_layers * (dense + attention)
 
-    def relative_flops(self, rows, length):
-        """The same of the products with relative position vectors, which are constant."""
-        if self.position_scheme != "sinusoidal_relative":
-            return 0
-        return 2 * rows * length * self.num_layers * 2 * length * self.hidden_dim
+    def position_flops(self, rows, length):
+        """`PositionFlops`, the same of the position scheme."""
+        return PositionFlops.of(self, rows, length)
 
     def head_flops(self, predicted):
         """The same of the head, for `predicted` positions."""
@@ -124,9 +123,11 @@ class ModelSizes:
             rows, length: integers, of the batch.
             predicted: number of positions that the head computes.
         """
+        positions = self.position_flops(rows, length)
         return (
             self.block_flops(rows, length)
-            + self.relative_flops(rows, length)
+            + positions.in_blocks
+            + positions.once
             + self.head_flops(predicted)
             + self.embedding_flops(rows, length)
         )
@@ -138,11 +139,10 @@ class ModelSizes:
             rows, length, predicted: as of `forward_flops`.
             recompute: whether the blocks are computed again for the gradient.
         """
-        flops = 3 * self.forward_flops(rows, length, predicted)
-        relative = self.relative_flops(rows, length)
-        flops -= relative  # constants have no gradient
+        positions = self.position_flops(rows, length)
+        flops = 3 * self.forward_flops(rows, length, predicted) - positions.constant
         if recompute:
-            flops += self.block_flops(rows, length) + relative
+            flops += self.block_flops(rows, length) + positions.in_blocks
         return flops
 
 
