@@ -84,7 +84,7 @@ def angles(positions, theta):
     positions = ops.expand_dims(ops.cast(positions, "float32"), -1)
     # positions = high + middle + low: multiples of 2^12, whole numbers below 2^12, fractions
     whole = ops.floor(positions)
-    high = ops.floor(positions / _UNIT) * _UNIT
+    high = ops.trunc(whole / _UNIT) * _UNIT
     parts = (high, whole - high, positions - whole)
     turns = 0.0
     for piece in _pieces(theta):
