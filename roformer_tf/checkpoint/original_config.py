@@ -150,11 +150,11 @@ def original_config(backbone):
             f"other numbers from the file. Received: max_wavelength={backbone.max_wavelength}. "
             "Use `save_to_preset`, which keeps every setting."
         )
-    for name in ("position_options", "rope_scaling"):
-        if getattr(backbone, name):
+    for name in ("position_options", "rope_scaling", "attention"):
+        if getattr(backbone, name) not in (None, {}, "softmax"):
             raise ValueError(
                 f"The original format has no place for `{name}`: the original would compute other numbers from "
-                f"the file. Received: {name}={getattr(backbone, name)}. "
+                f"the file. Received: {name}={getattr(backbone, name)!r}. "
                 "Use `save_to_preset`, which keeps every setting."
             )
     config = {

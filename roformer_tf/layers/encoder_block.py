@@ -92,7 +92,6 @@ class EncoderBlock(keras.layers.Layer):
         self.epsilon = epsilon
         self.use_bias = use_bias
         self.position_scheme = position_scheme
-        self.feature_map = feature_map
         self.causal = causal
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         dtype = self.dtype_policy
@@ -122,6 +121,11 @@ class EncoderBlock(keras.layers.Layer):
         self.feed_forward_norm = make_norm(norm, epsilon, dtype=dtype, name="feed_forward_norm")
         self.dropout_layer = Dropout(dropout, dtype=dtype, name="dropout")
 
+    @property
+    def feature_map(self):
+        """The feature map of linear attention, or `None`."""
+        return getattr(self.attention, "feature_map", None)
+
     def build(self, x_shape, *shapes, **named_shapes):
         self.attention.build(x_shape)
         self.attention_norm.build(x_shape)
@@ -132,11 +136,12 @@ class EncoderBlock(keras.layers.Layer):
     def call(self, x, attention_bias=None, position=None, training=None):
         x = ops.cast(x, self.compute_dtype)
         if self.recompute_activations and training:
-            if getattr(self.feature_map, "redraw_every", None):
+            redraw_every = getattr(self.feature_map, "redraw_every", None)
+            if redraw_every:
                 raise ValueError(
                     "`redraw_every` counts forward passes, and with recomputed activations there are two in a step. "
                     "Make the feature map without it, and call `redraw` between the steps. "
-                    f"Received: redraw_every={self.feature_map.redraw_every}"
+                    f"Received: redraw_every={redraw_every}"
                 )
             return recompute(partial(self._run, training=training), x, attention_bias, position)
         return self._run(x, attention_bias, position, training)

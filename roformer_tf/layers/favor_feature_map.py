@@ -12,8 +12,8 @@ class FavorFeatureMap(FeatureMap):
     """Positive orthogonal random features (FAVOR+): phi(q) . phi(k) is exp(q . k / sqrt(d)) on average.
 
     phi(x) = exp(W y - |y|^2 / 2) for y = x / d^(1/4). The rows of W are normal vectors, d of them at a time orthogonal
-    to each other. The error of an estimate falls with the number of features like 1 / sqrt(`num_features`). All heads
-    use the same W.
+    to each other. The relative error of an estimate is about exp(|y_q + y_k|^2 / 2) / sqrt(`num_features`): it falls
+    with the number of features, and grows fast with the size of queries and keys. All heads use the same W.
 
     Args:
         num_features: even positive integer; `d log(d)` by default, as in performer-pytorch.

@@ -44,12 +44,6 @@ def make_feature_maps(name, num_layers, options=None, dtype=None):
 
     def make(i):
         own = {**options, "seed": options["seed"] + i} if "seed" in options else options
-        try:
-            return cls(**own, dtype=dtype, name="feature_map")
-        except TypeError as error:
-            raise ValueError(
-                f"`attention_options` must be arguments of `{cls.__name__}`. Received: "
-                f"attention={name!r}, attention_options={options!r} ({error})"
-            ) from error
+        return cls(**own, dtype=dtype, name="feature_map")
 
     return [make(i) for i in range(num_layers)]
