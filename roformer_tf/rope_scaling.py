@@ -131,7 +131,7 @@ class DynamicNTKScaling(RopeScaling):
         length = ops.cast(length, "float32")
         stretch = self.factor * (length / self.original_max_position_embeddings - 1) + 1
         stretch = ops.expand_dims(ops.maximum(stretch, 1.0), -1)
-        return ops.exp(ops.log(stretch) * -_shares(rotary_dim).astype("float32"))
+        return ops.power(stretch, ops.cast(-_shares(rotary_dim), "float32"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,7 +60,9 @@ def test_dynamic_ratios_of_many_lengths():
     assert ratios.shape == (4, 1, 4) and ratios.dtype == np.float32
     np.testing.assert_array_equal(ratios[:2], 1)
     for length, row in zip(lengths[:, 0], ratios[:, 0]):
-        np.testing.assert_array_equal(row, numpy(rule.ratios(8, 10000.0, int(length))))
+        # vector instructions and the plain ones at the end of an array may differ in the last place
+        alone = numpy(rule.ratios(8, 10000.0, int(length)))
+        np.testing.assert_allclose(row, alone, rtol=2.5e-7)
     assert (np.diff(ratios[:, 0, 1:], axis=0)[1:] < 0).all()
 
 
