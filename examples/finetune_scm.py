@@ -73,6 +73,47 @@ class TripletAccuracy(keras.callbacks.Callback):
         print(f"epoch {epoch + 1}: triplet accuracy {logs['val_triplets']:.1%}")
 
 
+def fine_tune(
+    model_folder,
+    train,
+    valid,
+    from_scratch=False,
+    sequence_length=1024,
+    epochs=20,
+    batch_size=8,
+    learning_rate=6e-6,
+    dtype="float32",
+    seed=0,
+):
+    """A trained `RoFormerTextClassifier`, and its accuracies on the `valid` triplets: at first, after each epoch."""
+    classifier = RoFormerTextClassifier.from_preset(
+        str(model_folder),
+        load_weights=not from_scratch,
+        num_classes=1,
+        activation="sigmoid",
+        pooling="mean",
+        sequence_length=sequence_length,
+        dtype=dtype,
+    )
+    classifier.compile(
+        optimizer=keras.optimizers.Adam(learning_rate),
+        loss=keras.losses.BinaryCrossentropy(),
+        metrics=[keras.metrics.BinaryAccuracy(name="pairs")],
+        jit_compile=False,  # batches differ in length, and XLA compiles each anew
+    )
+    before = triplet_accuracy(classifier, valid, batch_size)
+    # Shuffled by the seed: the same run again takes the same order.
+    pairs = tf.data.Dataset.from_tensor_slices(make_pairs(train))
+    history = classifier.fit(
+        pairs.shuffle(2 * len(train), seed=seed).batch(batch_size),
+        epochs=epochs,
+        shuffle=False,
+        callbacks=[TripletAccuracy(valid, batch_size)],
+        verbose=1 if sys.stdout.isatty() else 2,
+    )
+    return classifier, [before, *history.history["val_triplets"]]
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", default=str(ROOT.parent / "shared" / "data" / "cail2019_scm"))
@@ -96,38 +137,24 @@ def main():
     train = read_triplets(Path(args.data) / "train.jsonl.xz", args.max_examples)
     valid = read_triplets(Path(args.data) / "valid.jsonl.xz", args.max_examples)
 
-    classifier = RoFormerTextClassifier.from_preset(
-        args.model,
-        load_weights=not args.from_scratch,
-        num_classes=1,
-        activation="sigmoid",
-        pooling="mean",
-        sequence_length=args.sequence_length,
-        dtype=args.dtype,
-    )
-    classifier.compile(
-        optimizer=keras.optimizers.Adam(args.learning_rate),
-        loss=keras.losses.BinaryCrossentropy(),
-        metrics=[keras.metrics.BinaryAccuracy(name="pairs")],
-        jit_compile=False,  # batches differ in length, and XLA compiles each anew
-    )
-    before = triplet_accuracy(classifier, valid, args.batch_size)
     start = time.time()
-    # Shuffled by the seed: the same run again takes the same order.
-    pairs = tf.data.Dataset.from_tensor_slices(make_pairs(train))
-    history = classifier.fit(
-        pairs.shuffle(2 * len(train), seed=args.seed).batch(args.batch_size),
+    classifier, curve = fine_tune(
+        args.model,
+        train,
+        valid,
+        from_scratch=args.from_scratch,
+        sequence_length=args.sequence_length,
         epochs=args.epochs,
-        shuffle=False,
-        callbacks=[TripletAccuracy(valid, args.batch_size)],
-        verbose=1 if sys.stdout.isatty() else 2,
+        batch_size=args.batch_size,
+        learning_rate=args.learning_rate,
+        dtype=args.dtype,
+        seed=args.seed,
     )
     minutes = (time.time() - start) / 60
 
-    curve = history.history["val_triplets"]
     error = np.sqrt(0.25 / len(valid))
     table = Table("triplets", "accuracy", title="Similar-case matching")
-    table.add_row(f"{len(valid)} unseen, before training", f"{before:.1%}")
+    table.add_row(f"{len(valid)} unseen, before training", f"{curve[0]:.1%}")
     table.add_row(f"{len(valid)} unseen, after the last epoch", f"{curve[-1]:.1%}")
     table.add_row(
         f"{len(train)} of training", f"{triplet_accuracy(classifier, train, args.batch_size):.1%}"

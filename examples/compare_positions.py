@@ -1,0 +1,280 @@
+"""Trains one small model with each position scheme: the left plot of figure 3 of the paper, and all of its rivals.
+
+    python examples/compare_positions.py                     # all runs, then the report; stop and start it at will
+    python examples/compare_positions.py --schemes learned rotary --seeds 0 1 2
+    python examples/compare_positions.py --report
+
+BERT (learned absolute positions) and RoFormer (rotary) run with every seed of `--seeds`, the others with the first.
+Model, texts and budget are those of stages_positions.toml, the same for all; a seed gives all of them the same batches.
+The trained models stay in `--output`: examples/finetune_glue.py and examples/length_extrapolation.py go on from them.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import dataclasses
+import functools
+import hashlib
+import statistics
+from pathlib import Path
+
+import experiments
+import keras
+import tensorflow as tf
+from experiments import ROOT, Results, draw, markdown_table, mean_and_spread
+from keras_hub.tokenizers import compute_word_piece_vocabulary
+from make_vocabulary import SPECIAL_TOKENS
+
+from roformer_tf.layers.position_schemes import POSITION_SCHEMES
+from roformer_tf.pretraining import (
+    Pretrainer,
+    PretrainingSettings,
+    held_out_batches,
+    prepare_corpus,
+    pretrain,
+)
+from roformer_tf.pretraining.corpus import read_chunk
+from roformer_tf.pretraining.csv_log import CsvLog
+from roformer_tf.pretraining.models import make_tokenizer
+from roformer_tf.pretraining.run_log import LOG_COLUMNS
+
+# label, equation of the paper, options of the scheme; the first two are figure 3
+SCHEMES = {
+    "learned": ("BERT: learned absolute", "3", {}),
+    "rotary": ("RoFormer: rotary", "16", {}),
+    "rotary_learned": ("rotary, frequencies learned", "–", {"learned": True}),
+    "rotary_half": ("rotary, half of each head", "–", {"rotary_dim": "half"}),
+    "rotary_values": ("rotary, values too", "–", {"on_values": True}),
+    "none": ("no positions", "–", {}),
+    "sinusoidal": ("sinusoidal, added", "4", {}),
+    "relative": ("Shaw et al.", "5", {}),
+    "sinusoidal_relative": ("NEZHA: sinusoidal form of 5", "5", {}),
+    "transformer_xl": ("Transformer-XL", "7", {}),
+    "t5": ("T5 bias", "8", {}),
+    "tupe": ("TUPE", "9", {}),
+    "deberta": ("DeBERTa", "10", {}),
+}
+FIGURE = ("learned", "rotary")
+VOCABULARY_SIZE = 8192
+POINTS = 100  # of a training curve that is kept: means over so many parts of the run
+LOOKS = 20  # at held-out text during a run
+LOOK_BATCHES = 16  # of those that the final figures are of
+
+
+class HeldOutCurve(keras.callbacks.Callback):
+    """Loss and accuracy on held-out batches, every so many steps, in a CSV file; goes on with a run that goes on."""
+
+    def __init__(self, path, batches, every):
+        super().__init__()
+        self.log = CsvLog(path, ("step", "loss", "accuracy"))
+        self.batches, self.every = batches, every
+
+    def on_train_begin(self, logs=None):
+        self.log.keep(lambda row: int(row["step"]) <= self.model.steps_done)
+
+    def on_train_batch_end(self, batch, logs=None):
+        step = self.model.steps_done
+        if step % self.every == 0:
+            figures = self.model.evaluate_batches(self.batches)
+            self.log.append({"step": step, **{k: figures[k] for k in ("loss", "accuracy")}})
+
+
+def make_word_pieces(corpus, size):
+    """A WordPiece vocabulary of the training texts, as BERT's uncased ones are made."""
+    texts = tf.data.Dataset.from_tensor_slices(corpus.chunks).map(read_chunk)
+    return compute_word_piece_vocabulary(
+        texts, size, lowercase=True, strip_accents=True, reserved_tokens=SPECIAL_TOKENS
+    )
+
+
+def load_settings(path, data, output):
+    """The settings of all runs, with the texts under `data`, and everything that is made under `output`."""
+    settings = PretrainingSettings.from_file(path)
+    output = Path(output).absolute()
+    changes = {
+        "data.cache": str(output / "corpus"),
+        "model.vocabulary": str(output / "vocab.txt"),
+    }
+    texts = Path(data) / "en_pretrain"
+    if texts.exists():
+        changes["data.files"] = [str(texts / "*.jsonl*")]
+    return settings.with_values(changes)
+
+
+def load_texts(settings):
+    """The corpus and the tokenizer, whose vocabulary is made if it is not there."""
+    data, vocabulary = settings.data, Path(settings.model.vocabulary)
+    try:
+        corpus = prepare_corpus(data.files, data.cache, held_out=data.held_out)
+    except FileNotFoundError as error:
+        raise SystemExit(f"{error} --data must name the folder that holds en_pretrain.") from error
+    if not vocabulary.exists():
+        print("making the vocabulary ...", flush=True)
+        tokens = make_word_pieces(corpus, VOCABULARY_SIZE)
+        experiments.write_text(vocabulary, "".join(f"{token}\n" for token in tokens))
+    return corpus, make_tokenizer(settings.model)
+
+
+def settings_of_run(settings, name, seed):
+    """The settings of one run: the common ones, a scheme and a seed."""
+    options = dict(SCHEMES[name][2])
+    if options.get("rotary_dim") == "half":
+        options["rotary_dim"] = settings.model.hidden_dim // settings.model.num_heads // 2
+    changes = {"run.seed": seed, "model.position_scheme": scheme_of(name)}
+    if options:
+        changes["model.position_options"] = options
+    return settings.with_values(changes)
+
+
+def scheme_of(name):
+    """The name of the scheme that a key of `SCHEMES` is a form of."""
+    return name if name in POSITION_SCHEMES else name.split("_")[0]
+
+
+def train(settings, held_out, folder):
+    """Trains one model in `folder`; the curves and the figures on the `held_out` batches."""
+    (stage,) = settings.stages
+    every = max(stage.steps // LOOKS, 1)
+    curve = HeldOutCurve(folder / "curve.csv", held_out[:LOOK_BATCHES], every)
+    folder.mkdir(parents=True, exist_ok=True)
+    keras.backend.clear_session()
+    trained = pretrain(settings, folder, callbacks=[curve])
+    if not trained.completed:
+        raise SystemExit(128 + trained.signal)
+    log = CsvLog(folder / "log.csv", LOG_COLUMNS).rows()
+    rows = curve.log.rows()
+    return {
+        "training": means(log, max(len(log) // POINTS, 1)),
+        "held_out": {
+            name: [float(row[name]) for row in rows] for name in ("step", "loss", "accuracy")
+        },
+        "final": Pretrainer(trained.task).evaluate_batches(held_out),
+        "weights": trained.task.count_params(),
+        "tokens": int(log[-1]["tokens"]),
+        "tokens_per_second": statistics.median(float(row["tokens_per_second"]) for row in log),
+        "model": f"stage-1-{stage.max_length}",
+    }
+
+
+def means(log, width):
+    """The training curve: the last step of each `width` steps and their mean loss."""
+    parts = [log[i : i + width] for i in range(0, len(log), width)]
+    return {
+        "step": [int(part[-1]["step"]) for part in parts],
+        "loss": [round(statistics.fmean(float(row["loss"]) for row in part), 5) for part in parts],
+    }
+
+
+def run(args):
+    """All runs that are not there yet."""
+    settings = load_settings(args.settings, args.data, args.output)
+    corpus, tokenizer = load_texts(settings)
+    (stage,) = settings.stages
+    most = settings.run.held_out_batches
+
+    @functools.cache
+    def held_out():  # the same batches with the same masks for all runs
+        return list(held_out_batches(corpus, tokenizer, stage, settings.data, 0, most))
+
+    words = "\n".join(tokenizer.get_vocabulary())
+    kept = dataclasses.asdict(settings)
+    for table, key in (("data", "files"), ("data", "cache"), ("model", "vocabulary")):
+        kept[table].pop(key)  # paths; what is in the files is what counts
+    kept["corpus"] = corpus.fingerprint
+    kept["vocabulary"] = hashlib.sha256(words.encode()).hexdigest()
+    results = Results(args.results)
+    for name in args.schemes:
+        for seed in args.seeds if name in FIGURE else args.seeds[:1]:
+            own = settings_of_run(settings, name, seed)
+            results.run(
+                f"{name}-{seed}",
+                {"scheme": name, "seed": seed, "common": kept},
+                lambda own=own, name=name, seed=seed: train(
+                    own, held_out(), Path(args.output) / f"{name}-{seed}"
+                ),
+            )
+
+
+def report(results):
+    """Draws the curves and the table of the runs that are there."""
+    groups = results.grouped("scheme")
+    groups = {name: groups[name] for name in SCHEMES if name in groups}
+    if not groups:
+        raise SystemExit(f"There is no run in {results.folder} yet.")
+
+    def curves(names, kind):
+        return {
+            SCHEMES[name][0]: [(r["result"][kind]["step"], r["result"][kind]["loss"]) for r in runs]
+            for name, runs in groups.items()
+            if name in names
+        }
+
+    axes = {"x": "step", "y": "masked-LM loss"}
+    draw(
+        results.folder / "figure3_left.png",
+        [
+            {"title": "Training loss", "curves": curves(FIGURE, "training"), **axes},
+            {"title": "Held-out loss", "curves": curves(FIGURE, "held_out"), **axes},
+        ],
+    )
+    draw(
+        results.folder / "all_schemes.png",
+        [{"title": "Held-out loss", "curves": curves(SCHEMES, "held_out"), **axes}],
+        width=9,
+    )
+    rotary = {r["settings"]["seed"]: final_loss(r) for r in groups.get("rotary", [])}
+    rows = []
+    for name, runs in sorted(groups.items(), key=lambda item: min(map(final_loss, item[1]))):
+        label, equation, _ = SCHEMES[name]
+        pairs = ((r, rotary.get(r["settings"]["seed"])) for r in runs)
+        against = [final_loss(r) - other for r, other in pairs if other is not None]
+        rows.append(
+            (
+                label,
+                equation,
+                mean_and_spread([final_loss(r) for r in runs]),
+                "–" if name == "rotary" else mean_and_spread(against, "{:+.3f}"),
+                mean_and_spread([r["result"]["final"]["accuracy"] * 100 for r in runs], "{:.1f}"),
+                f"{runs[0]['result']['weights']:,}",
+                f"{statistics.median(r['result']['tokens_per_second'] for r in runs):,.0f}",
+            )
+        )
+    header = "scheme | equation | held-out loss | against rotary, same seed | accuracy % | weights | tokens/s"
+    common = next(iter(groups.values()))[0]["settings"]["common"]
+    model, (stage,) = common["model"], common["stages"]
+    predicted = next(iter(groups.values()))[0]["result"]["final"]["tokens"]
+    results.write_report(
+        "Position schemes in masked-LM pretraining",
+        f"{model['num_layers']} layers of {model['hidden_dim']}, {model['num_heads']} heads, {model['dtype']}; "
+        f"{stage['steps']:,} steps of {stage['global_batch_size']} rows of {stage['max_length']} tokens, learning "
+        f"rate {stage['learning_rate']:g}. Loss and accuracy on {predicted:,.0f} masked tokens of documents that were "
+        "not trained on, the same for all. Mean ± standard deviation (number of seeds).",
+        markdown_table(header.split(" | "), rows),
+        "![BERT and RoFormer](figure3_left.png)",
+        "Lines are means over the seeds, bands reach from the lowest to the highest.",
+        "![all schemes](all_schemes.png)",
+    )
+
+
+def final_loss(record):
+    """The held-out loss after the last step of a run."""
+    return record["result"]["final"]["loss"]
+
+
+def main():
+    parser = experiments.make_parser(__doc__, "compare_positions")
+    known = [name for name in SCHEMES if scheme_of(name) in POSITION_SCHEMES]
+    parser.add_argument("--schemes", nargs="+", choices=known, default=known, metavar="NAME")
+    parser.add_argument("--settings", default=str(ROOT / "examples" / "stages_positions.toml"))
+    parser.add_argument(
+        "--output", default=str(ROOT / "output" / "compare_positions"), help="for the models"
+    )
+    args = parser.parse_args()
+    if not args.report:
+        run(args)
+    report(Results(args.results))
+
+
+if __name__ == "__main__":
+    main()
