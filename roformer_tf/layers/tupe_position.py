@@ -136,7 +136,7 @@ class TupePosition(PositionScheme):
             if position_ids is None:
                 position_ids = ops.arange(ops.shape(token_ids)[1])[None]
             cls = ops.equal(position_ids, 0)
-            bias = ops.where(cls[:, None, None, :], self.cls_bias, bias)
+            bias = ops.where(cls[:, None, None, :], ops.convert_to_tensor(self.cls_bias), bias)
             bias = ops.where(cls[:, None, :, None], 0.0, bias)
         return bias
 
