@@ -5,7 +5,7 @@ MASKINGS = ("bidirectional", "causal", "unilm")
 
 # Finite, so that a row without a visible key gives the mean of all values and not NaN; far enough below any score that
 # exp() of the difference is exactly 0 in float32.
-_HIDDEN = -1e9
+HIDDEN = -1e9
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -22,8 +22,13 @@ class AttentionMask(keras.layers.Layer):
     With `document_ids`, for rows into which several documents are packed, a query besides sees its own document only:
     each of these rules holds within it, as if it were alone.
 
+    Every rule has the form: query i sees key j if j is no padding, `order[j] <= order[i]`, and both are of the same
+    document. So three rows of numbers say it all, and long inputs need no number for each query and key: that is what
+    `dense=False` gives, for `SelfAttention` and `dense_bias`.
+
     Args:
         masking: `"bidirectional"`, `"causal"` or `"unilm"`.
+        dense: whether to return one tensor, or the rows that it is made of.
         **kwargs: of `keras.layers.Layer`.
 
     Call arguments:
@@ -34,7 +39,9 @@ class AttentionMask(keras.layers.Layer):
 
     Returns:
         float32 tensor `(batch, 1, 1, length)` (bidirectional without `document_ids`) or `(batch, 1, length, length)`:
-        batch, head, query, key.
+        batch, head, query, key. With `dense=False` a dictionary: `"bias"`, float32 `(batch, 1, 1, length)`, of padding;
+        `"order"`, int32 `(1 or batch, length)`, which never falls along a row (not with `"bidirectional"`); and
+        `"document"`, the `document_ids`.
 
     Raises:
         ValueError: if `masking` is unknown, or `segment_ids` is missing for `"unilm"`.
@@ -49,43 +56,82 @@ class AttentionMask(keras.layers.Layer):
     >>> bias = AttentionMask()(np.array([[1, 1, 1]]), document_ids=np.array([[1, 1, 2]]))
     >>> (np.array(bias)[0, 0] == 0).astype(int).tolist()
     [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    >>> parts = AttentionMask("causal", dense=False)(np.array([[1, 1, 0]]))
+    >>> np.array(parts["order"]).tolist()
+    [[0, 1, 2]]
 
     Reference: `LM_Mask` and `UniLM_Mask` of bert4keras' `models.py`.
     """
 
-    def __init__(self, masking="bidirectional", **kwargs):
+    def __init__(self, masking="bidirectional", dense=True, **kwargs):
         super().__init__(**kwargs)
         if masking not in MASKINGS:
             raise ValueError(f"`masking` must be one of {MASKINGS}. Received: masking={masking!r}")
         self.masking = masking
+        self.dense = dense
 
     def build(self, *shapes, **named_shapes):
         self.built = True
 
     def call(self, padding_mask, segment_ids=None, document_ids=None):
-        visible = ops.cast(padding_mask, "bool")[:, None, None, :]  # (batch, 1, 1, key)
+        real = ops.cast(padding_mask, "bool")[:, None, None, :]  # (batch, 1, 1, key)
+        parts = {"bias": ops.where(real, 0.0, HIDDEN), "document": document_ids}
         if self.masking == "causal":
-            index = ops.arange(ops.shape(padding_mask)[1])
-            visible = ops.logical_and(visible, (index[None, :] <= index[:, None])[None, None])
+            parts["order"] = ops.arange(ops.shape(padding_mask)[1], dtype="int32")[None]
         elif self.masking == "unilm":
             if segment_ids is None:
                 raise ValueError(
                     "`masking='unilm'` needs `segment_ids`. Received: segment_ids=None"
                 )
-            index = ops.cumsum(ops.cast(segment_ids, "int32"), axis=1)
-            prefix = index[:, None, :] <= index[:, :, None]  # (batch, query, key)
-            visible = ops.logical_and(visible, prefix[:, None])
-        if document_ids is not None:
-            # the rules above compare places, or counts of segments, of two tokens: what stands before their document
-            # adds the same to both
-            same = ops.equal(document_ids[:, None, :], document_ids[:, :, None])
-            visible = ops.logical_and(visible, same[:, None])
-        return ops.where(visible, 0.0, _HIDDEN)
+            parts["order"] = ops.cumsum(ops.cast(segment_ids, "int32"), axis=1)
+        return dense_bias(parts) if self.dense else parts
 
     def compute_output_spec(self, padding_mask, segment_ids=None, document_ids=None):
         batch, length = padding_mask.shape
-        queries = 1 if self.masking == "bidirectional" and document_ids is None else length
-        return keras.KerasTensor((batch, 1, queries, length), dtype="float32")
+        bidirectional = self.masking == "bidirectional"
+        if self.dense:
+            queries = 1 if bidirectional and document_ids is None else length
+            return keras.KerasTensor((batch, 1, queries, length), dtype="float32")
+        # a functional model wants the same structure from every call: without `document_ids` there is a `None`
+        parts = {
+            "bias": keras.KerasTensor((batch, 1, 1, length), dtype="float32"),
+            "document": keras.KerasTensor((batch, length), dtype="int32"),
+        }
+        if not bidirectional:
+            rows = 1 if self.masking == "causal" else batch
+            parts["order"] = keras.KerasTensor((rows, length), dtype="int32")
+        return parts
 
     def get_config(self):
-        return {**super().get_config(), "masking": self.masking}
+        return {**super().get_config(), "masking": self.masking, "dense": self.dense}
+
+
+def dense_bias(parts):
+    """What is added to the scores, from the rows that it is made of.
+
+    Args:
+        parts: `"bias"`, `"order"` and `"document"` as `AttentionMask(dense=False)` returns them, the last two optional.
+            In place of `"order"` and `"document"` a pair of those of the queries and those of the keys may stand.
+
+    Returns:
+        float32 tensor `(batch, 1, 1 or query, key)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers.attention_mask import AttentionMask, dense_bias
+    >>> given = np.array([[1, 1, 0]]), None, np.array([[1, 2, 2]])
+    >>> parts = AttentionMask("causal", dense=False)(*given)
+    >>> bool(np.all(np.array(dense_bias(parts)) == np.array(AttentionMask("causal")(*given))))
+    True
+    """
+    bias = parts["bias"]
+    # the rules compare places, or counts of segments, of two tokens: what stands before their document adds the same
+    # to both
+    for name, sees in (("order", ops.greater_equal), ("document", ops.equal)):
+        rows = parts.get(name)
+        if rows is not None:
+            queries, keys = rows if isinstance(rows, tuple) else (rows, rows)
+            visible = sees(queries[:, None, :, None], keys[:, None, None, :])
+            bias = ops.where(visible, bias, ops.minimum(bias, HIDDEN))
+    return bias

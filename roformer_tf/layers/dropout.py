@@ -1,6 +1,7 @@
 import contextlib
 
 import keras
+from keras import ops
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -45,9 +46,12 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs, training=False):
         own = keras.config.backend() == "tensorflow" and self.noise_shape is None
         if own and training and 0 < self.rate < 1:
-            seed = self.fixed_seed
-            return _drop(inputs, self.rate, self.seed_generator.next() if seed is None else seed)
+            return _drop(inputs, self.rate, self.next_seed())
         return super().call(inputs, training=training)
+
+    def next_seed(self):
+        """The seed to draw with now: `fixed_seed`, or else the next of the layer's generator."""
+        return self.seed_generator.next() if self.fixed_seed is None else self.fixed_seed
 
 
 @contextlib.contextmanager
@@ -71,13 +75,64 @@ def dropout_seeds(layers, seeds):
     >>> same
     True
     """
+    before = [layer.fixed_seed for layer in layers]
     try:
         for i, layer in enumerate(layers):
             layer.fixed_seed = seeds[i]
         yield
     finally:
-        for layer in layers:
-            layer.fixed_seed = None
+        for layer, seed in zip(layers, before):
+            layer.fixed_seed = seed
+
+
+def stateless_dropout(x, rate, seed):
+    """Dropout that the seed alone decides: the same seed drops the same elements.
+
+    Args:
+        x: floating tensor of any shape.
+        rate: float in (0, 1).
+        seed: integer tensor `(2,)`.
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers.dropout import block_seeds, stateless_dropout
+    >>> seed = block_seeds(np.array([1, 2], "uint32"), 3)[0, 1]
+    >>> one, other = (np.array(stateless_dropout(np.ones(50), 0.5, seed)) for _ in range(2))
+    >>> bool((one == other).all())
+    True
+    """
+    if keras.config.backend() == "tensorflow":
+        return _drop(ops.convert_to_tensor(x), rate, seed)
+    return keras.random.dropout(x, rate, seed=_Seed(seed))
+
+
+def block_seeds(seed, count):
+    """Seeds for `count` times `count` blocks of a square, drawn from one.
+
+    Args:
+        seed: integer tensor `(2,)`.
+        count: positive integer, or an integer tensor.
+
+    Returns:
+        Integer tensor `(count, count, 2)` of the dtype of `seed`.
+    """
+    seed = ops.convert_to_tensor(seed)
+    seeds = keras.random.randint((count, count, 2), 0, 2**31 - 1, seed=_Seed(seed))
+    return ops.cast(seeds, seed.dtype)
+
+
+class _Seed(keras.random.SeedGenerator):
+    """Always gives one seed, also one that is known at run time only: `keras.random` takes numbers and generators."""
+
+    def __init__(self, seed):  # not of the base class, which makes a variable
+        self._initial_seed = self.seed = seed
+
+    def next(self, ordered=True):
+        return self.seed
 
 
 def _drop(x, rate, seed):

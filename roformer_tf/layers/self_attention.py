@@ -3,7 +3,9 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.attention_mask import dense_bias
+from roformer_tf.layers.chunked_attention import chunked_attention
+from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.position_scheme import PositionScheme
 
@@ -15,6 +17,11 @@ class SelfAttention(keras.layers.Layer):
     One product makes queries, keys and values; the softmax is taken in float32. The columns of `qkv` are
     `[query | key | value]`, each of them head by head; with `RotaryPosition` the features of a query or key head are in
     the half layout (`rotary.interleaved_to_half`).
+
+    The scores of all queries and keys are held at once only up to a length of `chunked_above`; beyond it they are
+    computed block by block, forward and backward, with the same result (`chunked_attention`). Where the length is known
+    when the graph is made, this is decided then, otherwise when it runs. A position scheme that needs the scores
+    (`PositionScheme.needs_scores`), and an `attention_bias` with numbers for each query, keep to the first way.
 
     Args:
         num_heads: positive integer.
@@ -28,11 +35,15 @@ class SelfAttention(keras.layers.Layer):
     Call arguments:
         x: tensor `(batch, length, hidden_dim)`.
         attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, added to the scores
-            (`AttentionMask`), or `None`.
+            (`AttentionMask`); or the dictionary that `AttentionMask(dense=False)` returns; or `None`.
         position: the context made by `position_scheme`, or `None`.
 
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`.
+
+    Attributes:
+        chunked_above: the longest input whose scores are held at once, or `None` for any. It may be set on the class,
+            for all layers, or on one of them, before it is called first.
 
     Raises:
         ValueError: if `num_heads` or `head_dim` is not a positive integer.
@@ -49,6 +60,8 @@ class SelfAttention(keras.layers.Layer):
 
     Reference: equation 2 of arXiv 2104.09864; `MultiHeadAttention` of bert4keras' `layers.py`.
     """
+
+    chunked_above = 2048
 
     def __init__(
         self,
@@ -84,6 +97,8 @@ class SelfAttention(keras.layers.Layer):
     def build(self, x_shape, *shapes, **named_shapes):
         self.qkv.build(x_shape)
         self.output_dense.build((*x_shape[:-1], self.num_heads * self.head_dim))
+        if not self.position_scheme.built:  # a model has called, and so built, its schemes already
+            self.position_scheme.build()
         self.built = True
 
     def call(self, x, attention_bias=None, position=None, training=None):
@@ -96,6 +111,41 @@ class SelfAttention(keras.layers.Layer):
         query, key = scheme.apply_to_query_key(query, key, position)
         value = scheme.apply_to_value(value, position)
 
+        def plain():
+            return self._plain(query, key, value, attention_bias, position, training)
+
+        def chunked():
+            scaled = query / math.sqrt(scheme.num_score_terms * self.head_dim)
+            rate = 0.0 if seed is None else self.dropout
+            output = chunked_attention(scaled, key, value, attention_bias, rate, seed)
+            return scheme.apply_to_output(output, None, position)
+
+        seed = None
+        long = self._can_be_chunked(attention_bias) and length > self.chunked_above
+        if long is False:
+            output = plain()
+        else:
+            if training and self.dropout:
+                # drawn here, as a generator must not count in one branch only
+                seed = self.dropout_layer.next_seed()
+            if long is True:
+                output = chunked()
+            else:
+                with dropout_seeds([] if seed is None else [self.dropout_layer], [seed]):
+                    output = ops.cond(long, chunked, plain)
+        output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (batch, length, width))
+        return self.output_dense(output)
+
+    def _can_be_chunked(self, bias):
+        if self.chunked_above is None or self.position_scheme.needs_scores:
+            return False
+        if bias is None or isinstance(bias, dict):
+            return True
+        return len(bias.shape) == 4 and bias.shape[2] == 1
+
+    def _plain(self, query, key, value, attention_bias, position, training):
+        """The averages `(batch, head, query, head_dim)`, with all scores at once."""
+        scheme = self.position_scheme
         scale = 1.0 / math.sqrt(scheme.num_score_terms * self.head_dim)
         if self.compute_dtype == "float32":
             # product, scale and bias in this order: TensorFlow runs them as one oneDNN kernel
@@ -106,6 +156,8 @@ class SelfAttention(keras.layers.Layer):
             scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (batch, head, query, key)
         scores = scheme.apply_to_scores(scores, query, key, position, self)
         scores = ops.cast(scores, "float32")
+        if isinstance(attention_bias, dict):
+            attention_bias = dense_bias(attention_bias)
         if attention_bias is not None:
             scores = scores + attention_bias
         if scores.shape[-1] == 1:  # a single token; Keras warns of a softmax over one number
@@ -114,11 +166,8 @@ class SelfAttention(keras.layers.Layer):
             weights = ops.softmax(scores, axis=-1)
         weights = ops.cast(weights, value.dtype)
         weights = self.dropout_layer(weights, training=training)
-
         output = ops.matmul(weights, value)  # (batch, head, query, head_dim)
-        output = scheme.apply_to_output(output, weights, position)
-        output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (batch, length, width))
-        return self.output_dense(output)
+        return scheme.apply_to_output(output, weights, position)
 
     def compute_output_spec(self, x, attention_bias=None, position=None, training=None):
         return keras.KerasTensor(

@@ -184,7 +184,9 @@ class RoFormerBackbone(
         in_input = self.position_scheme.added_to_input
         # causal linear attention needs no mask
         visible = "bidirectional" if linear else masking
-        self.attention_mask = AttentionMask(visible, dtype=dtype, name="attention_mask")
+        # softmax attention of long inputs makes its mask itself, a block at a time
+        dense = linear or self.position_scheme.needs_scores
+        self.attention_mask = AttentionMask(visible, dense, dtype=dtype, name="attention_mask")
         self.encoder_blocks = [
             EncoderBlock(
                 hidden_dim,

@@ -1,0 +1,230 @@
+from keras import ops
+
+from roformer_tf.layers.attention_mask import HIDDEN, dense_bias
+from roformer_tf.layers.dropout import block_seeds, stateless_dropout
+
+BLOCK_SIZE = 512
+
+# Bias of what fills up the last block: no weight at all, even in a row whose keys are hidden one and all.
+_OUTSIDE = -1e30
+
+
+def chunked_attention(
+    query, key, value, attention_bias=None, dropout=0.0, seed=None, block_size=BLOCK_SIZE
+):
+    """Exact softmax attention in memory that grows with the length, not with its square.
+
+    Scores are there for one block of queries and one block of keys at a time. The softmax is taken while they pass: of
+    each row its largest score so far and the sum of the exponentials are known, and what was added up is scaled down
+    when a larger score comes. Of the forward pass only the output and these two numbers a row are kept, and the
+    backward pass computes each block of weights from them again.
+
+    Outputs and gradients are those of the plain computation, up to float32 rounding: also for rows that see nothing,
+    which get the mean of all values. Where `order` hides all keys of a block, it is left out.
+
+    Args:
+        query: tensor `(batch, num_heads, length, head_dim)`, scaled already.
+        key, value: tensors of the shape of `query`.
+        attention_bias: `None`; or a dictionary as `AttentionMask(dense=False)` returns it; or a float32 tensor that
+            broadcasts to `(batch, num_heads, 1, length)`, the same for all queries. No gradient flows to it.
+        dropout: float, rate on the attention weights.
+        seed: integer tensor `(2,)` that decides what is dropped; needed if `dropout` is not 0.
+        block_size: positive integer, how many queries and keys make a block.
+
+    Returns:
+        Tensor of the shape and dtype of `query`. Products are taken in this dtype, the softmax and all sums in float32.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers.chunked_attention import chunked_attention
+    >>> x = np.random.default_rng(0).normal(size=(1, 2, 10, 4)).astype("float32")
+    >>> weights = np.exp(x @ x.swapaxes(-1, -2))
+    >>> expected = weights @ x / weights.sum(-1, keepdims=True)
+    >>> output = chunked_attention(x, x, x, block_size=4)
+    >>> bool(np.abs(np.array(output) - expected).max() < 1e-5)
+    True
+
+    Reference: FlashAttention, arXiv 2205.14135, algorithms 1, 2 and 4; Rabe and Staats, arXiv 2112.05682.
+    """
+    if not isinstance(attention_bias, dict):
+        attention_bias = {"bias": attention_bias}
+    masks = {
+        name: ops.stop_gradient(ops.convert_to_tensor(x))
+        for name, x in attention_bias.items()
+        if x is not None
+    }
+
+    query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
+    if isinstance(query.shape[2], int):
+        block_size = min(block_size, query.shape[2])
+
+    @ops.custom_gradient
+    def attend(query, key, value):
+        blocks = _Blocks(query, key, value, masks, dropout, seed, block_size)
+        output, largest, total = _forward(blocks)
+
+        def gradients(*args, upstream=None):
+            if upstream is None:  # PyTorch hands the arguments over, too
+                (upstream,) = args
+            parts = _backward(blocks, output, largest, total, _split(upstream, 2, block_size))
+            return tuple(ops.cast(_join(x, upstream), upstream.dtype) for x in parts)
+
+        return _join(output, query), gradients
+
+    return attend(query, key, value)
+
+
+class _Blocks:
+    """The inputs in blocks, and what a block of queries and a block of keys make of each other.
+
+    Blocks are stacked along a first axis. The last one is filled up with zeros, which `bias` hides.
+    """
+
+    def __init__(self, query, key, value, masks, dropout, seed, size):
+        self.query, self.key, self.value = (_split(x, 2, size) for x in (query, key, value))
+        bias = masks.get("bias")
+        if bias is None:
+            bias = _float(_transposed(query[:1, :1, :, :1]))
+        self.bias = _split(bias, 3, size, _OUTSIDE)
+        # places after the last come after all others in the order
+        fills = {"order": 2**31 - 1, "document": 0}
+        self.rows = {
+            name: _split(masks[name], 1, size, fills[name]) for name in fills if name in masks
+        }
+        self.dropout = dropout
+        # one for each block of weights, which draws the same when it is computed again
+        self.seeds = block_seeds(seed, ops.shape(self.query)[0]) if dropout else None
+
+    def scores(self, i, j):
+        """Of queries i and keys j: float32 `(batch, num_heads, query, key)`."""
+        pairs = {name: (row[i], row[j]) for name, row in self.rows.items()}
+        scores = _product(self.query[i], _transposed(self.key[j]))
+        return scores + dense_bias({"bias": self.bias[j], **pairs})
+
+    def dropped(self, weights, i, j):
+        """The weights without those that dropout takes."""
+        if self.dropout:
+            return stateless_dropout(weights, self.dropout, self.seeds[i, j])
+        return weights
+
+    def wanted(self, i, j, largest):
+        """Whether queries i need keys j; a row that saw nothing else needs all, to give the mean of all values."""
+        if "order" not in self.rows:
+            return True
+        order = self.rows["order"]
+        sees = ops.any(order[j][:, 0] <= order[i][:, -1])
+        return ops.logical_or(sees, ops.any(largest < HIDDEN / 2))
+
+
+def _forward(blocks):
+    """Blocks of outputs, and of the largest score and the sum of exponentials of each row.
+
+    FlashAttention keeps the logarithm of the sum only, `largest + log(total)`. In a row of hidden scores, near -1e9, it
+    would be lost in the rounding, and with it that the weights are 1 / length.
+    """
+    number = _float(blocks.query[0][..., :1])  # one for each query
+    start = _float(blocks.value[0]), number + _OUTSIDE, number
+
+    def of_queries(_, i):
+        def more(j, output, largest, total):
+            count = ops.shape(blocks.key)[0]
+            wanted = blocks.wanted(i, ops.minimum(j, count - 1), largest)
+            return ops.logical_and(j < count, wanted)
+
+        def with_keys(j, output, largest, total):
+            scores = blocks.scores(i, j)
+            now = ops.maximum(largest, ops.max(scores, axis=-1, keepdims=True))
+            weights, shrink = ops.exp(scores - now), ops.exp(largest - now)
+            total = total * shrink + ops.sum(weights, axis=-1, keepdims=True)
+            weights = ops.cast(blocks.dropped(weights, i, j), blocks.value.dtype)
+            output = output * shrink + _product(weights, blocks.value[j])
+            return j + 1, output, now, total
+
+        _, output, largest, total = ops.while_loop(more, with_keys, (0, *start))
+        result = ops.cast(output / total, blocks.value.dtype), largest, total
+        return result, result  # a state, that is not read, and what is stacked
+
+    unread = ops.zeros_like(blocks.value[0]), number, number
+    return ops.scan(of_queries, unread, ops.arange(ops.shape(blocks.query)[0]))[1]
+
+
+def _backward(blocks, output, largest, total, upstream):
+    """Blocks of the gradients by query, key and value, in float32.
+
+    The weights P, after dropout Q = P * kept, give O = Q V. With dQ = dO V^T the gradient by the scores is
+    P * (dQ * kept - D), where D, the sum of Q * dQ over a row, is the sum of O * dO.
+    """
+    mean = ops.cast(output, "float32") * ops.cast(upstream, "float32")
+    mean = ops.sum(mean, axis=-1, keepdims=True)
+    zeros = _float(blocks.query[0])
+
+    def of_queries(i, sums):
+        query, d_output = blocks.query[i], upstream[i]
+        d_queries, d_keys, d_values = sums
+
+        def with_keys(state, j):
+            def add():
+                weights = ops.exp(blocks.scores(i, j) - largest[i]) / total[i]
+                kept = blocks.dropped(ops.ones_like(weights), i, j)
+                dropped = ops.cast(weights * kept, query.dtype)
+                d_dropped = _product(d_output, _transposed(blocks.value[j]))
+                d_scores = weights * (d_dropped * kept - mean[i])
+                d_scores = ops.cast(d_scores, query.dtype)
+                return (
+                    d_query + _product(d_scores, blocks.key[j]),
+                    _product(_transposed(d_scores), query),
+                    _product(_transposed(dropped), d_output),
+                )
+
+            d_query, _ = state
+            wanted = blocks.wanted(i, j, largest[i])
+            if wanted is True:
+                d_query, d_key, d_value = add()
+            else:
+                d_query, d_key, d_value = ops.cond(wanted, add, lambda: (d_query, zeros, zeros))
+            # TensorFlow's `scan` wants a state that looks like what is stacked: so the second is there, unread
+            return (d_query, d_key), (d_key, d_value)
+
+        keys = ops.arange(ops.shape(blocks.key)[0])
+        # `d_queries[i]` is 0 so far. Reading it lets TensorFlow begin with these queries only when those before are
+        # done: otherwise it would take several in parallel, and the memory for all.
+        (d_query, _), (d_key, d_value) = ops.scan(with_keys, (d_queries[i], zeros), keys)
+        here = (ops.arange(ops.shape(blocks.query)[0]) == i)[:, None, None, None, None]
+        return ops.where(here, d_query, d_queries), d_keys + d_key, d_values + d_value
+
+    count = ops.shape(blocks.query)[0]
+    return ops.fori_loop(0, count, of_queries, (_float(blocks.query),) * 3)
+
+
+def _split(x, axis, size, fill=0):
+    """Blocks of `size` along an axis, stacked along a new first one; the last is filled up."""
+    shape = ops.shape(x)
+    count = -(-shape[axis] // size)
+    widths = [[0, 0] for _ in shape]
+    widths[axis] = [0, count * size - shape[axis]]
+    x = ops.pad(x, widths, constant_values=fill)
+    x = ops.reshape(x, (*shape[:axis], count, size, *shape[axis + 1 :]))
+    return ops.moveaxis(x, axis, 0)
+
+
+def _join(blocks, like):
+    """The inverse of `_split` along axis 2, as long as another tensor."""
+    x = ops.moveaxis(blocks, 0, 2)
+    batch, num_heads, count, size, head_dim = ops.shape(x)
+    x = ops.reshape(x, (batch, num_heads, count * size, head_dim))
+    return x[:, :, : ops.shape(like)[2]]
+
+
+def _transposed(x):
+    return ops.swapaxes(x, -1, -2)
+
+
+def _float(x):
+    """float32 zeros of the shape of `x`."""
+    return ops.zeros_like(x, dtype="float32")
+
+
+def _product(x, y):
+    """In the dtype of `x` and `y`, returned as float32 to be added up."""
+    return ops.cast(ops.matmul(x, y), "float32")
