@@ -35,7 +35,7 @@ class FavorFeatureMap(FeatureMap):
 
     >>> import numpy as np
     >>> from roformer_tf.layers import FavorFeatureMap
-    >>> x = np.random.default_rng(0).normal(size=(1, 1, 2, 16)).astype("float32")
+    >>> x = np.random.default_rng(0).normal(size=(1, 1, 2, 16)).astype("float32") / 2
     >>> feature_map = FavorFeatureMap(num_features=4096, seed=1)
     >>> query, key, log_scale = feature_map(x[:, :, :1], x)
     >>> weights = np.array(query) @ np.array(key[0, 0]).T * np.exp(log_scale)

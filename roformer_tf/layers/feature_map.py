@@ -27,6 +27,18 @@ class FeatureMap(keras.layers.Layer):
         Tuple of the features of the queries, those of the keys, `(batch, num_heads, length, feature_dim)` both, and
         `log_scale`, which broadcasts to `(batch, num_heads, length)`.
 
+    Example: a map of one's own.
+
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from roformer_tf.layers import FeatureMap, LinearAttention
+    >>> class ReluFeatureMap(FeatureMap):
+    ...     def call(self, query, key, key_bias=None, training=None):
+    ...         return ops.relu(query) + 0.1, ops.relu(key) + 0.1, ops.zeros((1, 1, 1))
+    >>> layer = LinearAttention(num_heads=2, head_dim=4, feature_map=ReluFeatureMap(), causal=True)
+    >>> tuple(layer(np.ones((1, 5, 8), "float32")).shape)
+    (1, 5, 8)
+
     Reference: equation 18 of arXiv 2104.09864.
     """
 

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
+from roformer_tf.layers.feature_map import no_scale
 from roformer_tf.layers.linear_sums import bidirectional_sums, causal_sums, initial_state
 from roformer_tf.layers.rotary_position import RotaryPosition
 from roformer_tf.layers.self_attention import SelfAttention
@@ -170,8 +171,7 @@ class LinearAttention(SelfAttention):
         features = turned = query, key
         if not feature_map.turn_inputs:
             turned = self._turn(query, key, position)
-        if bias is not None:
-            log_weight = log_weight + bias
+        log_weight = log_weight + (no_scale(key) if bias is None else bias)
 
         if self.causal:
             numerator, denominator, state = causal_sums(
@@ -223,7 +223,7 @@ def _bias_of_keys(attention_bias, causal):
         fits = attention_bias.shape[-2] == 1
         found = f"shape {tuple(attention_bias.shape)}"
     if fits:
-        return attention_bias[:, :, 0]
+        return ops.convert_to_tensor(attention_bias)[:, :, 0]
     raise ValueError(
         "Linear attention has no number for each query and key: `attention_bias` must be of shape "
         "(batch, 1, 1, length), the same for all queries, as `AttentionMask()` makes it of a padding mask. For causal "

@@ -218,7 +218,8 @@ def test_causal_sums_are_the_masked_product(same, rng):
     def plain(*tensors):
         ((query, key), (turned_query, turned_key), value) = split(tensors)
         difference = np.where(visible, log_weight[:, :, None], -np.inf)
-        weight = np.exp(difference - difference.max(-1, keepdims=True)).astype("float32")
+        weight = np.exp(difference - difference.max(-1, keepdims=True))
+        weight = ops.convert_to_tensor(weight.astype("float32"))
         scores = ops.matmul(turned_query, ops.swapaxes(turned_key, -1, -2)) * weight
         sums = ops.sum(ops.matmul(query, ops.swapaxes(key, -1, -2)) * weight, -1, keepdims=True)
         return ops.matmul(scores, value), sums
