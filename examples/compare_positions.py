@@ -81,8 +81,9 @@ class HeldOutCurve(keras.callbacks.Callback):
 
 
 def make_word_pieces(corpus, size):
-    """A WordPiece vocabulary of the training texts, as BERT's uncased ones are made."""
-    texts = tf.data.Dataset.from_tensor_slices(corpus.chunks).map(read_chunk)
+    """A WordPiece vocabulary of the training texts, as BERT's uncased ones are made, in two minutes."""
+    # a fourth of the texts: the work grows with the number of different words
+    texts = tf.data.Dataset.from_tensor_slices(corpus.chunks[::4]).map(read_chunk)
     return compute_word_piece_vocabulary(
         texts, size, lowercase=True, strip_accents=True, reserved_tokens=SPECIAL_TOKENS
     )
