@@ -9,7 +9,6 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.position_scheme import PositionScheme
-from roformer_tf.layers.relative_shift import relative_shift, relative_unshift
 
 
 class ClippedDistances(PositionScheme):
@@ -58,8 +57,8 @@ def distance_rows(position_ids, max_distance):
         max_distance: positive integer.
 
     Returns:
-        int32 tensor `(batch, query, key)`: `clip(key - query) + max_distance`, rounded; `None` for `None`, since rows
-        of positions that are counted are known without being written down.
+        int32 tensor `(batch, query, key)`: `clip(key - query) + max_distance`, rounded; `None` for `None`, as of a text
+        that is shorter than `max_distance` only a part of the table is needed then.
     """
     if position_ids is None:
         return None
@@ -80,21 +79,13 @@ def distance_products(x, table, rows):
     Returns:
         Tensor `(batch, num_heads, length, length)`: `y[b, h, i, j] = x[b, h, i] · table[rows[b, i, j]]`.
     """
-    if rows is not None:
-        # in float32, as the gradient of a distance is a sum over keys; along an axis that is not the first, as
-        # TensorFlow's gradient is a dense tensor then
-        products = ops.cast(ops.matmul(x, ops.swapaxes(table, -1, -2)), "float32")
-        places = _places(rows, ops.shape(products))
-        products = ops.take(ops.reshape(products, (1, -1)), places, axis=1)[0]
-        return ops.cast(products, x.dtype)
-    length = ops.shape(x)[-2]
-    table = near_distances(table, length)
-    beyond = length - 1 - _reach(table)  # distances that are clipped, on either side
-    products = ops.matmul(x, ops.swapaxes(table, -1, -2))  # (batch, head, query, distance)
-    shape = (*ops.shape(x)[:-1], beyond)
-    first = ops.broadcast_to(products[..., :1], shape)
-    last = ops.broadcast_to(products[..., -1:], shape)
-    return relative_shift(ops.concatenate([first, products, last], axis=-1))
+    table, rows = _counted(table, rows, ops.shape(x)[-2])
+    products = ops.matmul(x, ops.swapaxes(table, -1, -2))  # (batch, head, length, distance)
+    places = _places(rows, ops.shape(products))
+    # In float32, as the gradient of a distance is a sum over tokens; and along an axis that is not the first, since
+    # TensorFlow's gradient is a dense tensor then.
+    products = ops.cast(ops.reshape(products, (1, -1)), "float32")
+    return ops.cast(ops.take(products, places, axis=1)[0], x.dtype)
 
 
 def distance_averages(weights, table, rows):
@@ -108,26 +99,13 @@ def distance_averages(weights, table, rows):
     Returns:
         Tensor `(batch, num_heads, query, features)`: the sum over keys of `weights[b, h, i, j] * table[rows[b, i, j]]`.
     """
-    batch, heads, length = ops.shape(weights)[:3]
-    if rows is not None:
-        shape = (batch, heads, length, table.shape[0])
-        places = ops.reshape(_places(rows, shape), (-1,))
-        size = batch * heads * length * table.shape[0]
-        # in float32: many weights may fall on one distance
-        sums = ops.segment_sum(ops.cast(ops.reshape(weights, (-1,)), "float32"), places, size)
-        return ops.matmul(ops.cast(ops.reshape(sums, shape), weights.dtype), table)
-    table = near_distances(table, length)
-    beyond = length - 1 - _reach(table)
-    by_distance = relative_unshift(weights)  # (batch, head, query, distance)
-    inner = ops.shape(by_distance)[-1] - beyond
-    output = ops.matmul(by_distance[..., beyond:inner], table)
-    for end, vector in (
-        (by_distance[..., :beyond], table[:1]),
-        (by_distance[..., inner:], table[-1:]),
-    ):
-        total = ops.sum(ops.cast(end, "float32"), axis=-1, keepdims=True)
-        output = output + ops.cast(total, weights.dtype) * vector
-    return output
+    table, rows = _counted(table, rows, ops.shape(weights)[-1])
+    shape = (*ops.shape(weights)[:-1], ops.shape(table)[0])
+    # in float32: many weights may fall on one distance
+    flat = ops.cast(ops.reshape(weights, (-1,)), "float32")
+    size = shape[0] * shape[1] * shape[2] * shape[3]
+    sums = ops.segment_sum(flat, ops.reshape(_places(rows, shape), (-1,)), size)
+    return ops.matmul(ops.cast(ops.reshape(sums, shape), weights.dtype), table)
 
 
 def near_distances(table, length):
@@ -146,6 +124,14 @@ def near_distances(table, length):
     else:
         reach = ops.minimum(max_distance, length - 1)
     return table[..., max_distance - reach : max_distance + reach + 1, :]
+
+
+def _counted(table, rows, length):
+    """The rows of positions 0, 1, 2, … and the part of the table that they need, unless there are `rows`."""
+    if rows is not None:
+        return table, rows
+    table = near_distances(table, length)
+    return table, distance_rows(ops.arange(length, dtype="int32")[None], _reach(table))
 
 
 def _reach(table):

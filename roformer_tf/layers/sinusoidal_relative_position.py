@@ -23,8 +23,7 @@ class SinusoidalRelativePosition(ClippedDistances):
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; not read.
-        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1, 2, …, which is
-            faster.
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1, 2, …
 
     Returns:
         int32 tensor `(batch, query, key)`, the row of the table for each pair, or `None` without `position_ids`.

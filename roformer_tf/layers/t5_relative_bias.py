@@ -4,7 +4,6 @@ from keras import ops
 
 from roformer_tf.layers.clipped_distances import distance_rows
 from roformer_tf.layers.position_scheme import PositionScheme
-from roformer_tf.layers.relative_shift import relative_shift
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -26,8 +25,7 @@ class T5RelativeBias(PositionScheme):
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1, 2, …, for which a
-            bias is looked up for each distance, not for each pair.
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1, 2, …
 
     Returns:
         float32 tensor `(1 or batch, num_heads, query, key)`.
@@ -89,19 +87,14 @@ class T5RelativeBias(PositionScheme):
         self.built = True
 
     def call(self, token_ids, position_ids=None, padding_mask=None):
+        if position_ids is None:
+            position_ids = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]
+        rows = distance_rows(position_ids, self.max_distance)
+        buckets = ops.take(ops.convert_to_tensor(self._buckets), rows)
         # the gradient of a reshape is dense, see `TokenEmbedding`
         table = ops.reshape(self.relative_bias, (self.num_buckets, self.num_heads))
-        buckets = ops.convert_to_tensor(self._buckets)
-        if position_ids is not None:
-            rows = distance_rows(position_ids, self.max_distance)
-            bias = ops.take(table, ops.take(buckets, rows), axis=0)  # (batch, query, key, head)
-            return ops.cast(ops.transpose(bias, (0, 3, 1, 2)), "float32")
-        length = ops.shape(token_ids)[1]
-        distance = ops.arange(1 - length, length, dtype="int32")
-        rows = ops.clip(distance, -self.max_distance, self.max_distance) + self.max_distance
-        bias = ops.transpose(ops.take(table, ops.take(buckets, rows), axis=0))[:, None]
-        bias = ops.broadcast_to(bias, (self.num_heads, length, 2 * length - 1))
-        return ops.cast(relative_shift(bias), "float32")[None]
+        bias = ops.take(table, buckets, axis=0)  # (1 or batch, query, key, head)
+        return ops.cast(ops.transpose(bias, (0, 3, 1, 2)), "float32")
 
     def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
         batch = 1 if position_ids is None else position_ids.shape[0]

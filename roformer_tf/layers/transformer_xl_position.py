@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from roformer_tf import rotary
+from roformer_tf.layers.clipped_distances import distance_products
 from roformer_tf.layers.position_scheme import PositionScheme
-from roformer_tf.layers.relative_shift import relative_shift
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -80,7 +80,7 @@ class TransformerXLPosition(PositionScheme):
     def call(self, token_ids, position_ids=None, padding_mask=None):
         if position_ids is None:
             length = ops.shape(token_ids)[1]
-            # query - key, in the order of `relative_shift`
+            # query - key, for the distances key - query from `1 - length` to `length - 1`
             position_ids = ops.arange(length - 1, -length, -1)
         angle = rotary.angles(position_ids, self._theta)
         return ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
@@ -104,8 +104,7 @@ class TransformerXLPosition(PositionScheme):
         by_head = (-1, self.num_heads, self.head_dim)
         if len(context.shape) == 2:
             vectors = ops.reshape(ops.matmul(context, kernel), by_head)
-            # (batch, head, query, distance)
-            return scores + relative_shift(ops.matmul(query, ops.transpose(vectors, (1, 2, 0))))
+            return scores + distance_products(query, ops.swapaxes(vectors, 0, 1), None)
         # From positions to distances by the addition theorem, with the projection moved to the query:
         # (W^T q) · [sin(m - n), cos(m - n)] is a product of something of m and something of n.
         query = ops.matmul(query, ops.transpose(ops.reshape(kernel, by_head), (1, 2, 0)))

@@ -9,7 +9,6 @@ import pytest
 
 from roformer_tf import layers
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES, make_position_schemes
-from roformer_tf.layers.relative_shift import relative_shift, relative_unshift
 from tests.layers.harness import numpy, randomize, weights_by_path
 from tests.layers.position_cases import SCHEMES
 from tests.layers.positioned_attention import positioned
@@ -51,7 +50,6 @@ def test_only_distances_matter(name, rng):
 @pytest.mark.parametrize("length", [1, 2, 3, 150])
 @pytest.mark.parametrize("name", MAKERS)
 def test_counted_positions_are_0_1_2(name, length, rng):
-    """Two ways to compute it, which no line of code shares: by distances, and by pairs."""
     layer, x = attention(name), random(rng, length)
     given = numpy(layer(x, position_ids=np.tile(np.arange(length), (2, 1))))
     np.testing.assert_allclose(numpy(layer(x)), given, atol=1e-5)
@@ -123,21 +121,6 @@ def test_no_vector_for_each_pair(name, rng):
     shapes = [y.shape for op in operations for y in op.outputs if y.shape.is_fully_defined()]
     largest = max(int(np.prod(shape)) for shape in shapes)
     assert largest <= 2 * 100 * 100
-
-
-def test_relative_shift_and_its_inverse(rng):
-    for length in (1, 2, 3, 8):
-        x = rng.normal(size=(2, 3, length, 2 * length - 1)).astype("float32")
-        shifted = numpy(relative_shift(x))
-        assert shifted.shape == (2, 3, length, length)
-        for i in range(length):
-            for j in range(length):
-                np.testing.assert_array_equal(shifted[..., i, j], x[..., i, j - i + length - 1])
-        y = rng.normal(size=(2, 3, length, length)).astype("float32")
-        np.testing.assert_array_equal(numpy(relative_shift(relative_unshift(y))), y)
-        # each is the other's transpose, so nothing is added at any other place
-        products = (shifted * y).sum(), (x * numpy(relative_unshift(y))).sum()
-        np.testing.assert_allclose(*products, atol=1e-5)
 
 
 @pytest.mark.parametrize(
