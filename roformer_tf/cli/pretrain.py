@@ -23,7 +23,8 @@ def add_parser(subparsers):
         action="append",
         default=[],
         metavar="TABLE.KEY=VALUE",
-        help="in place of any other setting, such as model.position_scheme=learned; may be repeated",
+        help="in place of another setting (not of stages), such as model.position_scheme=learned; may be repeated. "
+        "Paths are relative to this folder, those in the file to the file",
     )
     parser.add_argument(
         "--service",

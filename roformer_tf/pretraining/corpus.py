@@ -238,10 +238,10 @@ def _load(folder):
                 if os.path.getsize(folder / name) != size:
                     return None
             names[kind] = [str(folder / name) for name, _ in manifest[kind]]
-    except (FileNotFoundError, ValueError):
+        fields = (field.name for field in dataclasses.fields(Corpus))
+        return Corpus(**{name: names.get(name, manifest[name]) for name in fields})
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    fields = (field.name for field in dataclasses.fields(Corpus))
-    return Corpus(**{name: names.get(name, manifest[name]) for name in fields})
 
 
 def _identity(path):

@@ -76,6 +76,8 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
     64
     """
     check_positive("replicas", replicas)
+    if vocabulary_size is not None:
+        check_positive("vocabulary_size", vocabulary_size)
     sizes = ModelSizes.from_settings(settings, vocabulary_size)
     memory = settings.run.memory if memory is None else memory
     flops = DEFAULT_FLOPS[sizes.dtype] if flops is None else flops
@@ -175,7 +177,7 @@ def _slices(settings, sizes, stage, replicas, memory):
     mends += ["shorter rows (`max_length`)", "a smaller model", "more memory"]
     raise ValueError(
         f"Not even one row of {stage.max_length} tokens at a time fits into memory: a step needs "
-        f"{needed / 1e9:.2f} GB, and {room / 1e9:.2f} GB is there, with {MARGIN:.0%} left free. It helps: "
+        f"{needed / 1e9:.3g} GB, and {room / 1e9:.3g} GB is there, with {MARGIN:.0%} left free. It helps: "
         f"{', '.join(mends)}. Received: memory={memory!r}"
     )
 

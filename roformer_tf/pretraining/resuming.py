@@ -6,7 +6,7 @@ _logger = logging.getLogger(__name__)
 
 # What may change between one start and the next: it has no influence on the weights, or only on steps to come.
 _FREE = {
-    "data": {"files", "cache", "service", "txt_documents"},
+    "data": {"files", "cache", "service", "txt_documents", "max_bad_lines"},
     "model": {"checkpoint", "vocabulary"},  # the files may have moved; what is in them is compared
     "run": {
         "checkpoint_every",
@@ -31,7 +31,8 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
         current: the same of this start.
         stage_index: integer, stage where the run goes on.
         stage_step: integer, steps of it that are done.
-        allow_changes: whether other settings are only reported, with a warning; texts and words must be the same.
+        allow_changes: whether other settings are only reported, with a warning; texts, words, the model and the kind of
+            optimizer must be the same.
 
     Raises:
         ValueError: naming each setting that differs. Stages to come may change; so may the `steps` of this one, where
@@ -46,19 +47,32 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
         for name, value in values.items():
             if name not in _FREE.get(table, ()) and before.get(name) != _plain(value):
                 differences.append(f"{table}.{name} was {before.get(name)!r}, is {value!r}")
-    if differences and allow_changes:
-        _logger.warning("The run goes on with other settings: %s.", "; ".join(differences))
-        differences = []
+    fixed = []
     if saved["corpus"] != current["corpus"]:
-        differences.append("the texts have changed (`data.files`)")
+        fixed.append("the texts have changed (`data.files`, or the share that is held out)")
     if saved["vocabulary"] != current["vocabulary"]:
-        differences.append("the vocabulary has changed")
-    if differences:
-        raise ValueError(
-            f"The run in this folder was begun otherwise: {'; '.join(differences)}. Go on with the old settings, begin "
-            "in another folder, or, if settings are meant to change in the middle of the run, say `allow_changes` "
-            "(--allow-changes)."
+        fixed.append("the vocabulary has changed")
+    fixed += [d for d in differences if _changes_the_weights(d)]
+    if fixed or (differences and not allow_changes):
+        message = "; ".join(dict.fromkeys(differences + fixed))
+        message = (
+            f"The run in this folder was begun otherwise: {message}. Go on with the old settings"
         )
+        if fixed:
+            raise ValueError(f"{message}, or begin in another folder.")
+        raise ValueError(
+            f"{message}, begin in another folder, or, if settings are meant to change in the middle of the run, say "
+            "`allow_changes` (--allow-changes)."
+        )
+    if differences:
+        _logger.warning("The run goes on with other settings: %s.", "; ".join(differences))
+
+
+def _changes_the_weights(difference):
+    """Whether the model's weights or the optimizer's state would not fit, or mean something else."""
+    name = difference.split(" ")[0]
+    free = ("model.dropout", "model.attention_dropout", "model.dtype")
+    return name == "optimizer.name" or (name.startswith("model.") and name not in free)
 
 
 def _of_stages(before, now, stage_index, stage_step):

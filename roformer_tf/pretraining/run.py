@@ -1,22 +1,19 @@
 """The run: a list of stages, one model and one optimizer through all of them, and never losing work."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
-import os
-import shutil
-import uuid
 from pathlib import Path
 
 import keras
 import tensorflow as tf
 
-from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.checkpoint.atomic import replace_files
-from roformer_tf.checkpoint.saving import has_original_format
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import prepare_corpus
+from roformer_tf.pretraining.folder_lock import alone_in
 from roformer_tf.pretraining.guards import LeaveOnSignal, SaveCheckpoints, StopWhenSkipping
 from roformer_tf.pretraining.models import (
     StagesSchedule,
@@ -29,6 +26,7 @@ from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.progress_bar import ProgressBar
 from roformer_tf.pretraining.resuming import check_same_run
 from roformer_tf.pretraining.run_log import RunLog
+from roformer_tf.pretraining.stage_models import StageModels
 from roformer_tf.pretraining.strategies import (
     all_agree,
     choose_strategy,
@@ -40,6 +38,7 @@ from roformer_tf.pretraining.strategies import (
 )
 from roformer_tf.pretraining.tensorboard_log import TensorBoardLog
 from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
+from roformer_tf.pretraining.windows import chunks_in_window
 
 _logger = logging.getLogger(__name__)
 
@@ -88,8 +87,10 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
     >>> sorted(path.name for path in (folder / "run").iterdir())
     ['checkpoints', 'corpus', 'log.csv', 'settings.json', 'stage-1-16', 'tensorboard']
     """
-    with LeaveOnSignal() as signals:
+    with LeaveOnSignal() as signals, contextlib.ExitStack() as held:
         strategy, run = strategy or choose_strategy(), None
+        if is_chief(strategy):
+            held.enter_context(alone_in(Path(folder)))
         try:
             run = _Run(settings, Path(folder), strategy, list(callbacks), verbose, allow_changes)
             return run.train(signals)
@@ -142,7 +143,20 @@ class _Run:
             settings.data.cache or str(folder / "corpus"),
             held_out=settings.data.held_out,
             txt_documents=settings.data.txt_documents,
+            max_bad_lines=settings.data.max_bad_lines,
         )
+        if self.corpus.skipped["bad_lines"]:
+            _logger.warning(
+                "%d lines of the texts cannot be read and were passed over, the first of them: %s",
+                self.corpus.skipped["bad_lines"],
+                self.corpus.first_bad_lines[0],
+            )
+        # all that can be refused is refused now, and not after some stages
+        self.slices = []
+        for stage in settings.stages:
+            self.slices.append(choose_slices(settings, stage, strategy.num_replicas_in_sync))
+            chunks_in_window(self.corpus, stage, settings.data)
+        self.models = StageModels(folder, settings.stages)
         self.checkpoints = TrainingCheckpoints(
             folder / "checkpoints", settings.run.keep_checkpoints
         )
@@ -210,19 +224,29 @@ class _Run:
         }
 
     def _go_on(self, allow_changes):
+        # before the weights are read: settings say what is different, shapes do not
+        newest = self.checkpoints.newest_state()
+        self._check_same_run(newest, allow_changes)
         state = self.checkpoints.restore(self._variables())
-        if state is not None:
-            stage, stage_step = self._place(state["step"])
-            check_same_run(state, self._identity(), stage, stage_step, allow_changes)
+        if state != newest:  # the newest one is damaged
+            self._check_same_run(state, allow_changes)
+        if state is None:
+            self.models.refuse_any()
+        else:
             _logger.info("Going on after step %d", state["step"])
-        elif self.chief:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        if self.chief:
             text = json.dumps(dataclasses.asdict(self.settings), indent=1, ensure_ascii=False)
-            (self.folder / "settings.json").write_text(text + "\n", encoding="utf-8")
+            with replace_files(self.folder) as folder:
+                (folder / "settings.json").write_text(text + "\n", encoding="utf-8")
         if self.together:
             self._check_workers()
         if self.chief:
-            self._clear_away()
+            self.models.clear_away(self.pretrainer.steps_done)
+
+    def _check_same_run(self, state, allow_changes):
+        if state is not None:
+            stage, stage_step = self._place(state["step"])
+            check_same_run(state, self._identity(), stage, stage_step, allow_changes)
 
     def _check_workers(self):
         settings, identity = self.settings, self._identity()
@@ -265,15 +289,14 @@ class _Run:
         return PretrainingResult(True, None, self.pretrainer.task)
 
     def _train_stage(self, index, stage, stage_step, signals):
-        run, replicas = self.settings.run, self.strategy.num_replicas_in_sync
-        start = (0, 0)
+        run, start = self.settings.run, (0, 0)
         if stage_step:
             window, index_in_window = self.pretrainer.last_place
             start = (window, index_in_window + 1)
         batches = training_batches(
             self.corpus, self.tokenizer, stage, self.settings.data, run.seed, index, start
         )
-        self.pretrainer.set_slices(choose_slices(self.settings, stage, replicas))
+        self.pretrainer.set_slices(self.slices[index])
         for callback in self.shown:
             callback.begin_stage(index, stage_step)
         self.pretrainer.fit(
@@ -301,23 +324,12 @@ class _Run:
         steps = self.checkpoints.steps()
         return f"step {steps[-1]} in {self.checkpoints.folder}" if steps else None
 
-    def _exported(self, index, stage):
-        return self.folder / f"stage-{index + 1}-{stage.max_length}"
-
-    def _clear_away(self):
-        """Removes what killed processes left, and models of stages that run again, as a checkpoint was damaged."""
-        for index, stage in enumerate(self.settings.stages):
-            target = self._exported(index, stage)
-            done = self.settings.first_step(index) + stage.steps <= self.pretrainer.steps_done
-            if target.exists() and not done:  # all of it at once
-                os.rename(target, self.folder / f".saving-{uuid.uuid4().hex}")
-        for left in self.folder.glob(".saving-*"):
-            shutil.rmtree(left, ignore_errors=True)
-
     def _finish_stage(self, index, stage):
         """Export and held-out figures; once, unless a process ended in between."""
-        target = self._exported(index, stage)
-        if not self.chief or target.exists():
+        if not self.chief:
+            return
+        if self.models.path(index).exists():
+            self.models.remove_earlier(index)
             return
         if self.corpus.held_out_chunks:
             batches = held_out_batches(
@@ -332,17 +344,7 @@ class _Run:
             for callback in self.shown:
                 callback.begin_stage(index, stage.steps)
                 callback.log_held_out(figures["loss"], figures["accuracy"])
-        self._export(target)
-
-    def _export(self, target):
-        """The model in the original format, or as a preset where that has no place for its position scheme."""
-        task = self.pretrainer.task
-        if has_original_format(task.backbone):
-            save_checkpoint(task, target, vocabulary=self.tokenizer.get_vocabulary())
-            return
-        task.preprocessor = task.preprocessor_cls(self.tokenizer)
-        with replace_files(target) as folder:
-            task.save_to_preset(str(folder))
+        self.models.save(index, self.pretrainer.task, self.tokenizer)
 
 
 def _check_divisible(stages, replicas):

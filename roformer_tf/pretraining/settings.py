@@ -5,7 +5,12 @@ import os
 import tomllib
 from pathlib import Path
 
-from roformer_tf.pretraining.checks import check_choice, check_number, check_positive
+from roformer_tf.pretraining.checks import (
+    check_choice,
+    check_number,
+    check_positive,
+    check_types,
+)
 from roformer_tf.pretraining.memory import memory_bytes
 from roformer_tf.pretraining.stage import Stage
 
@@ -32,11 +37,14 @@ class DataSettings:
     separators: str = "\n。"
     piece_characters: float = 1.5
     window_batches: int = 16
+    max_bad_lines: int | None = None
     cache: str | None = None
     service: str | None = None
 
     def __post_init__(self):
-        files = (self.files,) if isinstance(self.files, str) else tuple(self.files)
+        check_types(self)
+        files = (self.files,) if isinstance(self.files, str) else self.files
+        files = tuple(files) if isinstance(files, list | tuple) else ()
         if not files or not all(isinstance(name, str) for name in files):
             raise ValueError(
                 f"`files` must name at least one file or pattern. Received: files={self.files!r}"
@@ -84,16 +92,34 @@ class ModelSettings:
     dtype: str = "float32"
 
     def __post_init__(self):
+        check_types(self)
         if (self.checkpoint is None) == (self.vocabulary is None):
             raise ValueError(
-                "`[model]` needs either `checkpoint` (an original folder to go on from) or `vocabulary` (for a new "
-                f"model). Received: checkpoint={self.checkpoint!r}, vocabulary={self.vocabulary!r}"
+                "needs either `checkpoint` (an original folder to go on from) or `vocabulary` (for a new model). "
+                f"Received: checkpoint={self.checkpoint!r}, vocabulary={self.vocabulary!r}"
             )
+        if self.checkpoint is not None:
+            self._check_nothing_beside_the_checkpoint()
         for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim"):
             check_positive(name, getattr(self, name))
         for name in ("dropout", "attention_dropout"):
             check_number(name, getattr(self, name), 0.0, 1.0)
         check_choice("dtype", self.dtype, DTYPES)
+        if self.hidden_dim % (2 * self.num_heads):
+            raise ValueError(
+                "`num_heads` must divide `hidden_dim` into heads of even size. "
+                f"Received: hidden_dim={self.hidden_dim}, num_heads={self.num_heads}"
+            )
+
+    def _check_nothing_beside_the_checkpoint(self):
+        free = ("checkpoint", "word_level", "dtype")
+        fields = [field for field in dataclasses.fields(self) if field.name not in free]
+        given = [f.name for f in fields if getattr(self, f.name) != f.default]
+        if given:
+            raise ValueError(
+                "`checkpoint` brings its own settings, in its bert_config.json: change them there. Only "
+                f"`word_level` and `dtype` may stand beside it. Received: {', '.join(given)}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,11 +134,13 @@ class OptimizerSettings:
     clip_norm: float | None = None
 
     def __post_init__(self):
+        check_types(self)
         check_choice("name", self.name, OPTIMIZERS)
         check_number("weight_decay", self.weight_decay, 0.0)
-        check_number("beta_1", self.beta_1, 0.0, 1.0)
-        check_number("beta_2", self.beta_2, 0.0, 1.0)
-        check_number("epsilon", self.epsilon, 0.0)
+        # with 1 the averages would stay 0, and with an epsilon of 0 weights without gradient become NaN
+        check_number("beta_1", self.beta_1, 0.0, 1 - 1e-6)
+        check_number("beta_2", self.beta_2, 0.0, 1 - 1e-6)
+        check_number("epsilon", self.epsilon, 1e-30)
         if self.clip_norm is not None:
             check_number("clip_norm", self.clip_norm, 1e-12)
 
@@ -126,7 +154,7 @@ class RunSettings:
     keep_checkpoints: int = 3
     max_skipped_in_a_row: int = 20
     micro_batch_size: int | None = None
-    memory: str | None = None
+    memory: str | int | None = None
     recompute: bool = False
     jit_compile: bool = False
     deterministic: bool = False
@@ -134,7 +162,10 @@ class RunSettings:
     log_every: int = 1
 
     def __post_init__(self):
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**31:
+        if self.memory is not None:
+            memory_bytes(self.memory)
+        check_types(self)
+        if not 0 <= self.seed < 2**31:
             raise ValueError(
                 f"`seed` must be an integer from 0 to 2^31 - 1. Received: seed={self.seed!r}"
             )
@@ -144,13 +175,11 @@ class RunSettings:
             check_positive(name, getattr(self, name))
         if self.micro_batch_size is not None:
             check_positive("micro_batch_size", self.micro_batch_size)
-        if self.memory is not None:
-            memory_bytes(self.memory)
-            if self.micro_batch_size is not None:
-                raise ValueError(
-                    "`memory` sets the micro-batch: give one of the two. "
-                    f"Received: memory={self.memory!r}, micro_batch_size={self.micro_batch_size}"
-                )
+        if self.memory is not None and self.micro_batch_size is not None:
+            raise ValueError(
+                "`memory` sets the micro-batch: give one of the two. "
+                f"Received: memory={self.memory!r}, micro_batch_size={self.micro_batch_size}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +264,7 @@ class PretrainingSettings:
         """
         path = Path(path)
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no settings file {path}.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

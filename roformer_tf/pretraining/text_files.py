@@ -212,7 +212,7 @@ class TextFileReader:
                 f"the {limit} that are borne. The first ones:\n  "
                 + "\n  ".join(self.first_bad_lines[:5])
                 + "\nExpected UTF-8; in .jsonl files one object with a string `text` on each line. Mend the files, or "
-                "raise `max_bad_lines`."
+                "raise `data.max_bad_lines`."
             )
 
 

@@ -99,6 +99,15 @@ class TrainingCheckpoints:
             shutil.rmtree(self.folder / f"step-{old:09d}", ignore_errors=True)
         return target
 
+    def newest_state(self):
+        """The `state` of the newest checkpoint that has a readable one; `None` if there is none."""
+        for step in reversed(self.steps()):
+            try:
+                return _read_state(self.folder / f"step-{step:09d}")
+            except OSError:
+                continue
+        return None
+
     def restore(self, variables):
         """Reads the newest checkpoint that is whole; a damaged one is passed over with a warning.
 
@@ -115,9 +124,9 @@ class TrainingCheckpoints:
         for step in reversed(self.steps()):
             folder = self.folder / f"step-{step:09d}"
             try:
-                state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+                state = _read_state(folder)
                 values = _read(folder / _PREFIX, variables)
-            except (OSError, json.JSONDecodeError, tf.errors.OpError) as error:
+            except (OSError, tf.errors.OpError) as error:
                 _logger.warning("%s is damaged and passed over: %s", folder, error)
                 damaged.append(str(folder))
                 continue
@@ -133,6 +142,14 @@ class TrainingCheckpoints:
     def _remove_temporary(self):
         for path in self.folder.glob(".saving-*"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_state(folder):
+    try:
+        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        return {**state, "step": int(state["step"])}
+    except (ValueError, KeyError, TypeError) as error:  # no JSON, or not ours
+        raise OSError(f"{folder / _STATE} is damaged: {error!r}") from error
 
 
 def _read(prefix, variables):

@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import json
+import shutil
 import signal
 
 import keras
@@ -11,6 +13,7 @@ import pytest
 import roformer_tf
 from roformer_tf.__main__ import main
 from roformer_tf.pretraining import PretrainingSettings, pretrain
+from roformer_tf.pretraining.folder_lock import alone_in
 from tests.pretraining import small_corpus
 
 STAGES = [
@@ -196,6 +199,57 @@ def test_other_optimizers(texts, name):
     assert not same  # after eight steps all have felt it
     settings = make_optimizer(settings.optimizer, lambda: 0.05)
     assert settings.global_clipnorm == 1.0
+
+
+def test_nothing_is_lost_by_a_start_that_fails(texts, whole, tmp_path):
+    """The models of an earlier run stay: without a checkpoint, and with more steps for the last stage."""
+    folder, _ = whole
+    shutil.copytree(folder, tmp_path / "run")
+    model = tmp_path / "run" / "stage-2-64"
+    longer = [STAGES[0], {**STAGES[1], "steps": 5}]
+    with pytest.raises(ValueError, match="Not even one row"):
+        pretrain(
+            make_settings(texts, stages=longer, run={"memory": "1KB"}),
+            tmp_path / "run",
+            verbose=False,
+        )
+    assert model.is_dir()
+
+    done = pretrain(make_settings(texts, stages=longer), tmp_path / "run", verbose=False)
+    assert done.completed and model.is_dir()
+    assert not model.with_name("stage-2-64-earlier").exists()
+    saved = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert saved["stages"][1]["steps"] == 5
+
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(
+        ValueError, match="no checkpoint to go on from, but the models .*stage-1-32"
+    ):
+        pretrain(make_settings(texts, run={"seed": 9}), tmp_path / "run", verbose=False)
+    assert model.is_dir()
+
+
+def test_one_process_at_a_time(texts, tmp_path):
+    with alone_in(tmp_path), pytest.raises(BlockingIOError, match="Another process is training"):
+        pretrain(make_settings(texts), tmp_path, verbose=False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="file is a file"):
+        pretrain(make_settings(texts), tmp_path / "file", verbose=False)
+
+
+def test_bad_lines_are_reported(texts, tmp_path, caplog):
+    path = tmp_path / "bad.jsonl"
+    lines = [f'{{"text": "{"一二三四五" * 20}"}}' for _ in range(30)]
+    path.write_text("\n".join([*lines, "no json"]) + "\n")
+    stages = [{**STAGES[0], "steps": 1}]
+    settings = make_settings(texts, stages=stages, data={"files": [str(path)], "cache": None})
+    assert pretrain(settings, tmp_path / "run", verbose=False).completed
+    assert "1 lines of the texts cannot be read" in caplog.text and "bad.jsonl:31" in caplog.text
+    refused = make_settings(
+        texts, stages=stages, data={"files": [str(path)], "cache": None, "max_bad_lines": 0}
+    )
+    with pytest.raises(ValueError, match="data.max_bad_lines"):
+        pretrain(refused, tmp_path / "other", verbose=False)
 
 
 def test_wrong_arguments(texts, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -66,6 +67,40 @@ def test_file_is_named_and_paths_are_relative_to_it(tmp_path):
     assert settings.data.files == (str(tmp_path / "texts/*.txt"),)
     assert settings.model.vocabulary == str(tmp_path.parent / "vocab.txt")
     assert settings.stages[0].learning_rate_factors == {5: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "data.whole_word",
+            "False",
+            "`whole_word` must be true or false. Received: whole_word='False'",
+        ),
+        ("data.separators", 5, "`separators` must be a string"),
+        ("data.files", 5, "`files` must name at least one"),
+        ("data.window_batches", True, "`window_batches` must be an integer"),
+        ("run.recompute", "no", "`recompute` must be true or false"),
+        ("model.word_level", "no", "`word_level` must be true or false"),
+        ("model.layer_norm_epsilon", "abc", "`layer_norm_epsilon` must be a number"),
+        ("model.num_heads", 5, "`num_heads` must divide `hidden_dim` into heads of even size"),
+        ("optimizer.weight_decay", float("inf"), "`weight_decay` must be a number from 0"),
+        ("optimizer.epsilon", 0, "`epsilon` must be a number from 1e-30"),
+        ("optimizer.beta_2", 1.0, "`beta_2` must be a number from 0 to 0.999999"),
+    ],
+)
+def test_values_of_a_wrong_kind(name, value, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PretrainingSettings.from_dict(changed()).with_values({name: value})
+
+
+def test_a_checkpoint_brings_its_own_settings():
+    model = {"checkpoint": "folder", "dtype": "mixed_bfloat16"}
+    PretrainingSettings.from_dict(changed(model=model))
+    with pytest.raises(
+        ValueError, match=r"\[model\] `checkpoint` brings .*Received: num_layers, dropout"
+    ):
+        PretrainingSettings.from_dict(changed(model={**model, "dropout": 0.9, "num_layers": 1}))
 
 
 def test_values_can_be_set():

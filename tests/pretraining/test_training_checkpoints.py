@@ -17,6 +17,17 @@ def variables(rng):
     }
 
 
+def test_a_state_that_says_nothing_is_damage(tmp_path):
+    checkpoints = TrainingCheckpoints(tmp_path)
+    weights = {"w": tf.Variable([1.0])}
+    for step in (1, 2):
+        checkpoints.save(step, weights, {})
+    for text in ("{}", "[]", "no"):
+        (tmp_path / "step-000000002" / "state.json").write_text(text)
+        assert checkpoints.restore(weights)["step"] == 1
+        assert checkpoints.newest_state()["step"] == 1
+
+
 def test_round_trip_keeps_the_newest(variables, tmp_path):
     checkpoints = TrainingCheckpoints(tmp_path / "a", keep=2)
     assert checkpoints.restore(variables) is None
