@@ -26,12 +26,15 @@ def tokenizer():
 def write_texts(folder, count=400, seed=0):
     """Short documents like forum posts, and every fifth long, in blocks of a text file."""
     rng = np.random.default_rng(seed)
+    # some characters are frequent, as in any text: a model has something to learn
+    shares = 1 / np.arange(1, len(CHARACTERS) + 1)
+    shares /= shares.sum()
     documents = []
     for i in range(count):
         sentences = rng.integers(1, 4) if i % 5 else rng.integers(10, 40)
         documents.append(
             "".join(
-                "".join(rng.choice(CHARACTERS, size=rng.integers(2, 30))) + "。"
+                "".join(rng.choice(CHARACTERS, size=rng.integers(2, 30), p=shares)) + "。"
                 for _ in range(sentences)
             )
         )
