@@ -147,19 +147,6 @@ class LinearAttention(SelfAttention):
             )
         return self._attend(x, attention_bias, position, state, training=False)
 
-    def split(self, x):
-        """Queries, keys and values, `(batch, num_heads, length, head_dim)` each."""
-        batch, length = ops.shape(x)[:2]
-        qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
-        return ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
-
-    def merge(self, output):
-        """The output of the layer, from those of the heads."""
-        batch, _, length, _ = ops.shape(output)
-        output = ops.transpose(output, (0, 2, 1, 3))
-        width = self.num_heads * self.head_dim
-        return self.output_dense(ops.reshape(output, (batch, length, width)))
-
     def _attend(self, x, attention_bias, position, state, training):
         scheme, feature_map = self.position_scheme, self.feature_map
         query, key, value = (ops.cast(part, "float32") for part in self.split(x))

@@ -102,11 +102,8 @@ class SelfAttention(keras.layers.Layer):
         self.built = True
 
     def call(self, x, attention_bias=None, position=None, training=None):
-        batch, length = ops.shape(x)[:2]
-        width = self.num_heads * self.head_dim
-        qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
-        # (batch, head, length, head_dim)
-        query, key, value = ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
+        length = ops.shape(x)[1]
+        query, key, value = self.split(x)
         scheme = self.position_scheme
         query, key = scheme.apply_to_query_key(query, key, position)
         value = scheme.apply_to_value(value, position)
@@ -133,8 +130,20 @@ class SelfAttention(keras.layers.Layer):
             else:
                 with dropout_seeds([] if seed is None else [self.dropout_layer], [seed]):
                     output = ops.cond(long, chunked, plain)
-        output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (batch, length, width))
-        return self.output_dense(output)
+        return self.merge(output)
+
+    def split(self, x):
+        """Queries, keys and values, `(batch, num_heads, length, head_dim)` each."""
+        batch, length = ops.shape(x)[:2]
+        qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
+        return ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
+
+    def merge(self, output):
+        """The output of the layer, from those of the heads."""
+        batch, _, length, _ = ops.shape(output)
+        output = ops.transpose(output, (0, 2, 1, 3))
+        width = self.num_heads * self.head_dim
+        return self.output_dense(ops.reshape(output, (batch, length, width)))
 
     def _can_be_chunked(self, bias):
         if self.chunked_above is None or self.position_scheme.needs_scores:
