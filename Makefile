@@ -10,8 +10,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 # PyTorch without CUDA is a tenth of the size: name the index of its CPU builds (pytorch.org, "Get started")
 # as make hf TORCH_INDEX=...
 TORCH_INDEX ?=
-# One process for each core, but not more than four: each takes some 2 GB.
-PYTEST_ARGS ?= --numprocesses auto --maxprocesses 4 --dist loadfile
+# In two processes where there are two cores: each grows to some 6 GB.
+PYTEST_ARGS ?= --numprocesses auto --maxprocesses 2 --dist loadfile
 DEMO_ARGS ?=
 BENCHMARK_ARGS ?=
 
