@@ -24,6 +24,8 @@ LAYERS = (
     "rotary_dynamic_given",
     "encoder_block_v1",
     "encoder_block_v2",
+    "linear_elu_rotary",
+    "linear_cosine_causal",
     "mean_pooling",
     "head_of_positions",
 )
