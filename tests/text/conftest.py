@@ -108,7 +108,7 @@ def requests(texts, seed, vocabulary_path):
             "pattern": "S*E*E" if rng.random() < 0.8 else "S*ES*E",
         }
         calls.append(call)
-    size = len(make_vocabulary())
+    size = len(set(make_vocabulary()))  # ids: a repeated token has one
     rows = [rng.integers(0, size // 20, rng.integers(30)).tolist() for _ in range(1000)]
     rows += [rng.integers(0, size, rng.integers(30)).tolist() for _ in range(1000)]
     jobs = {}
