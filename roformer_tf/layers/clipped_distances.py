@@ -81,11 +81,16 @@ def distance_products(x, table, rows):
     """
     table, rows = _counted(table, rows, ops.shape(x)[-2])
     products = ops.matmul(x, ops.swapaxes(table, -1, -2))  # (batch, head, length, distance)
-    places = _places(rows, ops.shape(products))
-    # In float32, as the gradient of a distance is a sum over tokens; and along an axis that is not the first, since
-    # TensorFlow's gradient is a dense tensor then.
-    products = ops.cast(ops.reshape(products, (1, -1)), "float32")
-    return ops.cast(ops.take(products, places, axis=1)[0], x.dtype)
+    count = ops.shape(table)[-2]
+
+    @ops.custom_gradient
+    def by_pairs(products):
+        def gradient(*arguments, upstream=None):
+            return _sums(arguments[0] if upstream is None else upstream, rows, count)
+
+        return _pairs(products, rows), gradient
+
+    return by_pairs(products)
 
 
 def distance_averages(weights, table, rows):
@@ -100,12 +105,16 @@ def distance_averages(weights, table, rows):
         Tensor `(batch, num_heads, query, features)`: the sum over keys of `weights[b, h, i, j] * table[rows[b, i, j]]`.
     """
     table, rows = _counted(table, rows, ops.shape(weights)[-1])
-    shape = (*ops.shape(weights)[:-1], ops.shape(table)[0])
-    # in float32: many weights may fall on one distance
-    flat = ops.cast(ops.reshape(weights, (-1,)), "float32")
-    size = shape[0] * shape[1] * shape[2] * shape[3]
-    sums = ops.segment_sum(flat, ops.reshape(_places(rows, shape), (-1,)), size)
-    return ops.matmul(ops.cast(ops.reshape(sums, shape), weights.dtype), table)
+    count = ops.shape(table)[-2]
+
+    @ops.custom_gradient
+    def by_distance(weights):
+        def gradient(*arguments, upstream=None):
+            return _pairs(arguments[0] if upstream is None else upstream, rows)
+
+        return _sums(weights, rows, count), gradient
+
+    return ops.matmul(by_distance(weights), table)
 
 
 def near_distances(table, length):
@@ -137,6 +146,27 @@ def _counted(table, rows, length):
 def _reach(table):
     """The largest distance that a table has a vector for."""
     return (ops.shape(table)[-2] - 1) // 2
+
+
+# Each of these two is the gradient of the other. Said so, nothing is kept for it but the rows, which all heads and
+# blocks share; TensorFlow by itself would keep the places, as many numbers as there are scores.
+
+
+def _pairs(products, rows):
+    """From `(batch, num_heads, query, distance)` to `(batch, num_heads, query, key)`."""
+    places = _places(rows, ops.shape(products))
+    return ops.take(ops.reshape(products, (-1,)), places, axis=0)
+
+
+def _sums(pairs, rows, count):
+    """From `(batch, num_heads, query, key)` to `(batch, num_heads, query, distance)`, of `count` distances."""
+    batch, heads, length = ops.shape(pairs)[:3]
+    shape = (batch, heads, length, count)
+    # in float32: many keys may be at one distance
+    flat = ops.cast(ops.reshape(pairs, (-1,)), "float32")
+    places = ops.reshape(_places(rows, shape), (-1,))
+    sums = ops.segment_sum(flat, places, batch * heads * length * count)
+    return ops.cast(ops.reshape(sums, shape), pairs.dtype)
 
 
 def _places(rows, shape):

@@ -3,6 +3,8 @@
 import dataclasses
 import re
 
+from roformer_tf.pretraining.position_costs import has_values, num_distances
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _FLOAT = 4
@@ -166,13 +168,9 @@ class _Parts:
         gelu = {"gelu": 4, "gelu_tanh": 5, "relu": 1}.get(sizes.activation, 2)
         feed_forward = compute * tokens * sizes.intermediate_dim * gelu
         outputs = 2 * compute * tokens * width
+        attention += self._kept_of_positions(rows, length)
         self.block = attention + feed_forward + outputs + 2 * (dropped + norm(tokens * width))
         self.block_input = compute * tokens * width
-        relative = 0
-        if sizes.position_scheme == "sinusoidal_relative":
-            relative = (
-                length**2 * width // sizes.num_heads * (_FLOAT + compute * (compute != _FLOAT))
-            )
         mask = _FLOAT * rows * length**2 if packed else 0
         embedded = tokens * sizes.embedding_dim
         self.inputs = (
@@ -180,7 +178,6 @@ class _Parts:
             + (embedded if sizes.dropout else 0)
             + self.block_input
             + (compute * embedded if sizes.embedding_dim != width else 0)
-            + relative
             + mask
         )
         transformed = predicted * sizes.embedding_dim
@@ -201,7 +198,17 @@ class _Parts:
             return 2 + (
                 self.compute != _FLOAT
             )  # queries are scaled before the product below float32
-        return int(self.compute != _FLOAT)
+        if self.sizes.position_scheme == "transformer_xl":
+            return 2  # one with each of its vectors
+        learned = self.sizes.position_scheme in ("relative", "deberta")
+        return int(self.compute != _FLOAT or learned)
+
+    def _kept_of_positions(self, rows, length):
+        """Weights summed by distance, for the gradient of a table that is averaged like values."""
+        if not has_values(self.sizes):
+            return 0
+        distances = num_distances(self.sizes, length)
+        return self.compute * rows * self.sizes.num_heads * length * distances
 
     def cast_weights(self, recompute):
         """Matrices in the compute dtype; those of the blocks go with them when they are computed again."""

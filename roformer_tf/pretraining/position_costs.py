@@ -22,6 +22,31 @@ def position_weight_shapes(sizes):
     return copies * [tuple(weight.shape) for weight in scheme.weights]
 
 
+def num_distances(sizes, length):
+    """How many distances each query is multiplied with, at positions 0, 1, 2, …; 0 for schemes that do no such thing.
+
+    Args:
+        sizes: `ModelSizes`.
+        length: integer, tokens of a row.
+    """
+    if sizes.position_scheme not in (
+        "relative",
+        "sinusoidal_relative",
+        "transformer_xl",
+        "deberta",
+    ):
+        return 0
+    scheme, _ = _scheme_of(sizes)
+    # clipped, where the scheme says so
+    return 2 * min(getattr(scheme, "max_distance", length), length - 1) + 1
+
+
+def has_values(sizes):
+    """Whether a scheme has learned vectors of distances that are averaged like values, for `ModelSizes`."""
+    scheme, _ = _scheme_of(sizes)
+    return sizes.position_scheme == "relative" and scheme.on_values
+
+
 @dataclasses.dataclass(frozen=True)
 class PositionFlops:
     """Multiplications and additions of a position scheme's matrix products, forward.
@@ -40,15 +65,12 @@ class PositionFlops:
     def of(cls, sizes, rows, length):
         """The products of a batch of `rows` rows of `length` tokens at 0, 1, 2, …, for `ModelSizes`."""
         name, width, layers = sizes.position_scheme, sizes.hidden_dim, sizes.num_layers
-        scheme, _ = _scheme_of(sizes)
-        # each query with each distance; distances are clipped, where the scheme says so
-        reach = min(getattr(scheme, "max_distance", length), length - 1)
-        distances = 2 * reach + 1
+        distances = num_distances(sizes, length)
         pairs = 2 * rows * length * distances * width
         if name == "sinusoidal_relative":
             return cls(in_blocks=2 * layers * pairs, constant=2 * layers * pairs)
         if name == "relative":
-            return cls(in_blocks=(1 + scheme.on_values) * layers * pairs)
+            return cls(in_blocks=(1 + has_values(sizes)) * layers * pairs)
         if name == "transformer_xl":
             projection = 2 * distances * width**2
             return cls(in_blocks=layers * (pairs + projection), constant=layers * projection)
