@@ -146,6 +146,7 @@ def train(settings, held_out, folder):
     keras.backend.clear_session()
     trained = pretrain(settings, folder, callbacks=[curve])
     if not trained.completed:
+        print("Stopped and saved. The same command goes on from here.", flush=True)
         raise SystemExit(128 + trained.signal)
     log = CsvLog(folder / "log.csv", LOG_COLUMNS).rows()
     rows = curve.log.rows()
