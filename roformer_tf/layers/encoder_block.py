@@ -135,16 +135,20 @@ class EncoderBlock(keras.layers.Layer):
 
     def call(self, x, attention_bias=None, position=None, training=None):
         x = ops.cast(x, self.compute_dtype)
+        run = partial(self._run, training=training)
         if self.recompute_activations and training:
-            redraw_every = getattr(self.feature_map, "redraw_every", None)
-            if redraw_every:
-                raise ValueError(
-                    "`redraw_every` counts forward passes, and with recomputed activations there are two in a step. "
-                    "Make the feature map without it, and call `redraw` between the steps. "
-                    f"Received: redraw_every={redraw_every}"
-                )
-            return recompute(partial(self._run, training=training), x, attention_bias, position)
-        return self._run(x, attention_bias, position, training)
+            return self._recomputed(run, x, attention_bias, position)
+        return run(x, attention_bias, position)
+
+    def _recomputed(self, run, *args):
+        redraw_every = getattr(self.feature_map, "redraw_every", None)
+        if redraw_every:
+            raise ValueError(
+                "`redraw_every` counts forward passes, and with recomputed activations there are two in a step. "
+                "Make the feature map without it, and call `redraw` between the steps. "
+                f"Received: redraw_every={redraw_every}"
+            )
+        return recompute(run, *args)
 
     def _run(self, x, attention_bias, position, training):
         update = self.attention(
