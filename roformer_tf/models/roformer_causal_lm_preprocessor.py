@@ -53,6 +53,10 @@ class RoFormerCausalLMPreprocessor(PackedInputs, keras_hub.models.CausalLMPrepro
 
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
+        return self.next_tokens(x)
+
+    def next_tokens(self, x):
+        """What `call` returns, as TensorFlow tensors under every backend."""
         packed = self.pack(x, extra=1)
         labels = packed["token_ids"][..., 1:]
         counted = packed["padding_mask"][..., 1:]
