@@ -18,6 +18,7 @@ FLOORS = {
     "layers": 1,
     "text": 1,
     "optimizers": 1,
+    "samplers": 1,
     "models": 2,
     "checkpoint": 3,
     "export": 4,
@@ -28,7 +29,7 @@ FLOORS = {
 # from_preset reads original folders, so it looks upwards, when called and not before
 LAZY_UPWARD_IMPORTS = {("models", "checkpoint")}
 # These run under every Keras backend. What packs strings for tf.data is TensorFlow by nature.
-KERAS_ONLY = ("rotary", "rope_scaling", "layers", "models", "optimizers")
+KERAS_ONLY = ("rotary", "rope_scaling", "layers", "models", "optimizers", "samplers")
 PREPROCESSING = re.compile(r"models/(packing|batches|\w+_preprocessor)\.py")
 MAX_LINES = 400
 LONGER_FILES = set()  # paths, each with its reason
