@@ -3,7 +3,9 @@
 from roformer_tf.layers.activations import gelu, gelu_tanh, get_activation
 from roformer_tf.layers.attention_mask import AttentionMask
 from roformer_tf.layers.cosine_feature_map import CosineFeatureMap
+from roformer_tf.layers.cross_attention import CrossAttention
 from roformer_tf.layers.deberta_position import DebertaPosition
+from roformer_tf.layers.decoder_block import DecoderBlock
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.encoder_block import EncoderBlock
@@ -34,7 +36,9 @@ from roformer_tf.layers.tupe_position import TupePosition
 __all__ = [
     "AttentionMask",
     "CosineFeatureMap",
+    "CrossAttention",
     "DebertaPosition",
+    "DecoderBlock",
     "Dropout",
     "EluFeatureMap",
     "EncoderBlock",

@@ -3,6 +3,7 @@
 import numpy as np
 
 from roformer_tf import layers, rotary
+from tests.layers.decoder_cases import DECODER_CASES
 from tests.layers.harness import Case, original_variables
 from tests.layers.linear_cases import TYPICAL_CASES
 from tests.layers.position_cases import POSITION_CASES
@@ -315,4 +316,5 @@ CASES = [
     *POSITION_CASES,
     *ROTARY_CASES,
     *TYPICAL_CASES,
+    *DECODER_CASES,
 ]

@@ -1,0 +1,150 @@
+import math
+
+import keras
+from keras import ops
+
+from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.flat_dense import FlatDense
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class CrossAttention(keras.layers.Layer):
+    """Multi-head softmax attention of one sequence to another: a decoder reads what the encoder has made.
+
+    No positions enter: those of the memory are in its vectors already, and rotary distances between the tokens of two
+    languages mean nothing. Keys and values are one product of the memory; a decoder that goes step by step computes
+    them once (`keys_values`) and attends to them at every step (`attend`).
+
+    Args:
+        num_heads: positive integer.
+        head_dim: positive integer; `num_heads * head_dim` is the width of the layer.
+        dropout: float, rate on the attention probabilities.
+        use_bias: whether the projections have biases.
+        kernel_initializer: for all projections.
+        **kwargs: of `keras.layers.Layer`.
+
+    Call arguments:
+        x: tensor `(batch, length, hidden_dim)`, which makes the queries.
+        memory: tensor `(batch, memory_length, memory_dim)`, which makes keys and values.
+        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, memory_length)`, such as
+            `AttentionMask()` makes of the padding mask of the memory, or `None`.
+
+    Returns:
+        Tensor `(batch, length, num_heads * head_dim)`.
+
+    Raises:
+        ValueError: if `num_heads` or `head_dim` is not a positive integer.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import CrossAttention
+    >>> layer = CrossAttention(num_heads=2, head_dim=4)
+    >>> x, memory = np.ones((1, 3, 8), "float32"), np.ones((1, 5, 8), "float32")
+    >>> tuple(layer(x, memory).shape)
+    (1, 3, 8)
+
+    Two beams of one sentence read the same keys and values:
+
+    >>> keys_values = layer.keys_values(memory)
+    >>> tuple(layer.attend(np.ones((2, 1, 8), "float32"), keys_values).shape)
+    (2, 1, 8)
+
+    Reference: Vaswani et al., arXiv 1706.03762, section 3.2.3.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        head_dim,
+        dropout=0.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(autocast=False, **kwargs)  # as in `SelfAttention`
+        for name, value in (("num_heads", num_heads), ("head_dim", head_dim)):
+            if not isinstance(value, int) or value <= 0:
+                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        width = num_heads * head_dim
+
+        def dense(units, name):
+            return FlatDense(
+                units,
+                use_bias=use_bias,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=self.dtype_policy,
+                name=name,
+            )
+
+        self.query = dense(width, "query")
+        self.key_value = dense(2 * width, "key_value")
+        self.output_dense = dense(width, "output_dense")
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, x_shape, memory_shape, *shapes, **named_shapes):
+        self.query.build(x_shape)
+        self.key_value.build(memory_shape)
+        self.output_dense.build((*x_shape[:-1], self.num_heads * self.head_dim))
+        self.built = True
+
+    def call(self, x, memory, attention_bias=None, training=None):
+        return self.attend(x, self.keys_values(memory), attention_bias, training)
+
+    def keys_values(self, memory):
+        """Keys and values of the memory, `(batch, num_heads, memory_length, head_dim)` each."""
+        batch, length = ops.shape(memory)[:2]
+        shape = (batch, length, 2, self.num_heads, self.head_dim)
+        pair = ops.reshape(self.key_value(memory), shape)
+        return tuple(ops.unstack(ops.transpose(pair, (2, 0, 3, 1, 4)), 2))
+
+    def attend(self, x, keys_values, attention_bias=None, training=None):
+        """See `call`, with keys and values computed before.
+
+        Args:
+            x: tensor `(rows * batch, length, hidden_dim)`: of each memory one row, or several that follow each other,
+                as the beams of a sentence do, which then attend to keys and values that are there once.
+            keys_values: what `keys_values` returned, of `batch` memories.
+            attention_bias: float32 tensor that broadcasts to `(batch, num_heads, 1, memory_length)`, or `None`.
+            training: whether to drop.
+
+        Returns:
+            Tensor `(rows * batch, length, num_heads * head_dim)`.
+        """
+        key, value = keys_values
+        query = ops.reshape(
+            self.query(x) / math.sqrt(self.head_dim),
+            (ops.shape(key)[0], -1, self.num_heads, self.head_dim),
+        )
+        query = ops.transpose(query, (0, 2, 1, 3))  # (batch, head, rows * length, head_dim)
+        scores = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
+        if attention_bias is not None:
+            scores = scores + attention_bias
+        if scores.shape[-1] == 1:  # a single token; Keras warns of a softmax over one number
+            weights = ops.ones_like(scores)
+        else:
+            weights = ops.softmax(scores, axis=-1)
+        weights = self.dropout_layer(ops.cast(weights, value.dtype), training=training)
+        output = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))
+        width = self.num_heads * self.head_dim
+        return self.output_dense(ops.reshape(output, (*ops.shape(x)[:2], width)))
+
+    def compute_output_spec(self, x, memory, attention_bias=None, training=None):
+        return keras.KerasTensor(
+            (*x.shape[:-1], self.num_heads * self.head_dim), self.compute_dtype
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

@@ -1,0 +1,102 @@
+"""Cross-attention and the decoder block, with float64 oracles from Vaswani et al., sections 3.1 and 3.2."""
+
+import numpy as np
+
+from roformer_tf import layers, rotary
+from tests.layers.harness import Case
+from tests.oracles import numpy_roformer as oracle
+
+B, T, S, H, HEADS, F = 2, 5, 7, 16, 2, 24
+HEAD_DIM = H // HEADS
+
+_rng = np.random.default_rng(1706_03762)
+X = _rng.normal(size=(B, T, H)).astype("float32")
+MEMORY = _rng.normal(size=(B, S, H)).astype("float32")
+PADDING = np.array([[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]])
+MEMORY_BIAS = np.where(PADDING == 1, 0, -1e9).astype("float32")[:, None, None]
+CAUSAL = np.where(np.tri(T) == 1, 0, -1e9).astype("float32")[None, None]
+POSITIONS = np.array([0, 1, 2, 7, 1000])
+
+
+def _dense(x, weights, name):
+    return np.asarray(x, "float64") @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0)
+
+
+def _attention(query, key, value, bias):
+    """Of (b, t, H) queries and (b, s, H) keys and values, head by head."""
+    visible = np.broadcast_to(bias, (B, 1, query.shape[1], key.shape[1]))[:, 0] == 0
+    split = (x.reshape(*x.shape[:2], HEADS, -1) for x in (query, key, value))
+    return oracle.attention(*split, visible).reshape(query.shape)
+
+
+def cross_attention(weights, x, memory, attention_bias=0, prefix=""):
+    """Equation 1 of each head: queries of the decoder, keys and values of the encoder."""
+    query = _dense(x, weights, f"{prefix}query")
+    key, value = np.split(_dense(memory, weights, f"{prefix}key_value"), 2, axis=-1)
+    return _dense(_attention(query, key, value, attention_bias), weights, f"{prefix}output_dense")
+
+
+def self_attention(weights, x, bias, positions, prefix="attention/"):
+    """Queries and keys turned by their positions."""
+    query, key, value = np.split(_dense(x, weights, f"{prefix}qkv"), 3, axis=-1)
+    query, key = (
+        oracle.rotary_half(x.reshape(*x.shape[:2], HEADS, -1), positions).reshape(x.shape)
+        for x in (query, key)
+    )
+    return _dense(_attention(query, key, value, bias), weights, f"{prefix}output_dense")
+
+
+def decoder_block(weights, x, memory, attention_bias, memory_bias, position):
+    def norm(x, name):
+        return oracle.layer_norm(x, weights[f"{name}/gamma"], weights[f"{name}/beta"], 1e-12)
+
+    x = np.asarray(x, "float64")
+    x = norm(x + self_attention(weights, x, attention_bias, POSITIONS), "attention_norm")
+    update = cross_attention(weights, x, memory, memory_bias, "cross_attention/")
+    x = norm(x + update, "cross_attention_norm")
+    hidden = oracle.relu(_dense(x, weights, "feed_forward/intermediate_dense"))
+    return norm(x + _dense(hidden, weights, "feed_forward/output_dense"), "feed_forward_norm")
+
+
+def _block(**kwargs):
+    scheme = layers.RotaryPosition(HEAD_DIM)
+    return layers.DecoderBlock(H, F, HEADS, activation="relu", position_scheme=scheme, **kwargs)
+
+
+def _context():
+    """What `RotaryPosition` makes, in float32: (1, 1, t, d) each."""
+    angle = POSITIONS[None, None, :, None] * rotary.frequencies(HEAD_DIM)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return tuple(np.concatenate(x, -1).astype("float32") for x in ([cos, cos], [-sin, sin]))
+
+
+DECODER_CASES = [
+    Case(
+        "cross_attention",
+        lambda **kwargs: layers.CrossAttention(HEADS, HEAD_DIM, **kwargs),
+        {"x": X, "memory": MEMORY, "attention_bias": MEMORY_BIAS},
+        cross_attention,
+        noise=2e-6,
+    ),
+    Case(
+        "cross_attention_without_bias",
+        lambda **kwargs: layers.CrossAttention(HEADS, HEAD_DIM, use_bias=False, **kwargs),
+        {"x": X, "memory": MEMORY[:, :, :12]},  # a memory of another width
+        cross_attention,
+        noise=2e-6,
+    ),
+    Case(
+        "decoder_block",
+        _block,
+        {
+            "x": X,
+            "memory": MEMORY,
+            "attention_bias": np.repeat(CAUSAL, B, 0),
+            "memory_bias": MEMORY_BIAS,
+            "position": tuple(np.repeat(table, B, 0) for table in _context()),
+        },
+        decoder_block,
+        noise=2e-6,
+        roundings=12,
+    ),
+]
