@@ -28,7 +28,7 @@ POSITION_SCHEMES = {
 }
 
 
-def make_position_schemes(name, num_layers, sizes, options=None, dtype=None):
+def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, prefix=""):
     """The position scheme of each block of a model.
 
     Args:
@@ -37,6 +37,7 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None):
         sizes: see `PositionScheme.for_model`.
         options: dictionary, further arguments of the scheme's class.
         dtype: dtype policy.
+        prefix: string before the names of the layers, where a model has several lists of them.
 
     Returns:
         List of `num_layers` schemes: the same one for all blocks, unless the scheme is `per_layer`.
@@ -70,5 +71,5 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None):
             ) from error
 
     if cls.per_layer:
-        return [make(f"position_scheme_{i}") for i in range(num_layers)]
-    return [make("position_scheme")] * num_layers
+        return [make(f"{prefix}position_scheme_{i}") for i in range(num_layers)]
+    return [make(f"{prefix}position_scheme")] * num_layers
