@@ -6,10 +6,15 @@ from roformer_tf.models import (
     RoFormerCausalLMPreprocessor,
     RoFormerMaskedLM,
     RoFormerMaskedLMPreprocessor,
+    RoFormerSeq2SeqBackbone,
+    RoFormerSeq2SeqLM,
+    RoFormerSeq2SeqLMPreprocessor,
+    RoFormerSim,
+    RoFormerSimPreprocessor,
     RoFormerTextClassifier,
     RoFormerTextClassifierPreprocessor,
 )
-from roformer_tf.text import RoFormerTokenizer
+from roformer_tf.text import RoFormerSentencePieceTokenizer, RoFormerTokenizer
 
 __version__ = "0.1.0"
 
@@ -19,6 +24,12 @@ __all__ = [
     "RoFormerCausalLMPreprocessor",
     "RoFormerMaskedLM",
     "RoFormerMaskedLMPreprocessor",
+    "RoFormerSentencePieceTokenizer",
+    "RoFormerSeq2SeqBackbone",
+    "RoFormerSeq2SeqLM",
+    "RoFormerSeq2SeqLMPreprocessor",
+    "RoFormerSim",
+    "RoFormerSimPreprocessor",
     "RoFormerTextClassifier",
     "RoFormerTextClassifierPreprocessor",
     "RoFormerTokenizer",

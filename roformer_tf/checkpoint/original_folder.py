@@ -14,7 +14,12 @@ from roformer_tf.checkpoint.vocabulary import (
     read_vocabulary,
     vocabulary_file,
 )
-from roformer_tf.models import RoFormerBackbone, RoFormerCausalLM, RoFormerTextClassifier
+from roformer_tf.models import (
+    RoFormerBackbone,
+    RoFormerCausalLM,
+    RoFormerSim,
+    RoFormerTextClassifier,
+)
 from roformer_tf.models.presets import arguments_of
 from roformer_tf.text import RoFormerTokenizer
 from roformer_tf.text.vocabulary import Vocabulary, has_words
@@ -48,8 +53,8 @@ def load_original(cls, folder, load_weights=True, **kwargs):
 
     Sizes come from `bert_config.json`, the family (v1, v2, BERT, NEZHA) from variables and settings, word or character
     level from the vocabulary. What is seen by a query is the class's: `RoFormerCausalLM` is causal, or UniLM if the
-    folder looks like RoFormer-Sim; masked LM and classifier see both sides; a bare backbone is what the folder was
-    trained as. A bare backbone gets a pooler if the checkpoint has one.
+    folder looks like RoFormer-Sim; `RoFormerSim` is UniLM with a linear pooler; masked LM and classifier see both
+    sides; a bare backbone is what the folder was trained as. A bare backbone gets a pooler if the checkpoint has one.
 
     Args:
         cls: a class of `roformer_tf`.
@@ -129,6 +134,8 @@ def load_original(cls, folder, load_weights=True, **kwargs):
 def _masking(cls, guess):
     if issubclass(cls, RoFormerBackbone):
         return _APPLICATION_MASKING[guess.application]
+    if issubclass(cls, RoFormerSim):
+        return "unilm"
     if issubclass(cls, RoFormerCausalLM):
         return "unilm" if guess.application == "unilm" else "causal"
     return "bidirectional"
@@ -137,6 +144,8 @@ def _masking(cls, guess):
 def _pooler(cls, guess, options, kwargs):
     if issubclass(cls, RoFormerBackbone):
         return guess.pooler
+    if issubclass(cls, RoFormerSim):
+        return "linear"
     if issubclass(cls, RoFormerTextClassifier) and kwargs.get("pooling") == "pooler":
         return "tanh" if options.get("nsp_head") else guess.pooler or "tanh"
     return None

@@ -1,27 +1,44 @@
 """Backbone, tasks and their preprocessors, on KerasHub's base classes."""
 
 from roformer_tf.models.fill_mask import fill_mask
+from roformer_tf.models.in_batch_contrastive import InBatchContrastive
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
 from roformer_tf.models.roformer_masked_lm_preprocessor import RoFormerMaskedLMPreprocessor
+from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
+from roformer_tf.models.roformer_seq_2_seq_lm import RoFormerSeq2SeqLM
+from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import RoFormerSeq2SeqLMPreprocessor
+from roformer_tf.models.roformer_sim import RoFormerSim
+from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
 from roformer_tf.models.roformer_text_classifier import RoFormerTextClassifier
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
-from roformer_tf.text import RoFormerTokenizer
+from roformer_tf.models.similarity_distillation import SimilarityDistillation
+from roformer_tf.models.smoothed_crossentropy import SmoothedCrossentropy
+from roformer_tf.text import RoFormerSentencePieceTokenizer, RoFormerTokenizer
 
 # KerasHub asks the tokenizer of a preset for its backbone; `text/`, a floor below, cannot name it.
 RoFormerTokenizer.backbone_cls = RoFormerBackbone
+RoFormerSentencePieceTokenizer.backbone_cls = RoFormerSeq2SeqBackbone
 
 __all__ = [
+    "InBatchContrastive",
     "RoFormerBackbone",
     "RoFormerCausalLM",
     "RoFormerCausalLMPreprocessor",
     "RoFormerMaskedLM",
     "RoFormerMaskedLMPreprocessor",
+    "RoFormerSeq2SeqBackbone",
+    "RoFormerSeq2SeqLM",
+    "RoFormerSeq2SeqLMPreprocessor",
+    "RoFormerSim",
+    "RoFormerSimPreprocessor",
     "RoFormerTextClassifier",
     "RoFormerTextClassifierPreprocessor",
+    "SimilarityDistillation",
+    "SmoothedCrossentropy",
     "fill_mask",
 ]

@@ -1,6 +1,20 @@
-"""What every way of masking shares: hiding the chosen tokens, and listing them."""
+"""What every way of masking shares: seeds, hiding the chosen tokens, and listing them."""
 
+import random
+
+import numpy as np
 import tensorflow as tf
+
+
+def seed_generator():
+    """A function that gives a new seed, an int64 tensor `(2,)`, whenever it runs, also inside `tf.data`."""
+    # Python's generator is the one that `keras.utils.set_random_seed` surely seeds.
+    generator = np.random.default_rng(random.getrandbits(64))
+
+    def draw():
+        return generator.integers(2**63, size=2)
+
+    return lambda: tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), [2])
 
 
 def hide_tokens(

@@ -1,9 +1,6 @@
-import random
-
-import numpy as np
 import tensorflow as tf
 
-from roformer_tf.text.hidden_tokens import hide_tokens, places_of
+from roformer_tf.text.hidden_tokens import hide_tokens, places_of, seed_generator
 
 
 class RandomMasker:
@@ -59,15 +56,12 @@ class RandomMasker:
         self.mask_selection_length = mask_selection_length
         self.mask_token_rate = mask_token_rate
         self.random_token_rate = random_token_rate
-        # Python's generator is the one that `keras.utils.set_random_seed` surely seeds.
-        generator = np.random.default_rng(random.getrandbits(64))
-        self._draw_seed = lambda: generator.integers(2**63, size=2)
+        self._draw_seed = seed_generator()
 
     def __call__(self, token_ids):
         if token_ids.shape.rank == 1:
             return tuple(x[0] for x in self(token_ids[tf.newaxis]))
-        seed = tf.ensure_shape(tf.numpy_function(self._draw_seed, [], tf.int64), [2])
-        seeds = tf.random.experimental.stateless_split(seed, 2)
+        seeds = tf.random.experimental.stateless_split(self._draw_seed(), 2)
 
         selectable = tf.ones_like(token_ids, tf.bool)
         for token_id in self.unselectable_token_ids:

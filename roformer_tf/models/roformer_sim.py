@@ -1,0 +1,166 @@
+import keras
+import keras_hub
+import numpy as np
+from keras import ops
+
+from roformer_tf.models.batches import string_tensors
+from roformer_tf.models.in_batch_contrastive import InBatchContrastive, nearest_is_positive
+from roformer_tf.models.roformer_backbone import sequence_output
+from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
+from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
+from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
+from roformer_tf.models.roformer_task import check_not_empty
+from roformer_tf.models.similarity_distillation import SimilarityDistillation
+from roformer_tf.models.unit_vectors import unit_vectors
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerSim(RoFormerCausalLM):
+    """RoFormer-Sim: vectors of texts by their meaning, and similar texts.
+
+    One UniLM network does both. The source, segment 0, is seen from both sides, and its [CLS] vector goes through a
+    linear pooler: the vector of the text. What says the same follows as segment 1, token by token.
+
+    `fit` takes pairs of similar texts, `model.fit((firsts, seconds))`. The loss is that of the language model, from
+    each text to the other, plus the in-batch contrastive loss of the vectors; or, to learn from another model,
+    `model.compile(loss="distillation")` and `model.fit((firsts, seconds), (teacher.embed(firsts),
+    teacher.embed(seconds)))`.
+
+    Args:
+        backbone: a `RoFormerBackbone` with `masking="unilm"` and `pooler="linear"`.
+        preprocessor: a `RoFormerSimPreprocessor`, or `None` for token ids in place of strings.
+        head_epsilon: float, epsilon of the layer norm in the head.
+        **kwargs: of `keras.Model`.
+
+    Call arguments:
+        inputs: dictionary as of `RoFormerBackbone`.
+
+    Returns:
+        Dictionary of `"logits"` `(batch, length, vocabulary_size)` of the next token, and `"pooled_output"`
+        `(batch, hidden_dim)`.
+
+    Raises:
+        ValueError: if the backbone is not UniLM or has no pooler.
+
+    Example:
+
+    >>> import roformer_tf
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32,
+    ...     masking="unilm", pooler="linear",
+    ... )
+    >>> sim = roformer_tf.RoFormerSim(backbone, roformer_tf.RoFormerSimPreprocessor(tokenizer))
+    >>> history = sim.fit((["天气好", "好天"], ["好天气", "天好"]), verbose=0)
+    >>> sim.embed(["天气", "天"]).shape
+    (2, 16)
+
+    Reference: https://github.com/ZhuiyiTechnology/roformer-sim; UniLM, arXiv 1905.03197.
+    """
+
+    preprocessor_cls = RoFormerSimPreprocessor
+    saved_masking = "unilm"
+
+    def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
+        if backbone.masking != "unilm" or backbone.pooler is None:
+            raise ValueError(
+                "RoFormer-Sim needs a backbone with `masking='unilm'` and `pooler='linear'`. Received: a backbone with "
+                f"masking={backbone.masking!r}, pooler={backbone.pooler_activation!r}"
+            )
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.head = language_model_head(backbone, head_epsilon)
+
+        # === Functional model ===
+        inputs = backbone.input
+        outputs = backbone(inputs)
+        outputs = {
+            "logits": self.head(sequence_output(outputs)),
+            "pooled_output": outputs["pooled_output"],
+        }
+        # past the parent's constructor, whose model has the logits alone
+        super(RoFormerCausalLM, self).__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+        # === Config ===
+        self.head_epsilon = head_epsilon
+
+    def compile(
+        self, optimizer="auto", loss="auto", *, weighted_metrics="auto", sampler="auto", **kwargs
+    ):
+        """Configures training and generation; see `keras_hub.models.CausalLM.compile`.
+
+        Args:
+            optimizer: of `keras.Model.compile`; `"auto"` is Adam with a learning rate of 2e-5.
+            loss: `"auto"`: the language model's mean over the target's tokens, and `InBatchContrastive`;
+                `"distillation"`: the same with `SimilarityDistillation` in place of the latter; or a dictionary of
+                losses of `"logits"` and `"pooled_output"`.
+            weighted_metrics: `"auto"`: share of the next tokens that are right and, with `InBatchContrastive`, of the
+                rows whose nearest other row is their partner.
+            sampler: of `generate` and `similar`; `"auto"` is the original's, top-p with p = 0.95.
+            **kwargs: of `keras.Model.compile`, such as `loss_weights={"logits": 1.0, "pooled_output": 0.5}`.
+
+        Raises:
+            ValueError: if `loss` is another word.
+        """
+        if loss in ("auto", "distillation"):
+            pooled = InBatchContrastive() if loss == "auto" else SimilarityDistillation()
+            loss = {"logits": token_loss("auto"), "pooled_output": pooled}
+        if not isinstance(loss, dict):
+            raise ValueError(
+                "`loss` must be 'auto', 'distillation' or a dictionary of losses of 'logits' and 'pooled_output'. "
+                f"Received: loss={loss!r}"
+            )
+        if weighted_metrics == "auto":
+            weighted_metrics = {
+                "logits": [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+            }
+            if isinstance(loss["pooled_output"], InBatchContrastive):
+                nearest = keras.metrics.MeanMetricWrapper(nearest_is_positive, name="accuracy")
+                weighted_metrics["pooled_output"] = [nearest]
+        if sampler == "auto":
+            sampler = keras_hub.samplers.TopPSampler(p=0.95)
+        super().compile(
+            optimizer=optimizer,
+            loss=loss,
+            weighted_metrics=weighted_metrics,
+            sampler=sampler,
+            **kwargs,
+        )
+
+    def embed(self, texts, normalize=True, batch_size=32):
+        """The vectors of texts: the pooled [CLS] vector of `[CLS] text [SEP]`.
+
+        Args:
+            texts: string, or list or array of strings. A text is cut to the preprocessor's `sequence_length`.
+            normalize: whether the vectors have length 1, so that the products of vectors are cosines.
+            batch_size: positive integer.
+
+        Returns:
+            float32 NumPy array `(texts, hidden_dim)`, or `(hidden_dim,)` for a single string.
+
+        Raises:
+            ValueError: if there is no text, or the task has no preprocessor.
+            TypeError: if a text is no string.
+
+        Reference: `test/retrieval.py` of the original repository.
+        """
+        check_not_empty(texts)
+        if self.preprocessor is None:
+            raise ValueError(
+                "The model has no preprocessor, so it knows no strings. Set one: "
+                "`sim.preprocessor = RoFormerSimPreprocessor(tokenizer)`."
+            )
+        single = isinstance(texts, str | bytes)
+        texts = string_tensors([texts] if single else texts).numpy()
+        vectors = np.empty((len(texts), self.backbone.hidden_dim), "float32")
+        # texts of similar lengths together, which leaves little padding
+        order = np.argsort([len(text) for text in texts], kind="stable")
+        for rows in np.split(order, range(batch_size, len(order), batch_size)):
+            inputs = self.preprocessor.pack(texts[rows])
+            inputs = {name: ops.convert_to_numpy(value) for name, value in inputs.items()}
+            vectors[rows] = self.backbone.predict_on_batch(inputs)["pooled_output"]
+        if normalize:
+            vectors = ops.convert_to_numpy(unit_vectors(vectors))
+        return vectors[0] if single else vectors

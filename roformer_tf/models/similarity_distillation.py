@@ -1,0 +1,52 @@
+import keras
+from keras import ops
+
+from roformer_tf.models.in_batch_contrastive import cosines
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class SimilarityDistillation(keras.losses.Loss):
+    """Squared difference between the cosines of a model and those of its teacher, over all pairs of the batch.
+
+    Teacher and model may have vectors of different sizes. Under `tf.distribute` the pairs are those of the replica.
+
+    Args:
+        scale: float, factor of the loss.
+        **kwargs: of `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: `(batch, size of the teacher)`, the teacher's vectors of the same texts, of any length.
+        y_pred: `(batch, size)`, vectors of any length.
+
+    Returns:
+        Mean over the pairs, a text with itself among them.
+
+    Raises:
+        ValueError: if `y_true` are numbers of pairs in place of vectors.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.models import SimilarityDistillation
+    >>> teacher = np.float32([[1, 0, 0], [1, 0, 0]])
+    >>> float(SimilarityDistillation()(teacher, np.float32([[1, 0], [0, 1]])))
+    50.0
+
+    Reference: `compute_loss_of_similarity` of RoFormer-Sim's `stage2.py`.
+    """
+
+    def __init__(self, scale=100.0, name="similarity_distillation", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.scale = scale
+
+    def call(self, y_true, y_pred):
+        if y_true.shape[-1] == 1:
+            raise ValueError(
+                "The labels must be the teacher's vectors, `y=(teacher.embed(first), teacher.embed(second))` in `fit`. "
+                f"Received: one number for each text, y_true of shape {tuple(y_true.shape)}"
+            )
+        difference = cosines(y_pred) - cosines(y_true)
+        return self.scale * ops.mean(ops.square(difference), axis=-1)
+
+    def get_config(self):
+        return {**super().get_config(), "scale": self.scale}
