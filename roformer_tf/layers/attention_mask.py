@@ -1,6 +1,8 @@
 import keras
 from keras import ops
 
+from roformer_tf.layers.cache import is_start
+
 MASKINGS = ("bidirectional", "causal", "unilm")
 
 # Finite, so that a row without a visible key gives the mean of all values and not NaN; far enough below any score that
@@ -85,6 +87,65 @@ class AttentionMask(keras.layers.Layer):
                 )
             parts["order"] = ops.cumsum(ops.cast(segment_ids, "int32"), axis=1)
         return dense_bias(parts) if self.dense else parts
+
+    def initial_cache(self, batch_size, max_length):
+        """What `step` knows before the first token: that all places are hidden.
+
+        Args:
+            batch_size: positive integer or scalar tensor.
+            max_length: positive integer or scalar tensor, the most tokens a text may have.
+
+        Returns:
+            Dictionary of rows `(batch_size, max_length)`, as of `dense=False`: float32 `"bias"`, and with `"unilm"`
+            int32 `"order"`.
+        """
+        shape = (batch_size, max_length)
+        cache = {"bias": ops.full(shape, HIDDEN, "float32")}
+        if self.masking == "unilm":
+            cache["order"] = ops.zeros(shape, "int32")
+        return cache
+
+    def step(self, padding_mask, cache, index, segment_ids=None):
+        """What the next tokens see of themselves and of all earlier ones.
+
+        Args:
+            padding_mask: as of the call, of the tokens at the places index … index + length - 1.
+            cache: of `initial_cache`, or of the step before.
+            index: integer or scalar integer tensor.
+            segment_ids: as of the call, of these tokens.
+
+        Returns:
+            Tuple of what is added to the scores, and the new cache. The former is a float32 tensor `(batch, 1, length,
+            max_length)`, or with the number 0 for `index`, before which nothing comes, what a call returns.
+
+        Example:
+
+        >>> import numpy as np
+        >>> from roformer_tf.layers import AttentionMask
+        >>> mask = AttentionMask("causal")
+        >>> bias, cache = mask.step(np.array([[1, 1]]), mask.initial_cache(1, max_length=4), 0)
+        >>> (np.array(bias)[0, 0] == 0).astype(int).tolist()
+        [[1, 0], [1, 1]]
+        >>> bias, cache = mask.step(np.array([[1]]), cache, 2)
+        >>> (np.array(bias)[0, 0] == 0).astype(int).tolist()
+        [[1, 1, 1, 0]]
+        """
+        cache, order = dict(cache), None
+        rows, length = ops.shape(padding_mask)
+        hidden = ops.where(ops.cast(padding_mask, "bool"), 0.0, HIDDEN)
+        cache["bias"] = ops.slice_update(cache["bias"], (0, index), hidden)
+        if self.masking == "causal":
+            places = ops.arange(ops.shape(cache["bias"])[1], dtype="int32")[None]
+            order = ops.slice(places, (0, index), (1, length)), places
+        elif self.masking == "unilm":
+            here = ops.cumsum(ops.cast(segment_ids, "int32"), axis=1)
+            if not is_start(index):
+                here = here + ops.slice(cache["order"], (0, index - 1), (rows, 1))
+            cache["order"] = ops.slice_update(cache["order"], (0, index), here)
+            order = here, cache["order"]
+        if is_start(index):
+            return self(padding_mask, segment_ids), cache
+        return dense_bias({"bias": cache["bias"][:, None, None, :], "order": order}), cache
 
     def compute_output_spec(self, padding_mask, segment_ids=None, document_ids=None):
         batch, length = padding_mask.shape

@@ -51,7 +51,11 @@ class EncoderBlock(keras.layers.Layer):
     >>> import numpy as np
     >>> from roformer_tf.layers import EncoderBlock
     >>> block = EncoderBlock(hidden_dim=8, intermediate_dim=16, num_heads=2)
-    >>> tuple(block(np.ones((1, 5, 8), "float32")).shape)
+    >>> x = np.ones((1, 5, 8), "float32")
+    >>> tuple(block(x).shape)
+    (1, 5, 8)
+    >>> output, cache = block.step(x, block.initial_cache(batch_size=1, max_length=9), 0)
+    >>> tuple(output.shape)
     (1, 5, 8)
 
     Reference: `RoFormer.apply_main_layers` of bert4keras' `models.py`.
@@ -150,10 +154,27 @@ class EncoderBlock(keras.layers.Layer):
             )
         return recompute(run, *args)
 
+    def initial_cache(self, batch_size, max_length):
+        """What `step` knows before the first token: see that of the attention."""
+        return self.attention.initial_cache(batch_size, max_length)
+
+    def step(self, x, cache, index, attention_bias=None, position=None):
+        """The outputs of the next tokens `(batch, length, hidden_dim)`, and the new cache.
+
+        Arguments as of `SelfAttention.step`, or `LinearAttention.step`.
+        """
+        x = ops.cast(x, self.compute_dtype)
+        update, cache = self.attention.step(x, cache, index, attention_bias, position)
+        return self._add(x, update, training=False), cache
+
     def _run(self, x, attention_bias, position, training):
         update = self.attention(
             x, attention_bias=attention_bias, position=position, training=training
         )
+        return self._add(x, update, training)
+
+    def _add(self, x, update, training):
+        """The block after its attention."""
         x = self.attention_norm(x + self.dropout_layer(update, training=training))
         update = self.feed_forward(x)
         return self.feed_forward_norm(x + self.dropout_layer(update, training=training))

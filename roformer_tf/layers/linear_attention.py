@@ -55,10 +55,10 @@ class LinearAttention(SelfAttention):
 
     Token by token, with a state that does not grow:
 
-    >>> state = layer.initial_state(batch_size=1)
+    >>> state = layer.initial_cache(batch_size=1)
     >>> for i in range(3):
     ...     position = scheme(np.zeros((1, 1), "int32"), np.array([[i]]))
-    ...     output, state = layer.step(x[:, i : i + 1], state, position)
+    ...     output, state = layer.step(x[:, i : i + 1], state, i, position=position)
     >>> bool(np.allclose(output, whole[:, -1:], atol=1e-6))
     True
 
@@ -110,13 +110,14 @@ class LinearAttention(SelfAttention):
         super().build(x_shape)
 
     def call(self, x, attention_bias=None, position=None, training=None):
-        return self._attend(x, attention_bias, position, None, training)[0]
+        return self._sums(x, attention_bias, position, training=training)[0]
 
-    def initial_state(self, batch_size):
-        """What `step` knows before the first token.
+    def initial_cache(self, batch_size, max_length=None):
+        """What `step` knows before the first token: sums, which do not grow with the text.
 
         Args:
-            batch_size: positive integer.
+            batch_size: positive integer or scalar tensor.
+            max_length: not read.
 
         Returns:
             Tuple of float32 tensors `(batch_size, num_heads, features, head_dim + 1)` and `(batch_size, num_heads)`.
@@ -125,17 +126,18 @@ class LinearAttention(SelfAttention):
             batch_size, self.num_heads, self.feature_map.feature_dim(self.head_dim), self.head_dim
         )
 
-    def step(self, x, state, position=None, attention_bias=None):
+    def step(self, x, cache, index=None, attention_bias=None, position=None):
         """Causal attention of the next tokens, given what all earlier ones amount to.
 
         Args:
             x: tensor `(batch, length, hidden_dim)`: the next token, or several, such as a prompt.
-            state: of `initial_state`, or of the step before.
-            position: the context made by `position_scheme` for these tokens' own positions.
+            cache: of `initial_cache`, or of the step before.
+            index: not read: each token is added to the sums once.
             attention_bias: see `call`; for these tokens.
+            position: the context made by `position_scheme` for these tokens' own positions.
 
         Returns:
-            Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new state.
+            Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.
 
         Raises:
             ValueError: if the attention is not causal.
@@ -145,9 +147,9 @@ class LinearAttention(SelfAttention):
                 "Only causal attention can go step by step. Make the layer with `causal=True`. "
                 "Received: causal=False"
             )
-        return self._attend(x, attention_bias, position, state, training=False)
+        return self._sums(x, attention_bias, position, cache)
 
-    def _attend(self, x, attention_bias, position, state, training):
+    def _sums(self, x, attention_bias, position, state=None, training=False):
         scheme, feature_map = self.position_scheme, self.feature_map
         query, key, value = (ops.cast(part, "float32") for part in self.split(x))
         value = scheme.apply_to_value(value, position)

@@ -16,7 +16,9 @@ class PositionScheme(keras.layers.Layer):
     * `num_score_terms`: how many products a score is the sum of; scores are divided by
       `sqrt(num_score_terms * head_dim)`;
     * `needs_scores`: the hooks read or change scores or attention weights, one number for each query and key, so that
-      attention cannot do without them.
+      attention cannot do without them;
+    * `depends_on_length`: the context of a token changes when the text grows, so that what is kept of earlier tokens
+      must be kept as it was before the hooks.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
@@ -37,6 +39,7 @@ class PositionScheme(keras.layers.Layer):
     per_layer = False
     num_score_terms = 1
     needs_scores = False
+    depends_on_length = False
 
     def __init__(self, **kwargs):
         # positions and tables stay in float32 under every dtype policy

@@ -35,9 +35,7 @@ class RotaryPosition(PositionScheme):
         padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; read by dynamic scaling only.
         current_length: integer, or int tensor `(batch,)`, the length that dynamic scaling goes by. By default it is how
             far the positions of a row's real tokens reach, last - first + 1: the number of its tokens where positions
-            are counted, and of its longest document where they begin again in each. Whoever keeps turned keys from one
-            call to the next gives the length that the text will have in the end, to every call: then a token turns
-            alike in all of them.
+            are counted, and of its longest document where they begin again in each.
 
     Returns:
         `(cos, sin)`: float32 tensors `(1 or batch, 1, length, rotary_dim)`, whatever the compute dtype.
@@ -92,6 +90,11 @@ class RotaryPosition(PositionScheme):
     def for_model(cls, sizes, **options):
         """The scheme for a model, see `PositionScheme.for_model`."""
         return cls(sizes.head_dim, sizes.max_wavelength, **options)
+
+    @property
+    def depends_on_length(self):
+        """Whether dynamic scaling turns all tokens anew when the text grows; see `PositionScheme`."""
+        return self._scaling.needs_length
 
     def build(self, *shapes, **named_shapes):
         if self.learned:

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.attention_mask import dense_bias
+from roformer_tf.layers.cache import is_start, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.flat_dense import FlatDense
@@ -48,6 +49,8 @@ class SelfAttention(keras.layers.Layer):
     Raises:
         ValueError: if `num_heads` or `head_dim` is not a positive integer.
 
+    A text can be computed in steps, of one token or of several: `initial_cache` and `step`.
+
     Example:
 
     >>> import numpy as np
@@ -57,6 +60,15 @@ class SelfAttention(keras.layers.Layer):
     >>> x = np.ones((1, 5, 8), "float32")
     >>> tuple(layer(x, position=scheme(np.zeros((1, 5), "int32"))).shape)
     (1, 5, 8)
+
+    The same in two steps, where the second reads the keys and values of the first from a cache:
+
+    >>> cache = layer.initial_cache(batch_size=1, max_length=5)
+    >>> first, cache = layer.step(x[:, :2], cache, 0, position=scheme(np.zeros((1, 2), "int32")))
+    >>> position = scheme(np.zeros((1, 3), "int32"), np.array([[2, 3, 4]]))
+    >>> last, cache = layer.step(x[:, 2:], cache, 2, position=position)
+    >>> tuple(last.shape)
+    (1, 3, 8)
 
     Reference: equation 2 of arXiv 2104.09864; `MultiHeadAttention` of bert4keras' `layers.py`.
     """
@@ -102,11 +114,81 @@ class SelfAttention(keras.layers.Layer):
         self.built = True
 
     def call(self, x, attention_bias=None, position=None, training=None):
-        length = ops.shape(x)[1]
-        query, key, value = self.split(x)
+        query, key, value = self._with_positions(*self.split(x), position)
+        output = self._attend(query, key, value, attention_bias, position, training)
+        return self.merge(output)
+
+    def initial_cache(self, batch_size, max_length):
+        """What `step` knows before the first token.
+
+        Args:
+            batch_size: positive integer or scalar tensor.
+            max_length: positive integer or scalar tensor, the most tokens a text may have.
+
+        Returns:
+            Tuple of keys and values, zeros `(batch_size, num_heads, max_length, head_dim)` both.
+        """
+        shape = (batch_size, self.num_heads, max_length, self.head_dim)
+        return ops.zeros(shape, self.compute_dtype), ops.zeros(shape, self.compute_dtype)
+
+    def step(self, x, cache, index, attention_bias=None, position=None):
+        """Attention of the next tokens, given the keys and values of all earlier ones.
+
+        Args:
+            x: tensor `(batch, length, hidden_dim)`, the tokens at the places index … index + length - 1: the next one,
+                or several, such as a prompt.
+            cache: of `initial_cache`, or of the step before.
+            index: integer or scalar integer tensor. Of the number 0 it is known that nothing comes before, and these
+                tokens attend to each other only: the way for a long prompt.
+            attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, max_length)` and hides, too,
+                all places of the cache that are not written yet. With the number 0 for `index` as of the call, too.
+            position: the context made by `position_scheme` for these tokens' own positions. For a scheme that
+                `depends_on_length` it is that of all places of the cache, unless `index` is the number 0.
+
+        Returns:
+            Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.
+
+        Raises:
+            ValueError: if the position scheme needs the scores.
+        """
         scheme = self.position_scheme
-        query, key = scheme.apply_to_query_key(query, key, position)
-        value = scheme.apply_to_value(value, position)
+        if scheme.needs_scores:
+            raise ValueError(
+                "A position scheme that reads or changes the scores has no steps: compute the whole text. "
+                f"Received: position_scheme={type(scheme).__name__}"
+            )
+        query, key, value = self.split(x)
+        here = position
+        if scheme.depends_on_length:
+            # keys turn anew with each step, so what is kept is unturned
+            cache = write(cache[0], key, index), write(cache[1], value, index)
+            if not is_start(index):
+                length = ops.shape(x)[1]
+                here = keras.tree.map_structure(lambda part: read(part, index, length), position)
+                key, value = cache
+            query, _ = scheme.apply_to_query_key(query, query, here)
+            _, key = scheme.apply_to_query_key(key, key, position)
+            value = scheme.apply_to_value(value, position)
+        else:
+            query, key, value = self._with_positions(query, key, value, position)
+            cache = write(cache[0], key, index), write(cache[1], value, index)
+            if not is_start(index):
+                key, value = cache
+        if is_start(index):
+            if attention_bias is not None and not isinstance(attention_bias, dict):
+                attention_bias = attention_bias[..., : ops.shape(key)[2]]
+            output = self._attend(query, key, value, attention_bias, here)
+        else:
+            output = self._plain(query, key, value, attention_bias, here)
+        return self.merge(output), cache
+
+    def _with_positions(self, query, key, value, position):
+        query, key = self.position_scheme.apply_to_query_key(query, key, position)
+        return query, key, self.position_scheme.apply_to_value(value, position)
+
+    def _attend(self, query, key, value, attention_bias, position, training=False):
+        """The averages `(batch, head, query, head_dim)`, block by block where the text is long."""
+        scheme, length = self.position_scheme, ops.shape(query)[2]
 
         def plain():
             return self._plain(query, key, value, attention_bias, position, training)
@@ -130,7 +212,7 @@ class SelfAttention(keras.layers.Layer):
             else:
                 with dropout_seeds([] if seed is None else [self.dropout_layer], [seed]):
                     output = ops.cond(long, chunked, plain)
-        return self.merge(output)
+        return output
 
     def split(self, x):
         """Queries, keys and values, `(batch, num_heads, length, head_dim)` each."""
@@ -152,7 +234,7 @@ class SelfAttention(keras.layers.Layer):
             return True
         return len(bias.shape) == 4 and bias.shape[2] == 1
 
-    def _plain(self, query, key, value, attention_bias, position, training):
+    def _plain(self, query, key, value, attention_bias, position, training=False):
         """The averages `(batch, head, query, head_dim)`, with all scores at once."""
         scheme = self.position_scheme
         scale = 1.0 / math.sqrt(scheme.num_score_terms * self.head_dim)

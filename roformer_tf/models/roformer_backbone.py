@@ -11,6 +11,7 @@ from roformer_tf.layers import (
 )
 from roformer_tf.layers.feature_maps import make_feature_maps
 from roformer_tf.layers.position_schemes import make_position_schemes
+from roformer_tf.models.backbone_steps import BackboneSteps
 from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
 from roformer_tf.models.presets import FromOriginalPreset
 from roformer_tf.models.quantized import RestoresQuantization
@@ -18,13 +19,19 @@ from roformer_tf.models.quantized import RestoresQuantization
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerBackbone(
-    OptionalInputs, FromOriginalPreset, RestoresQuantization, keras_hub.models.Backbone
+    OptionalInputs,
+    FromOriginalPreset,
+    RestoresQuantization,
+    BackboneSteps,
+    keras_hub.models.Backbone,
 ):
     """RoFormer encoder: embeddings, then post-norm Transformer blocks with rotary position embedding.
 
     One class covers RoFormer (v1), RoFormer-GPT (`masking="causal"`), RoFormer-Sim (`masking="unilm"`,
     `pooler="linear"`) and RoFormer v2 (`norm="rms_norm"`, `activation="relu"`). With another position scheme it is one
     of the paper's baselines: BERT and WoBERT (`position_scheme="learned"`), NEZHA (`"sinusoidal_relative"`).
+
+    What sees no future can be computed token by token, see `step`.
 
     Args:
         vocabulary_size: positive integer.

@@ -120,11 +120,11 @@ def test_the_future_changes_nothing(name, rotary):
 def test_step_by_step_equals_whole(name, rotary):
     layer = attention(name, rotary=rotary, chunk_size=8)
     expected = run(layer)
-    state = layer.initial_state(2)
+    state = layer.initial_cache(2)
     shapes = [tuple(part.shape) for part in state]
     outputs = []
     for start, stop in [(0, 36), *((i, i + 1) for i in range(36, LENGTH))]:  # a prompt first
-        output, state = layer.step(X[:, start:stop], state, place(layer, start, stop))
+        output, state = layer.step(X[:, start:stop], state, start, None, place(layer, start, stop))
         outputs.append(numpy(output))
         assert [tuple(part.shape) for part in state] == shapes
     np.testing.assert_allclose(np.concatenate(outputs, 1), expected, atol=2e-5)
@@ -132,10 +132,10 @@ def test_step_by_step_equals_whole(name, rotary):
     bias = np.zeros((2, 1, 1, LENGTH), "float32")
     bias[1, ..., :3] = -1e9
     expected = run(layer, bias=bias)
-    state = layer.initial_state(2)
+    state = layer.initial_cache(2)
     for i in range(6):
         here = slice(i, i + 1)
-        output, state = layer.step(X[:, here], state, place(layer, i, i + 1), bias[..., here])
+        output, state = layer.step(X[:, here], state, i, bias[..., here], place(layer, i, i + 1))
         if i >= 3:
             np.testing.assert_allclose(numpy(output), expected[:, here], atol=2e-5)
 
@@ -317,7 +317,7 @@ def test_what_does_not_fit_is_refused():
         FavorFeatureMap(redraw_every=0)
     layer = attention("elu", causal=False)
     with pytest.raises(ValueError, match="Make the layer with `causal=True`"):
-        layer.step(X[:, :1], layer.initial_state(2))
+        layer.step(X[:, :1], layer.initial_cache(2))
     padding = np.ones((2, LENGTH), "int32")
     causal = AttentionMask("causal")(padding)
     documents = AttentionMask()(padding, document_ids=padding)

@@ -1,0 +1,62 @@
+"""What the layers share that compute a text step by step, and keep what they know of its earlier tokens in a cache."""
+
+import keras
+from keras import ops
+
+
+def write(cache, update, index):
+    """The cache with new entries at the places index, index + 1, …
+
+    Args:
+        cache: tensor `(batch, num_heads, max_length, head_dim)`.
+        update: tensor `(batch, num_heads, length, head_dim)`.
+        index: integer or scalar integer tensor.
+
+    Returns:
+        Tensor of the shape and dtype of `cache`. On TensorFlow it is the same memory, wherever nothing else reads the
+        old cache: what a step costs does not grow with the size of the cache.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers.cache import write
+    >>> cache = write(np.zeros((1, 1, 4, 1), "float32"), np.ones((1, 1, 2, 1), "float32"), index=1)
+    >>> np.array(cache)[0, 0, :, 0].tolist()
+    [0.0, 1.0, 1.0, 0.0]
+    """
+    cache = ops.convert_to_tensor(cache)
+    update = ops.cast(update, cache.dtype)
+    if keras.config.backend() == "tensorflow" and not _in_xla():
+        import tensorflow as tf
+
+        # `ops.slice_update` copies the whole cache, as `tf.tensor_scatter_nd_update` does
+        start = tf.stack([0, 0, index, 0])
+        return tf.raw_ops.TensorStridedSliceUpdate(
+            input=cache,
+            begin=start,
+            end=start + tf.shape(update),
+            strides=[1, 1, 1, 1],
+            value=update,
+            begin_mask=0b1011,  # of axis 2 only is there a begin and an end
+            end_mask=0b1011,
+        )
+    return ops.slice_update(cache, (0, 0, index, 0), update)
+
+
+def read(x, index, length):
+    """The entries at the places index … index + length - 1 of `(batch, num_heads, max_length, head_dim)`."""
+    batch, num_heads, _, head_dim = ops.shape(x)
+    return ops.slice(x, (0, 0, index, 0), (batch, num_heads, length, head_dim))
+
+
+def is_start(index):
+    """Whether it is known, when the graph is made, that nothing comes before: `index` is the number 0."""
+    return isinstance(index, int) and index == 0
+
+
+def _in_xla():
+    """Whether a function with `jit_compile=True` is being traced: XLA writes into slices in place by itself."""
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
+
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
