@@ -3,7 +3,7 @@ from keras import ops
 from roformer_tf.layers.attention_mask import HIDDEN, dense_bias
 from roformer_tf.layers.dropout import block_seeds, stateless_dropout
 
-BLOCK_SIZE = 512
+BLOCK_SIZE = 256
 
 # Bias of what fills up the last block: no weight at all, even in a row whose keys are hidden one and all.
 _OUTSIDE = -1e30

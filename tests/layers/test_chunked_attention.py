@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from roformer_tf.layers import AttentionMask, EncoderBlock, RotaryPosition, SelfAttention
-from roformer_tf.layers.chunked_attention import chunked_attention
+from roformer_tf.layers.chunked_attention import BLOCK_SIZE, chunked_attention
 from roformer_tf.layers.dropout import dropout_seeds
 from tests.layers.harness import compiled, flat, gradients, numpy, randomize
 
@@ -346,8 +346,8 @@ def test_no_tensor_of_all_queries_and_keys(masking):
         if output.shape.is_fully_defined()
     ]
     assert len(graphs) > 4  # loops in loops
-    # HEADS * length * 16 numbers of queries; a block of 512 x 512 scores in each head
-    assert max(sizes) <= max(3 * length * 16, HEADS * 512**2) < length**2 // 10
+    # queries, keys and values; or a block of scores of each head
+    assert max(sizes) <= max(3 * length * 16, HEADS * BLOCK_SIZE**2) < length**2 // 10
 
 
 @tensorflow_only

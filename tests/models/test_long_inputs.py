@@ -1,4 +1,4 @@
-"""Inputs beyond `SelfAttention.chunked_above`: the same numbers from models, in training, replicated, as files."""
+"""Inputs beyond `SelfAttention.chunked_above`: the same numbers from models, in training, in strategies, in files."""
 
 import keras
 import numpy as np

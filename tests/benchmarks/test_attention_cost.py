@@ -1,0 +1,64 @@
+"""The measurement of attention runs, and its table and fits say what was measured."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from benchmarks import attention_cost
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="measures TensorFlow"
+)
+
+
+def test_exponent():
+    lengths = np.array([2048, 4096, 32768])
+    assert attention_cost.exponent(lengths, 3e-9 * lengths**2.0) == pytest.approx(2)
+
+
+def test_plain_attention_that_would_not_fit(monkeypatch):
+    monkeypatch.setattr(attention_cost, "_available_bytes", lambda: 2**30)
+    case = {"attention": "softmax", "length": 32768, "part": "forward", "num_heads": 4}
+    assert attention_cost.measure(case) == {"skipped": "does not fit"}
+
+
+def test_a_case_in_its_own_process():
+    case = {"attention": "elu", "length": 1024, "part": "forward", "num_heads": 1, "causal": False}
+    found = attention_cost.measure({**case, "repeats": 1})
+    assert found["seconds"] > 0 and found["bytes"] > 4 * 1024 * 64
+
+
+def test_runs(tmp_path, monkeypatch):
+    # here, as each process of its own takes seconds to import TensorFlow
+    monkeypatch.setattr(
+        attention_cost, "measure", lambda case, _: attention_cost._measure_here(case)
+    )
+    output = tmp_path / "cost.json"
+    given = ["--quick", "--lengths", "1024", "--attentions", "softmax", "chunked", "--heads", "1"]
+    attention_cost.main([*given, "--repeats", "1", "--output", str(output)])
+    record = json.loads(output.read_text())
+    assert "--lengths 1024" in record["command"]
+    results = {(r["attention"], r["part"]): r for r in record["results"]}
+    assert len(results) == 4 and all(r["seconds"] > 0 for r in results.values())
+    # a million scores of 4 bytes, against a block of them at a time
+    for part in ("forward", "step"):
+        assert results["softmax", part]["bytes"] > 4 * 2**20
+        assert results["chunked", part]["bytes"] < results["softmax", part]["bytes"]
+    text = output.with_suffix(".md").read_text()
+    assert "| softmax, chunked |" in text and "![cost](cost.png)" in text
+    assert output.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_table():
+    points = [(2048, 2.0), (4096, 8.0), (8192, 32.0)]
+    results = [
+        {"attention": "softmax", "length": length, "part": "step", "seconds": x, "bytes": x * 2**20}
+        for length, x in points
+    ]
+    results.append(
+        {"attention": "softmax", "length": 16384, "part": "step", "skipped": "does not fit"}
+    )
+    lines = attention_cost.table({"attentions": ["softmax"], "results": results})
+    assert "| softmax, plain | 2 | 8 | 32 | does not fit | 2.00 |" in lines
