@@ -18,6 +18,7 @@ from roformer_tf.models import (
     RoFormerBackbone,
     RoFormerCausalLM,
     RoFormerSim,
+    RoFormerSimClassifier,
     RoFormerTextClassifier,
 )
 from roformer_tf.models.presets import arguments_of
@@ -53,8 +54,9 @@ def load_original(cls, folder, load_weights=True, **kwargs):
 
     Sizes come from `bert_config.json`, the family (v1, v2, BERT, NEZHA) from variables and settings, word or character
     level from the vocabulary. What is seen by a query is the class's: `RoFormerCausalLM` is causal, or UniLM if the
-    folder looks like RoFormer-Sim; `RoFormerSim` is UniLM with a linear pooler; masked LM and classifier see both
-    sides; a bare backbone is what the folder was trained as. A bare backbone gets a pooler if the checkpoint has one.
+    folder looks like RoFormer-Sim; RoFormer-Sim's own classes are UniLM with a linear pooler; masked LM and classifier
+    see both sides; a bare backbone is what the folder was trained as. A bare backbone gets a pooler if the checkpoint
+    has one.
 
     Args:
         cls: a class of `roformer_tf`.
@@ -134,7 +136,7 @@ def load_original(cls, folder, load_weights=True, **kwargs):
 def _masking(cls, guess):
     if issubclass(cls, RoFormerBackbone):
         return _APPLICATION_MASKING[guess.application]
-    if issubclass(cls, RoFormerSim):
+    if issubclass(cls, (RoFormerSim, RoFormerSimClassifier)):
         return "unilm"
     if issubclass(cls, RoFormerCausalLM):
         return "unilm" if guess.application == "unilm" else "causal"
@@ -144,7 +146,7 @@ def _masking(cls, guess):
 def _pooler(cls, guess, options, kwargs):
     if issubclass(cls, RoFormerBackbone):
         return guess.pooler
-    if issubclass(cls, RoFormerSim):
+    if issubclass(cls, (RoFormerSim, RoFormerSimClassifier)):
         return "linear"
     if issubclass(cls, RoFormerTextClassifier) and kwargs.get("pooling") == "pooler":
         return "tanh" if options.get("nsp_head") else guess.pooler or "tanh"

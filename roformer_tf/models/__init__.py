@@ -1,6 +1,7 @@
 """Backbone, tasks and their preprocessors, on KerasHub's base classes."""
 
 from roformer_tf.models.fill_mask import fill_mask
+from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
@@ -11,6 +12,10 @@ from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbo
 from roformer_tf.models.roformer_seq_2_seq_lm import RoFormerSeq2SeqLM
 from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import RoFormerSeq2SeqLMPreprocessor
 from roformer_tf.models.roformer_sim import RoFormerSim
+from roformer_tf.models.roformer_sim_classifier import RoFormerSimClassifier
+from roformer_tf.models.roformer_sim_classifier_preprocessor import (
+    RoFormerSimClassifierPreprocessor,
+)
 from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
 from roformer_tf.models.roformer_text_classifier import RoFormerTextClassifier
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
@@ -25,6 +30,7 @@ RoFormerTokenizer.backbone_cls = RoFormerBackbone
 RoFormerSentencePieceTokenizer.backbone_cls = RoFormerSeq2SeqBackbone
 
 __all__ = [
+    "GroupedCrossentropy",
     "InBatchContrastive",
     "RoFormerBackbone",
     "RoFormerCausalLM",
@@ -35,6 +41,8 @@ __all__ = [
     "RoFormerSeq2SeqLM",
     "RoFormerSeq2SeqLMPreprocessor",
     "RoFormerSim",
+    "RoFormerSimClassifier",
+    "RoFormerSimClassifierPreprocessor",
     "RoFormerSimPreprocessor",
     "RoFormerTextClassifier",
     "RoFormerTextClassifierPreprocessor",

@@ -33,7 +33,7 @@ class InBatchContrastive(keras.losses.Loss):
     >>> from roformer_tf.models import InBatchContrastive
     >>> vectors = np.float32([[1, 0], [1, 0], [0, 1], [0, 1]])
     >>> loss = InBatchContrastive()(np.array([[0], [0], [1], [1]]), vectors)
-    >>> abs(float(loss) - np.log(1 + 2 * np.exp(-20))) < 1e-6
+    >>> bool(abs(float(loss) - np.log(1 + 2 * np.exp(-20))) < 1e-6)
     True
 
     Reference: `compute_loss_of_similarity` of RoFormer-Sim's `stage1.py`, where row 2i + 1 is the positive of row 2i.

@@ -1,21 +1,17 @@
 import keras
 import keras_hub
-import numpy as np
-from keras import ops
 
-from roformer_tf.models.batches import string_tensors
+from roformer_tf.models.embeds_texts import EmbedsTexts, check_pooler
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive, nearest_is_positive
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
 from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
-from roformer_tf.models.roformer_task import check_not_empty
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
-from roformer_tf.models.unit_vectors import unit_vectors
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSim(RoFormerCausalLM):
+class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
     """RoFormer-Sim: vectors of texts by their meaning, and similar texts.
 
     One UniLM network does both. The source, segment 0, is seen from both sides, and its [CLS] vector goes through a
@@ -63,10 +59,11 @@ class RoFormerSim(RoFormerCausalLM):
     saved_masking = "unilm"
 
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
-        if backbone.masking != "unilm" or backbone.pooler is None:
+        check_pooler(backbone, "RoFormerSim")
+        if backbone.masking != "unilm":
             raise ValueError(
-                "RoFormer-Sim needs a backbone with `masking='unilm'` and `pooler='linear'`. Received: a backbone with "
-                f"masking={backbone.masking!r}, pooler={backbone.pooler_activation!r}"
+                "RoFormerSim needs a backbone with `masking='unilm'`. Received: a backbone with "
+                f"masking={backbone.masking!r}"
             )
         # === Layers ===
         self.backbone = backbone
@@ -128,39 +125,3 @@ class RoFormerSim(RoFormerCausalLM):
             sampler=sampler,
             **kwargs,
         )
-
-    def embed(self, texts, normalize=True, batch_size=32):
-        """The vectors of texts: the pooled [CLS] vector of `[CLS] text [SEP]`.
-
-        Args:
-            texts: string, or list or array of strings. A text is cut to the preprocessor's `sequence_length`.
-            normalize: whether the vectors have length 1, so that the products of vectors are cosines.
-            batch_size: positive integer.
-
-        Returns:
-            float32 NumPy array `(texts, hidden_dim)`, or `(hidden_dim,)` for a single string.
-
-        Raises:
-            ValueError: if there is no text, or the task has no preprocessor.
-            TypeError: if a text is no string.
-
-        Reference: `test/retrieval.py` of the original repository.
-        """
-        check_not_empty(texts)
-        if self.preprocessor is None:
-            raise ValueError(
-                "The model has no preprocessor, so it knows no strings. Set one: "
-                "`sim.preprocessor = RoFormerSimPreprocessor(tokenizer)`."
-            )
-        single = isinstance(texts, str | bytes)
-        texts = string_tensors([texts] if single else texts).numpy()
-        vectors = np.empty((len(texts), self.backbone.hidden_dim), "float32")
-        # texts of similar lengths together, which leaves little padding
-        order = np.argsort([len(text) for text in texts], kind="stable")
-        for rows in np.split(order, range(batch_size, len(order), batch_size)):
-            inputs = self.preprocessor.pack(texts[rows])
-            inputs = {name: ops.convert_to_numpy(value) for name, value in inputs.items()}
-            vectors[rows] = self.backbone.predict_on_batch(inputs)["pooled_output"]
-        if normalize:
-            vectors = ops.convert_to_numpy(unit_vectors(vectors))
-        return vectors[0] if single else vectors

@@ -71,24 +71,17 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
 
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
-        if not isinstance(x, tuple) or len(x) != 2:
-            raise ValueError(
-                "Pairs of similar texts are needed: a tuple of two columns of strings, `(first, second)`. "
-                f"Received: x of type {type(x).__name__}"
-            )
-        x = tuple(tf.reshape(column, [-1]) for column in x)
-        inputs, next_tokens, counted = self.next_tokens((_rows(*x), _rows(x[1], x[0])))
+        first, second = check_pairs(x)
+        rows = side_by_side(first, second), side_by_side(second, first)
+        inputs, next_tokens, counted = self.next_tokens(rows)
         if self.hidden_sources:
             inputs["token_ids"] = self._hide(inputs["token_ids"], inputs["segment_ids"] == 0)
-        rows = tf.shape(next_tokens)[0]
-        if y is None:
-            pooled = (tf.range(rows) // 2)[:, tf.newaxis]
-        else:
-            pooled = _rows(*y)
+        count = tf.shape(next_tokens)[0]
+        pooled = (tf.range(count) // 2)[:, tf.newaxis] if y is None else side_by_side(*y)
         return (
             inputs,
             {"logits": next_tokens, "pooled_output": pooled},
-            {"logits": counted, "pooled_output": tf.ones([rows])},
+            {"logits": counted, "pooled_output": tf.ones([count])},
         )
 
     def _hide(self, token_ids, in_source):
@@ -117,8 +110,18 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
         return {**super().get_config(), "hidden_sources": self.hidden_sources}
 
 
-def _rows(first, second):
-    """Two columns as one, with what belongs together beside each other."""
+def check_pairs(x):
+    """The two columns of strings, each `(batch,)`; refuses what is no pair."""
+    if not isinstance(x, tuple) or len(x) != 2:
+        raise ValueError(
+            "Pairs of texts are needed: a tuple of two columns of strings, `(first, second)`. "
+            f"Received: x of type {type(x).__name__}"
+        )
+    return tuple(tf.reshape(column, [-1]) for column in x)
+
+
+def side_by_side(first, second):
+    """Two columns `(n, ...)` as one, `(2n, ...)`, with what belongs together beside each other."""
     return tf.reshape(
         tf.stack([first, second], axis=1), tf.concat([[-1], tf.shape(first)[1:]], axis=0)
     )

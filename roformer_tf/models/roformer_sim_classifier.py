@@ -1,0 +1,130 @@
+import keras
+import keras_hub
+from keras import ops
+
+from roformer_tf.models.embeds_texts import EmbedsTexts, check_pooler
+from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy, grouped_accuracy
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of
+from roformer_tf.models.roformer_sim_classifier_preprocessor import (
+    RoFormerSimClassifierPreprocessor,
+)
+from roformer_tf.models.roformer_task import RoFormerTask, check_class_labels
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerSimClassifier(EmbedsTexts, RoFormerTask, keras_hub.models.Task):
+    """The supervised stage of RoFormer-Sim (Sim-ft): labelled pairs, of whose texts each has a vector of its own.
+
+    The vectors a and b, as the pooler gives them, become [a, b, |a - b|], and a dense layer without bias makes one row
+    of logits for several tasks: in the original two classes of similarity and three of inference. What is wanted of
+    it afterwards is `embed`, or the backbone for a `RoFormerSim`; the logits serve the training.
+
+    Args:
+        backbone: a `RoFormerBackbone` with a pooler, such as that of a `RoFormerSim`.
+        preprocessor: a `RoFormerSimClassifierPreprocessor`, or `None` for token ids in place of strings.
+        groups: positive integers, how many classes each task has. `(2, 3)`: labels 0 and 1 are of the first, 2 to 4
+            of the second; a softmax is over the classes of one task.
+        **kwargs: of `keras.Model`.
+
+    Call arguments:
+        inputs: dictionary of `token_ids`, `segment_ids`, `padding_mask`, each `(batch, 2, length)`.
+
+    Returns:
+        Logits `(batch, sum(groups))`.
+
+    Raises:
+        ValueError: if the backbone has no pooler, or `groups` are no positive integers.
+
+    Example:
+
+    >>> import roformer_tf
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32,
+    ...     masking="unilm", pooler="linear",
+    ... )
+    >>> classifier = roformer_tf.RoFormerSimClassifier(
+    ...     backbone, roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer)
+    ... )
+    >>> history = classifier.fit((["天气好", "好天"], ["好天气", "天"]), [1, 4], verbose=0)
+    >>> classifier.embed("天气").shape
+    (16,)
+
+    Reference: `train/supervised.py` of the repository of RoFormer-Sim; the classification objective of
+    Sentence-BERT, arXiv 1908.10084, section 3.
+    """
+
+    backbone_cls = RoFormerBackbone
+    preprocessor_cls = RoFormerSimClassifierPreprocessor
+    optional_inputs = ()
+
+    def __init__(self, backbone, preprocessor=None, groups=(2, 3), **kwargs):
+        check_pooler(backbone, "RoFormerSimClassifier")
+        if not groups or not all(isinstance(size, int) and size > 0 for size in groups):
+            raise ValueError(
+                f"`groups` must be positive integers, such as (2, 3). Received: groups={groups!r}"
+            )
+        # === Config (before the model, whose constructor compiles it) ===
+        self.groups = tuple(groups)
+
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.logits_dense = keras.layers.Dense(
+            sum(groups),
+            use_bias=False,
+            kernel_initializer=initializer_of(backbone.norm, backbone.num_layers),
+            dtype="float32",
+            name="logits",
+        )
+
+        # === Functional model ===
+        names = ("token_ids", "segment_ids", "padding_mask")
+        inputs = {name: keras.Input((2, None), dtype="int32", name=name) for name in names}
+        vectors = _PairVectors(backbone, name="pair_vectors")(inputs)
+        a, b = vectors[:, 0], vectors[:, 1]
+        outputs = self.logits_dense(ops.concatenate([a, b, ops.abs(a - b)], axis=-1))
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+        """Configures training; see `keras.Model.compile`.
+
+        Args:
+            optimizer: `"auto"` is Adam with the original's learning rate, 2e-5.
+            loss: `"auto"` is `GroupedCrossentropy`.
+            metrics: `"auto"` is the share of pairs whose label has the highest logit of its group.
+            **kwargs: of `keras.Model.compile`.
+        """
+        if optimizer == "auto":
+            optimizer = keras.optimizers.Adam(2e-5)
+        if loss == "auto":
+            loss = GroupedCrossentropy(self.groups)
+        if metrics == "auto":
+            metrics = [
+                keras.metrics.MeanMetricWrapper(
+                    grouped_accuracy, name="accuracy", groups=self.groups
+                )
+            ]
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def check_labels(self, y):
+        check_class_labels(y, sum(self.groups))
+
+    def get_config(self):
+        return {**super().get_config(), "groups": self.groups}
+
+
+class _PairVectors(keras.layers.Layer):
+    """Pooled vectors `(batch, 2, hidden_dim)` of the texts of pairs, all texts in one batch of the backbone."""
+
+    def __init__(self, backbone, **kwargs):
+        super().__init__(dtype=backbone.dtype_policy, **kwargs)
+        self.backbone = backbone
+
+    def call(self, inputs):
+        rows = {name: ops.reshape(x, (-1, ops.shape(x)[-1])) for name, x in inputs.items()}
+        return ops.reshape(self.backbone(rows)["pooled_output"], (-1, 2, self.backbone.hidden_dim))
+
+    def compute_output_shape(self, shapes):
+        return (shapes["token_ids"][0], 2, self.backbone.hidden_dim)

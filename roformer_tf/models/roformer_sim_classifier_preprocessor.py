@@ -1,0 +1,46 @@
+import keras
+import tensorflow as tf
+from keras_hub.src.utils.tensor_utils import preprocessing_function
+
+from roformer_tf.models.roformer_sim_preprocessor import check_pairs, side_by_side
+from roformer_tf.models.roformer_text_classifier_preprocessor import (
+    RoFormerTextClassifierPreprocessor,
+)
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
+    """Pairs of texts to the inputs of a `RoFormerSimClassifier`: each text is a row of its own.
+
+    Args:
+        tokenizer, sequence_length, truncate_from, padding, **kwargs: as of `RoFormerTextClassifierPreprocessor`.
+
+    Call arguments:
+        x: tuple of two lists or tensors of strings.
+        y: labels, passed through.
+        sample_weight: passed through.
+
+    Returns:
+        Dictionary of int32 tensors `token_ids`, `segment_ids`, `padding_mask`, each `(batch, 2, length)`; with `y` and
+        `sample_weight` as a tuple when they are given.
+
+    Raises:
+        ValueError: if `x` is no pair.
+
+    Example:
+
+    >>> import roformer_tf
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+    >>> preprocessor = roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer)
+    >>> preprocessor((["天气好"], ["好"]))["token_ids"].numpy().tolist()
+    [[[2, 5, 6, 7, 3], [2, 7, 3, 0, 0]]]
+
+    Reference: `data_generator` of RoFormer-Sim's `supervised.py`.
+    """
+
+    @preprocessing_function
+    def call(self, x, y=None, sample_weight=None):
+        rows = self.pack(side_by_side(*check_pairs(x)))
+        x = {name: tf.reshape(v, [-1, 2, tf.shape(v)[1]]) for name, v in rows.items()}
+        return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
