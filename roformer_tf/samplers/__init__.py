@@ -1,5 +1,7 @@
 """Samplers beside those of KerasHub: beam search with a length penalty, and the rules of when a text may end."""
 
+from roformer_tf.samplers.beam_search_sampler import BeamSearchSampler
 from roformer_tf.samplers.min_length import with_min_length
+from roformer_tf.samplers.original_beam_sampler import OriginalBeamSampler
 
-__all__ = ["with_min_length"]
+__all__ = ["BeamSearchSampler", "OriginalBeamSampler", "with_min_length"]

@@ -231,6 +231,38 @@ def encode(vocab_path, texts, second_texts, word_level, do_lower_case, arguments
     return results
 
 
+def decode(method, options, arguments, prompt, table, folder, application, seed):
+    """`AutoRegressiveDecoder`: its `beam_search` or `random_sample`, of a table of logits or of a model.
+
+    `options` are those of its constructor, `arguments` those of the method. With a table the new tokens are a node of
+    a tree, whose root is 0 and whose children are `node * vocabulary + 1 + token`.
+    """
+    import numpy as np
+    from bert4keras.snippets import AutoRegressiveDecoder
+
+    if table is None:
+        model = build(folder, "roformer", application, {"with_mlm": "linear"}).model
+
+    class Decoder(AutoRegressiveDecoder):
+        @AutoRegressiveDecoder.wraps(default_rtype="logits")
+        def predict(self, inputs, output_ids, states):
+            if table is not None:
+                node = np.zeros(len(output_ids), int)
+                for tokens in output_ids.T:
+                    node = node * table.shape[1] + 1 + tokens
+                return table[node]
+            ids, segments = inputs
+            ids = np.concatenate([ids, output_ids], 1)
+            new = np.full_like(output_ids, 1 if application == "unilm" else 0)
+            segments = np.concatenate([segments, new], 1)
+            return model.predict_on_batch([ids, segments])[:, -1]
+
+    np.random.seed(seed)  # noqa: NPY002, what `random_sample` draws from
+    decoder = Decoder(start_id=None, **options)
+    inputs = [] if table is not None else [prompt, [0] * len(prompt)]
+    return getattr(decoder, method)(inputs, **arguments)
+
+
 REQUESTS = {
     function.__name__: function
     for function in (
@@ -241,6 +273,7 @@ REQUESTS = {
         train,
         piecewise_linear,
         encode,
+        decode,
     )
 }
 

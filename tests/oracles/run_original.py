@@ -201,6 +201,45 @@ class Original:
             arguments=arguments,
         )
 
+    def decode(
+        self,
+        method,
+        end_id,
+        maxlen,
+        minlen=1,
+        prompt=(),
+        table=None,
+        folder=None,
+        application="lm",
+        seed=0,
+        **arguments,
+    ):
+        """New tokens by bert4keras' `AutoRegressiveDecoder`, stop token included.
+
+        Args:
+            method: "beam_search", which gives one text, or "random_sample", which gives a list of `n`.
+            end_id: the stop token.
+            maxlen: the most new tokens.
+            minlen: how many are needed before a stop token counts.
+            prompt: token ids, all of segment 0; new tokens are of segment 1 if `application="unilm"`.
+            table: in place of a model: the logits after any new tokens, as `tests/samplers/table_model.py` has them.
+            folder: an original folder, of RoFormer with the variables of the masked language model.
+            application: "lm" or "unilm".
+            seed: of NumPy's random numbers.
+            **arguments: `topk`, `topp`, `n`, `temperature`, `min_ends` of the method.
+        """
+        return self._ask(
+            "decode",
+            method=method,
+            options={"end_id": end_id, "maxlen": maxlen, "minlen": minlen},
+            arguments=arguments,
+            prompt=[int(token) for token in prompt],
+            table=table,
+            folder=None if folder is None else str(folder),
+            application=application,
+            seed=seed,
+        )
+
     def close(self):
         """Ends the process, if it was started."""
         if self._process is not None:

@@ -1,0 +1,154 @@
+import keras
+from keras import ops
+
+from roformer_tf.samplers.beam_loop import NO_SCORE, BeamLoop, take, take_all
+
+PENALTY_FORMS = ("fairseq", "gnmt")
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class BeamSearchSampler(BeamLoop):
+    """Beam search whose finished hypotheses are kept, and ranked by their score over a length penalty.
+
+    `keras_hub.samplers.BeamSampler` compares sums of logarithms, which favours short texts, and lets a hypothesis grow
+    beyond its stop token. Here a hypothesis that makes a stop token is finished and set aside, others take its place,
+    and those that are finished are compared by
+
+        score(Y) = log P(Y) / lp(Y)     lp(Y) = |Y|^alpha             "fairseq"
+                                        lp(Y) = ((5 + |Y|) / 6)^alpha    "gnmt", of Wu et al. (2016)
+
+    where |Y| is the number of new tokens *with* the stop token (as in fairseq and in Tensor2Tensor) and without the
+    prompt. `length_penalty` is alpha: 0 compares the sums themselves, 1 with `"fairseq"` the means per token, and the
+    larger it is, the longer the texts. A hypothesis for whose next token the row has no room is compared as it is.
+
+    In each step the beams' continuations by every token are compared by log P. Those that are finished count if they
+    are among the best `num_beams`; the best `num_beams` that are not finished are the new beams (fairseq's and Hugging
+    Face's rule). A row ends when no beam can win any more: log P only falls, so none of them can get beyond the best
+    log P over the penalty of the longest hypothesis that the row has room for.
+
+    Args:
+        num_beams: positive int.
+        length_penalty: float, alpha.
+        penalty_form: `"fairseq"` or `"gnmt"`.
+        early_stopping: bool. With `True` a row ends already when `num_beams` hypotheses are finished, as in fairseq:
+            sooner, and one that would have won may be missed.
+        min_ends: positive int, how many stop tokens finish a hypothesis.
+        return_all_beams: bool, whether to return the best `num_beams` hypotheses and not the best one alone.
+        **kwargs: of `keras_hub.samplers.Sampler` (`temperature`).
+
+    Call arguments:
+        next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`, logits `(batch * num_beams, vocabulary)`
+            of the token at place `index`. The beams of a row stand one after the other.
+        prompt: int tensor `(batch, length)`, the rows to be filled.
+        cache: tensor or structure of tensors `(batch, ...)`, or `None`; the sampler repeats it for the beams.
+        index: int, the first place to fill.
+        mask: bool tensor `(batch, length)`, `True` where tokens are given; these stay, and do not count.
+        stop_token_ids: list or tuple of ints, or `None`.
+        hidden_states: not read.
+        model: the model whose weights `next` reads (JAX needs it).
+
+    Returns:
+        Int tensor `(batch, length)`, the best hypothesis of each row; after its stop token the row is as it was given.
+        With `return_all_beams=True` also their scores: `(batch, num_beams, length)` and float32 `(batch, num_beams)`,
+        best first, minus infinity where there are fewer.
+
+    Raises:
+        ValueError: if `num_beams` or `min_ends` is not positive, or `penalty_form` is unknown.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from roformer_tf.samplers import BeamSearchSampler
+    >>> after_each_token = [[0, 0.4, 0.6, 0], [0, 1, 0, 0], [0, 0.4, 0, 0.6], [0, 1, 0, 0]]  # 0 starts, 1 stops
+    >>> table = np.log(np.array(after_each_token, "float32") + 1e-9)
+    >>> def next(prompt, cache, index):
+    ...     return ops.take(table, prompt[:, index - 1], axis=0), None, cache
+    >>> prompt, mask = np.array([[0, 0, 0, 0, 0]]), np.array([[1, 0, 0, 0, 0]], "bool")
+    >>> for alpha in (0.0, 1.0):  # the stop token at once has 0.4, the text 2 3 and it 0.6 * 0.6
+    ...     sampler = BeamSearchSampler(num_beams=2, length_penalty=alpha)
+    ...     print(np.array(sampler(next, prompt, index=1, mask=mask, stop_token_ids=[1])).tolist())
+    [[0, 1, 0, 0, 0]]
+    [[0, 2, 3, 1, 0]]
+
+    Reference: Wu et al., "Google's Neural Machine Translation System" (arXiv 1609.08144), equation 14, without its
+    coverage penalty; Ott et al., fairseq (arXiv 1904.01038), with which the translations of the RoFormer paper
+    (section 4.1: beam 4, length penalty 0.6) were made.
+    """
+
+    def __init__(
+        self,
+        num_beams=4,
+        length_penalty=0.6,
+        penalty_form="fairseq",
+        early_stopping=False,
+        min_ends=1,
+        return_all_beams=False,
+        **kwargs,
+    ):
+        super().__init__(num_beams, min_ends, **kwargs)
+        if penalty_form not in PENALTY_FORMS:
+            raise ValueError(
+                f"`penalty_form` must be one of {PENALTY_FORMS}. Received: penalty_form={penalty_form!r}"
+            )
+        self.length_penalty = length_penalty
+        self.penalty_form = penalty_form
+        self.early_stopping = early_stopping
+        self.return_all_beams = return_all_beams
+
+    def penalized(self, scores, length):
+        """Scores over the penalty of hypotheses with `length` new tokens."""
+        length = ops.cast(ops.maximum(length, 1), "float32")  # a row without room has none
+        base = length if self.penalty_form == "fairseq" else (5.0 + length) / 6.0
+        return scores / ops.power(base, self.length_penalty)
+
+    def first_memory(self, beams):
+        """The finished hypotheses with their scores over the penalty, best first."""
+        return {"tokens": beams["tokens"], "scores": ops.full_like(beams["scores"], NO_SCORE)}
+
+    def choose(self, grown, memory, made):
+        finished = ops.logical_and(grown.pop("stops"), grown["ends"] >= self.min_ends)
+        scores = self.penalized(ops.where(finished, grown["scores"], NO_SCORE), made)
+        new = {"tokens": grown["tokens"], "scores": scores}
+        new = {name: x[:, : self.num_beams] for name, x in new.items()}
+        growing = ops.where(finished, NO_SCORE, grown["scores"])
+        _, best = ops.top_k(growing, self.num_beams)
+        beams = take_all({**grown, "scores": growing}, best)
+        return beams, self.best_of(memory, new)
+
+    def best_of(self, these, others):
+        """The best `num_beams` of two dictionaries of hypotheses, best first; of equal ones these come first."""
+        both = {name: ops.concatenate([x, others[name]], axis=1) for name, x in these.items()}
+        scores, best = ops.top_k(both["scores"], self.num_beams)
+        return {"tokens": take(both["tokens"], best), "scores": scores}
+
+    def done(self, beams, memory, made, most):
+        worst = memory["scores"][:, -1]
+        full = ops.equal(made, most)[:, 0]
+        if self.early_stopping:
+            return ops.logical_or(full, worst > NO_SCORE)
+        # the penalty rises or falls with the length all the way, so its extreme is at one of the ends
+        ends = ops.concatenate([ops.minimum(made + 1, most), most], axis=1)
+        bound = ops.max(
+            self.penalized(ops.max(beams["scores"], axis=1, keepdims=True), ends), axis=1
+        )
+        to_beat = worst if self.return_all_beams else memory["scores"][:, 0]
+        return ops.logical_or(full, to_beat >= bound)
+
+    def results(self, beams, memory, most):
+        scores = self.penalized(beams["scores"], most)
+        if self.early_stopping:  # the row has ended, and its beams do not count
+            scores = ops.where(memory["scores"][:, -1:] > NO_SCORE, NO_SCORE, scores)
+        best = self.best_of(memory, {"tokens": beams["tokens"], "scores": scores})
+        if self.return_all_beams:
+            return best["tokens"], best["scores"]
+        return best["tokens"][:, 0]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "length_penalty": self.length_penalty,
+            "penalty_form": self.penalty_form,
+            "early_stopping": self.early_stopping,
+            "return_all_beams": self.return_all_beams,
+        }

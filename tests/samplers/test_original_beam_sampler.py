@@ -1,0 +1,169 @@
+"""The original's beam search: bert4keras itself over the same table, over the same model, and its recorded texts."""
+
+import json
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+from keras import ops
+
+import roformer_tf
+from roformer_tf.checkpoint import load_original
+from roformer_tf.samplers import OriginalBeamSampler
+from tests.layers.harness import compiled, numpy
+from tests.oracles.run_original import small_config
+from tests.samplers import table_model
+
+LENGTH = 7
+
+
+def texts(sampler, tables, lengths, stops, wrap=lambda function: function):
+    """The new tokens of each row, up to the end of the row."""
+    prompt, mask = table_model.make_prompt(lengths, LENGTH)
+    next = table_model.cached_step(tables, mask)
+
+    def run(prompt, cache):
+        return sampler(
+            next, prompt, cache=cache, index=min(lengths), mask=mask, stop_token_ids=stops
+        )
+
+    cache = keras.tree.map_structure(ops.convert_to_tensor, table_model.first_cache(len(lengths)))
+    found = numpy(wrap(run)(ops.convert_to_tensor(prompt), cache))
+    assert np.all(found[mask] == prompt[mask])
+    return [row[length:].tolist() for row, length in zip(found, lengths, strict=True)]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "topk, minlen, min_ends, temperature",
+    [(1, 1, 1, 1), (2, 1, 1, 1), (3, 1, 2, 1), (3, 4, 1, 0.7), (4, 3, 2, 1), (4, 1, 1, 1.5)],
+)
+def test_table(original, rng, topk, minlen, min_ends, temperature):
+    lengths = (1, 1, 1, 1, 2, 2, 2, 4, 6)
+    tables = table_model.make_tables(rng, len(lengths), 4, LENGTH - 1)
+    sampler = OriginalBeamSampler(topk, minlen, min_ends, temperature=temperature)
+    found = texts(sampler, tables, lengths, [3])
+    for row, length in enumerate(lengths):
+        expected = original.decode(
+            "beam_search",
+            end_id=3,
+            maxlen=LENGTH - length,
+            minlen=minlen,
+            table=tables[row],
+            topk=topk,
+            min_ends=min_ends,
+            temperature=temperature,
+        ).tolist()
+        rest = LENGTH - length - len(expected)
+        assert found[row] == expected + [0] * rest, f"row {row}"
+
+
+def test_compiled_equals_eager(rng):
+    lengths = (1, 2, 4)
+    tables = table_model.make_tables(rng, len(lengths), 4, LENGTH - 1)
+    sampler = OriginalBeamSampler(3, min_length=2)
+    eager = texts(sampler, tables, lengths, [3])
+    assert texts(sampler, tables, lengths, [3], compiled) == eager
+
+
+def without_cache(model, lengths):
+    """A `next` that reruns whole rows; their prompts are segment 0 and the rest segment 1 (of a UniLM)."""
+    lengths = np.array(lengths)[:, None]
+
+    def next(prompt, cache, index):
+        rows, length = prompt.shape
+        new = np.arange(length) >= lengths.repeat(rows // len(lengths), axis=0)
+        inputs = {
+            "token_ids": prompt,
+            "segment_ids": new.astype("int32") * (model.backbone.masking == "unilm"),
+            "padding_mask": np.ones((rows, length), "int32"),  # of what comes later nothing is seen
+        }
+        inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
+        return model(inputs)[:, int(index) - 1], None, cache
+
+    return next
+
+
+def generate(model, prompts, topk, end_ids, maxlen, minlen):
+    """New tokens after each prompt, which all have the same room but lengths and stop tokens of their own."""
+    lengths = [len(prompt) for prompt in prompts]
+    rows = np.zeros((len(prompts), max(lengths) + maxlen), "int32")
+    mask = np.ones_like(rows, "bool")  # what is behind the room is given too
+    for row, prompt in enumerate(prompts):
+        rows[row, : len(prompt)] = prompt
+        mask[row, len(prompt) : len(prompt) + maxlen] = False
+    found = OriginalBeamSampler(topk, minlen)(
+        without_cache(model, lengths),
+        rows,
+        index=min(lengths),
+        mask=mask,
+        stop_token_ids=[np.array(end_ids, "int32")[:, None]],
+        model=model,
+    )
+    return [
+        row[length : length + maxlen].tolist()
+        for row, length in zip(numpy(found), lengths, strict=True)
+    ]
+
+
+def load(folder, kind):
+    masking = {"lm": "causal", "unilm": "unilm"}[kind]
+    return load_original(
+        roformer_tf.RoFormerCausalLM,
+        folder,
+        preprocessor=None,
+        masking=masking,
+        layer_norm_epsilon=1e-7,
+    )
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", ["lm", "unilm"])
+def test_model(original, tmp_path, kind):
+    # a fixed seed: which of two hypotheses wins whose scores differ by float32 noise would be a matter of luck
+    original.make_checkpoint(tmp_path, small_config(vocab_size=30), seed=5, with_mlm="linear")
+    model = load(tmp_path, kind)
+    prompts, end_ids, topk, maxlen, minlen = [[2, 11, 8, 20, 3], [2, 17, 3]], [7, 12], 3, 8, 2
+    found = generate(model, prompts, topk, end_ids, maxlen, minlen)
+    for row, (prompt, end_id) in enumerate(zip(prompts, end_ids, strict=True)):
+        expected = original.decode(
+            "beam_search",
+            end_id=end_id,
+            maxlen=maxlen,
+            minlen=minlen,
+            prompt=prompt,
+            folder=tmp_path,
+            application=kind,
+            topk=topk,
+        ).tolist()
+        assert found[row] == expected + [0] * (maxlen - len(expected))
+
+
+@pytest.mark.parametrize("kind", ["lm", "unilm"])
+def test_golden_texts(shared_dir, kind):
+    golden = json.loads((shared_dir / "golden" / "decoding.json").read_text(encoding="utf-8"))
+    model = load(shared_dir / "golden" / "checkpoints" / golden["checkpoint"], kind)
+    groups = {}
+    for case in golden["cases"]:
+        if case["kind"] == kind:
+            options = case["topk"], case["maxlen"], case["minlen"]
+            groups.setdefault(options, []).append(case)
+    assert sum(map(len, groups.values())) == 27
+    for (topk, maxlen, minlen), cases in groups.items():
+        prompts, end_ids = [c["inputs"][0] for c in cases], [c["end_id"] for c in cases]
+        found = generate(model, prompts, topk, end_ids, maxlen, minlen)
+        outputs = [case["output"] for case in cases]
+        assert found == [output + [0] * (maxlen - len(output)) for output in outputs]
+
+
+def test_config_and_errors():
+    sampler = OriginalBeamSampler(3, 2, 4, temperature=0.5)
+    again = keras_hub.samplers.deserialize(keras_hub.samplers.serialize(sampler))
+    assert type(again) is OriginalBeamSampler
+    expected = {"num_beams": 3, "min_length": 2, "min_ends": 4, "temperature": 0.5}
+    assert again.get_config() == expected
+    with pytest.raises(
+        ValueError, match="`min_length` must not be negative. Received: min_length=-1"
+    ):
+        OriginalBeamSampler(min_length=-1)
