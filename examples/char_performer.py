@@ -43,10 +43,10 @@ MODELS = {
 SETTINGS = {
     "num_layers": 4,  # 12 in the paper
     "num_heads": 4,  # 12
-    "hidden_dim": 256,  # 768
-    "length": 1024,
+    "hidden_dim": 128,  # 768
+    "length": 512,  # 1024
     "batch_size": 8,  # 128
-    "steps": 450,  # of 8 x 1024 bytes: once through the text
+    "steps": 900,  # of 8 x 512 bytes: once through the text
     "learning_rate": 1e-3,  # 1e-4
     "redraw_every": 100,
     "points": 45,  # of the training curve, means over the steps between

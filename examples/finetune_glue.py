@@ -58,9 +58,9 @@ TASKS = {
     ),
 }
 OF_THE_PAPER = (2e-5, 3e-5, 4e-5, 5e-5)
-LARGER = (2e-4, 5e-4, 1e-3)
+LARGER = (3e-4, 1e-3)
 SETTINGS = {
-    "max_train": 4000,
+    "max_train": 2000,
     "epochs": 3,
     "batch_size": 32,
     "sequence_length": 128,  # 512 in the paper; BERT has as many positions as it was trained with

@@ -32,12 +32,12 @@ PAPER = (("BERT-512", "64.13", "67.77"), ("WoBERT-512", "64.07", "68.10")) + (
     ("RoFormer-1024", "66.07", "69.79"),
 )
 SETTINGS = {
-    "fudan_epochs": 3,
+    "fudan_epochs": 2,
     "fudan_learning_rate": 5e-4,
     "scm_epochs": 10,
     "scm_learning_rate": 2e-4,
     "batch_size": 8,
-    "max_examples": None,
+    "max_examples": 900,  # of each part
     "dtype": "float32",
 }
 
