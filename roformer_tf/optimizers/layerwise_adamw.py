@@ -44,7 +44,7 @@ class LayerwiseAdamW(keras.optimizers.Adam):
         num_layers,
         layer_decay=1.0,
         weight_decay=0.01,
-        no_decay=("bias", "gamma", "beta"),
+        no_decay=("bias", "gamma", "beta", "theta"),  # theta: learned rotary frequencies
         name="layerwise_adamw",
         **kwargs,
     ):

@@ -17,6 +17,7 @@ def small_backbone():
         intermediate_dim=16,
         dropout=0.0,
         attention_dropout=0.0,
+        position_options={"learned": True},  # frequencies do not decay
     )
 
 
@@ -41,7 +42,7 @@ def test_layerwise_adamw_equals_the_formula():
             lr = rate * next((s for p, s in share.items() if variable.path.startswith(p)), 1.0)
             first[i] = 0.9 * first[i] + 0.1 * gradient
             second[i] = 0.999 * second[i] + 0.001 * np.float64(gradient) ** 2
-            if not any(word in variable.path for word in ("bias", "gamma", "beta")):
+            if not any(word in variable.path for word in ("bias", "gamma", "beta", "theta")):
                 weights[i] = weights[i] - lr * decay * weights[i]
             corrected = np.sqrt(second[i] / (1 - 0.999**step)) + 1e-7 / np.sqrt(1 - 0.999**step)
             weights[i] = weights[i] - lr * first[i] / (1 - 0.9**step) / corrected
