@@ -76,6 +76,29 @@ class DecoderBlock(EncoderBlock):
             return self._recomputed(run, x, memory, attention_bias, memory_bias, position)
         return run(x, memory, attention_bias, memory_bias, position)
 
+    def step(
+        self, x, cache, index, keys_values, attention_bias=None, memory_bias=None, position=None
+    ):
+        """The next tokens, given the cached keys and values of all earlier ones.
+
+        Args:
+            x: tensor `(rows * batch, length, hidden_dim)`: of each memory one row, or several that follow each other.
+            cache: of `initial_cache`, or of the step before.
+            index: int scalar, the place of the first of these tokens.
+            keys_values: what `cross_attention.keys_values` returned for `batch` memories.
+            attention_bias: as of `SelfAttention.step`.
+            memory_bias: see `call`.
+            position: the context made by `position_scheme` for these tokens' own positions.
+
+        Returns:
+            Tuple of the outputs, of the shape of `x`, and the new cache.
+        """
+        x = ops.cast(x, self.compute_dtype)
+        update, cache = self.attention.step(
+            x, cache, index, attention_bias=attention_bias, position=position
+        )
+        return self._after_attention(x, update, keys_values, memory_bias), cache
+
     def _run_decoder(self, x, memory, attention_bias, memory_bias, position, training):
         update = self.attention(
             x, attention_bias=attention_bias, position=position, training=training

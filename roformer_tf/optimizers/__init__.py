@@ -1,8 +1,15 @@
 """Ready-made choices for training: schedules and optimizers."""
 
+from roformer_tf.optimizers.inverse_square_root import InverseSquareRootDecay
 from roformer_tf.optimizers.layerwise_adamw import LayerwiseAdamW
 from roformer_tf.optimizers.linear_warmup_decay import LinearWarmupDecay
 from roformer_tf.optimizers.original_adamw import OriginalAdamW
 from roformer_tf.optimizers.piecewise_linear import PiecewiseLinear
 
-__all__ = ["LayerwiseAdamW", "LinearWarmupDecay", "OriginalAdamW", "PiecewiseLinear"]
+__all__ = [
+    "InverseSquareRootDecay",
+    "LayerwiseAdamW",
+    "LinearWarmupDecay",
+    "OriginalAdamW",
+    "PiecewiseLinear",
+]

@@ -6,6 +6,10 @@ from roformer_tf.text.pair_packer import PairPacker
 from roformer_tf.text.random_masker import RandomMasker
 from roformer_tf.text.roformer_tokenizer import RoFormerTokenizer
 from roformer_tf.text.segmentation_dictionary import SegmentationDictionary
+from roformer_tf.text.sentence_piece_tokenizer import (
+    RoFormerSentencePieceTokenizer,
+    train_sentencepiece,
+)
 from roformer_tf.text.text_segmentate import text_segmentate
 from roformer_tf.text.vocabulary import load_vocabulary, simplify_vocabulary
 
@@ -14,9 +18,11 @@ __all__ = [
     "GraphTokenizer",
     "PairPacker",
     "RandomMasker",
+    "RoFormerSentencePieceTokenizer",
     "RoFormerTokenizer",
     "SegmentationDictionary",
     "load_vocabulary",
     "simplify_vocabulary",
     "text_segmentate",
+    "train_sentencepiece",
 ]

@@ -18,32 +18,32 @@ CAUSAL = np.where(np.tri(T) == 1, 0, -1e9).astype("float32")[None, None]
 POSITIONS = np.array([0, 1, 2, 7, 1000])
 
 
-def _dense(x, weights, name):
+def dense(x, weights, name):
     return np.asarray(x, "float64") @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0)
 
 
 def _attention(query, key, value, bias):
     """Of (b, t, H) queries and (b, s, H) keys and values, head by head."""
-    visible = np.broadcast_to(bias, (B, 1, query.shape[1], key.shape[1]))[:, 0] == 0
+    visible = np.broadcast_to(bias, (len(query), 1, query.shape[1], key.shape[1]))[:, 0] == 0
     split = (x.reshape(*x.shape[:2], HEADS, -1) for x in (query, key, value))
     return oracle.attention(*split, visible).reshape(query.shape)
 
 
 def cross_attention(weights, x, memory, attention_bias=0, prefix=""):
     """Equation 1 of each head: queries of the decoder, keys and values of the encoder."""
-    query = _dense(x, weights, f"{prefix}query")
-    key, value = np.split(_dense(memory, weights, f"{prefix}key_value"), 2, axis=-1)
-    return _dense(_attention(query, key, value, attention_bias), weights, f"{prefix}output_dense")
+    query = dense(x, weights, f"{prefix}query")
+    key, value = np.split(dense(memory, weights, f"{prefix}key_value"), 2, axis=-1)
+    return dense(_attention(query, key, value, attention_bias), weights, f"{prefix}output_dense")
 
 
 def self_attention(weights, x, bias, positions, prefix="attention/"):
     """Queries and keys turned by their positions."""
-    query, key, value = np.split(_dense(x, weights, f"{prefix}qkv"), 3, axis=-1)
+    query, key, value = np.split(dense(x, weights, f"{prefix}qkv"), 3, axis=-1)
     query, key = (
         oracle.rotary_half(x.reshape(*x.shape[:2], HEADS, -1), positions).reshape(x.shape)
         for x in (query, key)
     )
-    return _dense(_attention(query, key, value, bias), weights, f"{prefix}output_dense")
+    return dense(_attention(query, key, value, bias), weights, f"{prefix}output_dense")
 
 
 def decoder_block(weights, x, memory, attention_bias, memory_bias, position):
@@ -54,8 +54,8 @@ def decoder_block(weights, x, memory, attention_bias, memory_bias, position):
     x = norm(x + self_attention(weights, x, attention_bias, POSITIONS), "attention_norm")
     update = cross_attention(weights, x, memory, memory_bias, "cross_attention/")
     x = norm(x + update, "cross_attention_norm")
-    hidden = oracle.relu(_dense(x, weights, "feed_forward/intermediate_dense"))
-    return norm(x + _dense(hidden, weights, "feed_forward/output_dense"), "feed_forward_norm")
+    hidden = oracle.relu(dense(x, weights, "feed_forward/intermediate_dense"))
+    return norm(x + dense(hidden, weights, "feed_forward/output_dense"), "feed_forward_norm")
 
 
 def _block(**kwargs):

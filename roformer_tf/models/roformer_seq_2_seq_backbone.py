@@ -1,0 +1,348 @@
+import math
+from types import SimpleNamespace
+
+import keras
+import keras_hub
+from keras import ops
+
+from roformer_tf.layers import (
+    AttentionMask,
+    DecoderBlock,
+    Dropout,
+    EncoderBlock,
+    TokenEmbedding,
+)
+from roformer_tf.layers.attention_mask import dense_bias
+from roformer_tf.layers.position_schemes import make_position_schemes
+from roformer_tf.models.optional_inputs import refuse_unknown
+from roformer_tf.models.presets import FromOriginalPreset
+from roformer_tf.models.quantized import RestoresQuantization
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerSeq2SeqBackbone(FromOriginalPreset, RestoresQuantization, keras_hub.models.Backbone):
+    """Encoder-decoder Transformer whose self-attention, on both sides, has rotary position embedding.
+
+    The sizes are those of Transformer-base, and so is all but the positions: post-norm blocks, ReLU, and one table of
+    embeddings for source, target and output, multiplied by `sqrt(hidden_dim)` where tokens are looked up. The paper's
+    baseline, with sines added to the embeddings, is `position_scheme="sinusoidal"`. The cross-attention has no
+    positions.
+
+    Args:
+        vocabulary_size: positive integer, of source and target together.
+        num_layers: positive integer, number of blocks of the encoder and of the decoder.
+        num_heads: positive integer that divides `hidden_dim` into heads of even size.
+        hidden_dim: positive integer, also the size of the embeddings.
+        intermediate_dim: positive integer, width of the feed-forward networks.
+        num_decoder_layers: positive integer, `num_layers` by default.
+        dropout: float, after the embeddings, attention and feed-forward.
+        attention_dropout: float, on attention probabilities.
+        activation: `"relu"`, `"gelu"` or any Keras activation.
+        layer_norm_epsilon: float.
+        max_wavelength: float, base of the rotary frequencies.
+        position_scheme: `"rotary"`, `"sinusoidal"`, … or `"none"`: a key of
+            `roformer_tf.layers.position_schemes.POSITION_SCHEMES`, for the self-attention of both sides.
+        position_options: dictionary, further arguments of the scheme's class.
+        max_sequence_length: positive integer, number of learned positions; no other scheme has such a bound.
+        dtype: dtype policy of all layers.
+        **kwargs: of `keras.Model`, such as `name`.
+
+    Call arguments:
+        inputs: dictionary of `encoder_token_ids`, `encoder_padding_mask` (1 real, 0 padding), both
+            `(batch, source_length)`, `decoder_token_ids` and `decoder_padding_mask`, both `(batch, length)`.
+
+    Returns:
+        Dictionary of `encoder_sequence_output` `(batch, source_length, hidden_dim)` and `decoder_sequence_output`
+        `(batch, length, hidden_dim)`.
+
+    Raises:
+        ValueError: if sizes do not fit each other or an option is unknown.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import roformer_tf
+    >>> backbone = roformer_tf.RoFormerSeq2SeqBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> source, target = np.array([[2, 15, 31, 3]]), np.array([[2, 7, 8]])
+    >>> outputs = backbone({
+    ...     "encoder_token_ids": source, "encoder_padding_mask": 0 * source + 1,
+    ...     "decoder_token_ids": target, "decoder_padding_mask": 0 * target + 1,
+    ... })
+    >>> tuple(outputs["decoder_sequence_output"].shape)
+    (1, 3, 16)
+
+    Reference: section 4.1 of arXiv 2104.09864; Vaswani et al., arXiv 1706.03762.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers=6,
+        num_heads=8,
+        hidden_dim=512,
+        intermediate_dim=2048,
+        num_decoder_layers=None,
+        dropout=0.1,
+        attention_dropout=0.0,
+        activation="relu",
+        layer_norm_epsilon=1e-5,
+        max_wavelength=10000.0,
+        position_scheme="rotary",
+        position_options=None,
+        max_sequence_length=512,
+        dtype=None,
+        **kwargs,
+    ):
+        num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
+        sizes = {
+            "vocabulary_size": vocabulary_size,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "intermediate_dim": intermediate_dim,
+            "num_decoder_layers": num_decoder_layers,
+        }
+        for name, value in sizes.items():
+            if not isinstance(value, int) or value <= 0:
+                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+        if hidden_dim % num_heads or hidden_dim // num_heads % 2:
+            raise ValueError(
+                "`num_heads` must divide `hidden_dim` into heads of even size. "
+                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
+            )
+        refuse_unknown(type(self), kwargs, {"name", "trainable"})
+
+        # === Layers ===
+        initializer = keras.initializers.RandomNormal(stddev=hidden_dim**-0.5)
+        self.token_embedding = TokenEmbedding(
+            vocabulary_size,
+            hidden_dim,
+            embeddings_initializer=initializer,
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.embedding_scale = math.sqrt(hidden_dim)
+        self.embedding_dropout = Dropout(dropout, dtype=dtype, name="embedding_dropout")
+
+        def make_stack(side, cls, count, masking):
+            scheme_sizes = SimpleNamespace(
+                head_dim=hidden_dim // num_heads,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                embedding_dim=hidden_dim,
+                max_sequence_length=max_sequence_length,
+                max_wavelength=max_wavelength,
+                masking=masking,
+                initializer=initializer.clone(),
+            )
+            schemes = make_position_schemes(
+                position_scheme, count, scheme_sizes, position_options, dtype, f"{side}_"
+            )
+            scheme = schemes[0]
+            mask = AttentionMask(masking, scheme.needs_scores, dtype=dtype, name=f"{side}_mask")
+            blocks = [
+                cls(
+                    hidden_dim,
+                    intermediate_dim,
+                    num_heads,
+                    dropout=dropout,
+                    attention_dropout=attention_dropout,
+                    activation=activation,
+                    epsilon=layer_norm_epsilon,
+                    position_scheme=None if scheme.added_to_input else schemes[i],
+                    dtype=dtype,
+                    name=f"{side}_block_{i}",
+                )
+                for i in range(count)
+            ]
+            return schemes, mask, blocks
+
+        self.encoder_position_schemes, self.encoder_mask, self.encoder_blocks = make_stack(
+            "encoder", EncoderBlock, num_layers, "bidirectional"
+        )
+        self.decoder_position_schemes, self.decoder_mask, self.decoder_blocks = make_stack(
+            "decoder", DecoderBlock, num_decoder_layers, "causal"
+        )
+        self.memory_mask = AttentionMask(dtype=dtype, name="memory_mask")
+
+        # === Functional model ===
+        inputs = {
+            f"{side}_{name}": keras.Input((None,), dtype="int32", name=f"{side}_{name}")
+            for side in ("encoder", "decoder")
+            for name in ("token_ids", "padding_mask")
+        }
+        memory = self.encode(inputs["encoder_token_ids"], inputs["encoder_padding_mask"])
+        outputs = {
+            "encoder_sequence_output": memory,
+            "decoder_sequence_output": self.decode(
+                inputs["decoder_token_ids"],
+                inputs["decoder_padding_mask"],
+                memory,
+                inputs["encoder_padding_mask"],
+            ),
+        }
+        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+
+        # === Config ===
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.num_decoder_layers = num_decoder_layers
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.max_wavelength = max_wavelength
+        self.position_scheme_name = position_scheme
+        self.position_options = position_options
+        self.max_sequence_length = max_sequence_length
+
+    def encode(self, token_ids, padding_mask):
+        """What the decoder reads.
+
+        Args:
+            token_ids: int tensor `(batch, source_length)`.
+            padding_mask: int tensor of the same shape, 1 real, 0 padding.
+
+        Returns:
+            Tensor `(batch, source_length, hidden_dim)`.
+        """
+        attention_bias = self.encoder_mask(padding_mask)
+        x, positions = self._embed(token_ids, self.encoder_position_schemes, None, padding_mask)
+        for block, position in zip(self.encoder_blocks, positions):
+            x = block(x, attention_bias=attention_bias, position=position)
+        return x
+
+    def decode(self, token_ids, padding_mask, memory, memory_padding_mask):
+        """Hidden states of all places of the target at once.
+
+        Args:
+            token_ids: int tensor `(batch, length)`.
+            padding_mask: int tensor of the same shape, 1 real, 0 padding.
+            memory: what `encode` returned.
+            memory_padding_mask: the padding mask of the source.
+
+        Returns:
+            Tensor `(batch, length, hidden_dim)`.
+        """
+        attention_bias = self.decoder_mask(padding_mask)
+        memory_bias = self.memory_mask(memory_padding_mask)
+        x, positions = self._embed(token_ids, self.decoder_position_schemes, None, padding_mask)
+        for block, position in zip(self.decoder_blocks, positions):
+            x = block(
+                x,
+                memory,
+                attention_bias=attention_bias,
+                memory_bias=memory_bias,
+                position=position,
+            )
+        return x
+
+    @property
+    def has_steps(self):
+        """Whether the decoder has steps: not with positions that need scores, or that change as the text grows."""
+        scheme = self.decoder_position_schemes[0]
+        return not (scheme.needs_scores or scheme.depends_on_length)
+
+    def initial_cache(self, batch_size, max_length):
+        """What `step` knows of the target before its first token.
+
+        Args:
+            batch_size: integer or scalar tensor, how many targets.
+            max_length: integer or scalar tensor, the most tokens that a target will have.
+
+        Returns:
+            A list with the cache of each block of the decoder.
+        """
+        return [block.initial_cache(batch_size, max_length) for block in self.decoder_blocks]
+
+    def memory_cache(self, memory, padding_mask):
+        """What `step` needs of the sources: the keys and values of each block, and the bias of their padding.
+
+        Args:
+            memory: what `encode` returned.
+            padding_mask: of the source.
+        """
+        return {
+            "keys_values": [
+                block.cross_attention.keys_values(memory) for block in self.decoder_blocks
+            ],
+            "bias": self.memory_mask(padding_mask),
+        }
+
+    def step(self, token_ids, cache, index, memory_cache):
+        """Hidden states of the next tokens of the targets, given what was kept of all earlier ones.
+
+        Args:
+            token_ids: int tensor `(rows * batch, length)`, the tokens at places `index`, … of the targets; of each
+                source one target, or several that follow each other, such as the beams of a search.
+            cache: of `initial_cache`, or of the step before.
+            index: int scalar.
+            memory_cache: of `memory_cache`, for `batch` sources.
+
+        Returns:
+            Tuple of the hidden states `(rows * batch, length, hidden_dim)` and the new cache.
+        """
+        index = ops.cast(index, "int32")
+        places = index + ops.arange(ops.shape(token_ids)[1], dtype="int32")
+        max_length = ops.shape(keras.tree.flatten(cache)[0])[2]
+        keys = ops.arange(max_length, dtype="int32")
+        attention_bias = dense_bias(
+            {"bias": ops.zeros((1, 1, 1, 1)), "order": (places[None], keys[None])}
+        )
+        x, positions = self._embed(token_ids, self.decoder_position_schemes, places[None], None)
+        caches = []
+        for block, position, block_cache, keys_values in zip(
+            self.decoder_blocks, positions, cache, memory_cache["keys_values"]
+        ):
+            x, block_cache = block.step(
+                x,
+                block_cache,
+                index,
+                keys_values,
+                attention_bias=attention_bias,
+                memory_bias=memory_cache["bias"],
+                position=position,
+            )
+            caches.append(block_cache)
+        return x, caches
+
+    def _embed(self, token_ids, schemes, position_ids, padding_mask):
+        """The input of the first block, and of each block the context of its position scheme."""
+        contexts = {
+            id(scheme): scheme(token_ids, position_ids, padding_mask)
+            for scheme in {id(scheme): scheme for scheme in schemes}.values()
+        }
+        positions = [contexts[id(scheme)] for scheme in schemes]
+        x = self.token_embedding(token_ids) * self.embedding_scale
+        if schemes[0].added_to_input:
+            x = ops.add(x, positions[0])
+            positions = [None] * len(positions)
+        return self.embedding_dropout(x), positions
+
+    def default_lora_layer_names(self):
+        """Names of the layers that `enable_lora` adapts by default: the projections to queries, keys and values."""
+        return ["qkv", "query", "key_value"]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "num_decoder_layers": self.num_decoder_layers,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "max_wavelength": self.max_wavelength,
+            "position_scheme": self.position_scheme_name,
+            "position_options": dict(self.position_options) if self.position_options else None,
+            "max_sequence_length": self.max_sequence_length,
+        }

@@ -1,0 +1,192 @@
+import functools
+
+import keras
+import keras_hub
+from keras import ops
+
+from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
+from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import (
+    RoFormerSeq2SeqLMPreprocessor,
+    as_pair,
+)
+from roformer_tf.models.roformer_task import RoFormerTask
+from roformer_tf.models.smoothed_crossentropy import SmoothedCrossentropy
+from roformer_tf.samplers import BeamSearchSampler
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
+    """Translation model: logits of the next token of the target, given the source and the target so far.
+
+    The output shares the table of the embeddings. `fit` takes pairs of raw strings, `generate` translates raw strings;
+    what it searches or draws with is the `sampler` of `compile`. The encoder runs once for a source; in the decoder
+    keys and values of all earlier tokens are kept, as are those that the encoder's output makes.
+
+    Args:
+        backbone: a `RoFormerSeq2SeqBackbone`.
+        preprocessor: a `RoFormerSeq2SeqLMPreprocessor`, or `None` for token ids in place of strings.
+        **kwargs: of `keras.Model`.
+
+    Call arguments:
+        inputs: dictionary as of `RoFormerSeq2SeqBackbone`.
+
+    Returns:
+        Logits `(batch, length, vocabulary_size)`; those at position i are of token i + 1 of the target.
+
+    Example:
+
+    >>> import roformer_tf
+    >>> from roformer_tf.text import train_sentencepiece
+    >>> proto = train_sentencepiece(["a cat and a dog", "ein Hund"], vocabulary_size=24)
+    >>> tokenizer = roformer_tf.RoFormerSentencePieceTokenizer(proto)
+    >>> backbone = roformer_tf.RoFormerSeq2SeqBackbone(
+    ...     vocabulary_size=24, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> preprocessor = roformer_tf.RoFormerSeq2SeqLMPreprocessor(tokenizer)
+    >>> translator = roformer_tf.RoFormerSeq2SeqLM(backbone, preprocessor)
+    >>> history = translator.fit((["a dog", "a cat"], ["ein Hund", "eine Katze"]), verbose=0)
+    >>> translation = translator.generate("a dog", max_length=8)
+    >>> type(translation).__name__
+    'str'
+
+    Reference: section 4.1 of arXiv 2104.09864; Vaswani et al., arXiv 1706.03762.
+    """
+
+    backbone_cls = RoFormerSeq2SeqBackbone
+    preprocessor_cls = RoFormerSeq2SeqLMPreprocessor
+    optional_inputs = ()
+
+    def __init__(self, backbone, preprocessor=None, **kwargs):
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+
+        # === Functional model ===
+        inputs = backbone.input
+        hidden = backbone(inputs)["decoder_sequence_output"]
+        outputs = backbone.token_embedding(hidden, reverse=True)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    def compile(self, optimizer="auto", loss="auto", *, sampler="auto", **kwargs):
+        """Configures training and generation; see `keras_hub.models.CausalLM.compile`.
+
+        Args:
+            optimizer: as of Keras.
+            loss: by default `SmoothedCrossentropy(0.1)`.
+            sampler: by default `BeamSearchSampler(num_beams=4, length_penalty=0.6)`, as in the paper.
+            **kwargs: of KerasHub.
+        """
+        if loss == "auto":
+            loss = SmoothedCrossentropy(0.1)
+        if sampler == "auto":
+            sampler = BeamSearchSampler(num_beams=4, length_penalty=0.6)
+        super().compile(optimizer=optimizer, loss=loss, sampler=sampler, **kwargs)
+
+    def make_generate_function(self):
+        """The compiled `generate_step`, on TensorFlow one graph for batches of all sizes."""
+        if self.generate_function is None and keras.config.backend() == "tensorflow":
+            # KerasHub's own traces each new size anew, which takes seconds
+            if not self.run_eagerly and not self.jit_compile:
+                self.generate_function = _graph_of_all_sizes(self.generate_step)
+        return super().make_generate_function()
+
+    def generate_step(self, inputs, stop_token_ids=None):
+        """Generation of one batch, in one graph.
+
+        Args:
+            inputs: dictionary as of a call; the rows of the target have the length that is filled, and
+                `decoder_padding_mask` says which tokens are given. Each row has its start token at least.
+            stop_token_ids: list of ids, or `None`.
+
+        Returns:
+            Dictionary of `decoder_token_ids`, and `decoder_padding_mask`: what is given and generated, with the stop
+            token.
+        """
+        ids = ops.cast(inputs["decoder_token_ids"], "int32")
+        given = ops.cast(inputs["decoder_padding_mask"], "bool")
+        source_mask = inputs["encoder_padding_mask"]
+        memory = self.backbone.encode(inputs["encoder_token_ids"], source_mask)
+        index = ops.min(ops.sum(ops.cast(given, "int32"), axis=-1))
+        cache, next = self._make_next(ids, index, memory, source_mask)
+        ids = self.sampler(
+            next=next,
+            prompt=ids,
+            cache=cache,
+            index=index,
+            mask=given,
+            stop_token_ids=stop_token_ids,
+            model=self,
+        )
+        kept = ops.ones_like(ids, "bool")
+        if stop_token_ids is not None:
+            stops = ops.zeros_like(ids, "bool")
+            for token in stop_token_ids:
+                stops = ops.logical_or(stops, ops.equal(ids, token))
+            stops = ops.cast(ops.logical_and(stops, ops.logical_not(given)), "int32")
+            kept = ops.equal(ops.cumsum(stops, axis=-1) - stops, 0)
+        return {"decoder_token_ids": ids, "decoder_padding_mask": kept}
+
+    def _make_next(self, ids, index, memory, source_mask):
+        """The cache before the token at `index`, and the samplers' `next`."""
+        backbone = self.backbone
+
+        def logits_of(hidden):
+            return backbone.token_embedding(hidden, reverse=True)[:, 0]
+
+        if not backbone.has_steps:
+
+            def next_of_whole_rows(prompt, cache, index):
+                hidden = backbone.decode(prompt, ops.ones_like(prompt), memory, source_mask)
+                hidden = ops.take(hidden, ops.reshape(index - 1, (1,)), axis=1)
+                return logits_of(hidden), hidden[:, 0], cache
+
+            return None, next_of_whole_rows
+
+        # one for the beams of a source, and so no part of the cache, which samplers repeat and reorder
+        memory_cache = backbone.memory_cache(memory, source_mask)
+
+        def step(ids, cache, index):
+            token = ops.take(ids, ops.reshape(index, (1,)), axis=1)
+            return backbone.step(token, cache, index, memory_cache)
+
+        def next(prompt, cache, index):
+            hidden, cache = step(prompt, cache, index - 1)
+            return logits_of(hidden), hidden[:, 0], cache
+
+        batch_size, length = ops.shape(ids)
+        cache = backbone.initial_cache(batch_size, length)
+        # mostly there is no beginning of a target, and so nothing to do
+        _, cache = ops.while_loop(
+            lambda place, cache: place < index - 1,
+            lambda place, cache: (place + 1, step(ids, cache, place)[1]),
+            (ops.zeros_like(index), cache),
+        )
+        return cache, next
+
+    def _checked(self, x, y=None):
+        if self.preprocessor is not None and isinstance(x, dict):
+            x = as_pair(x)
+        return super()._checked(x, y)
+
+
+def _graph_of_all_sizes(generate_step):
+    import tensorflow as tf
+
+    names = (
+        "encoder_token_ids",
+        "encoder_padding_mask",
+        "decoder_token_ids",
+        "decoder_padding_mask",
+    )
+    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in names}]
+
+    @functools.cache
+    def graph(stop_token_ids):
+        step = functools.partial(generate_step, stop_token_ids=stop_token_ids)
+        return tf.function(step, input_signature=signature)
+
+    def generate(inputs, stop_token_ids=None):
+        inputs = {name: tf.cast(inputs[name], tf.int32) for name in names}
+        return graph(None if stop_token_ids is None else tuple(stop_token_ids))(inputs)
+
+    return generate

@@ -1,0 +1,149 @@
+"""A SentencePiece vocabulary: training it, and the tokenizer."""
+
+import hashlib
+import io
+import tempfile
+from pathlib import Path
+
+import keras
+import keras_hub
+from tensorflow_text.python.ops import sentencepiece_tokenizer
+
+from roformer_tf.text.strings import to_string_tensor
+
+VOCABULARY_FILE = "vocabulary.spm"  # KerasHub's name
+SPECIAL = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer):
+    """KerasHub's SentencePiece tokenizer with the special tokens of a translation model.
+
+    All of it is TensorFlow and TensorFlow Text ops: the same object serves Python calls, `tf.data` and a SavedModel.
+    The vocabulary is saved with the model, as an asset.
+
+    Args:
+        proto: bytes of a SentencePiece model with the pieces `<pad>`, `<unk>`, `<s>` and `</s>`, such as
+            `train_sentencepiece` makes; or the path of such a file. `None`: loaded later, by `load_assets`.
+        **kwargs: of `keras_hub.tokenizers.SentencePieceTokenizer`.
+
+    Call arguments:
+        inputs: str, bytes, a list, NumPy array or string tensor of them.
+
+    Returns:
+        int32 token ids without special tokens: a list of lists; in a `tf.function` or `tf.data` a RaggedTensor
+        `(batch, tokens)`.
+
+    Raises:
+        ValueError: if the vocabulary has no such special tokens.
+        TypeError: for input that is no string.
+
+    Example:
+
+    >>> from roformer_tf.text import RoFormerSentencePieceTokenizer, train_sentencepiece
+    >>> proto = train_sentencepiece(["a cat and a dog", "a dog and a cat"], vocabulary_size=24)
+    >>> tokenizer = RoFormerSentencePieceTokenizer(proto)
+    >>> tokenizer.detokenize(tokenizer(["a dog and a dog"]))
+    ['a dog and a dog']
+    >>> tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id
+    (0, 2, 3)
+
+    Reference: Kudo and Richardson, arXiv 1808.06226.
+    """
+
+    def __init__(self, proto=None, **kwargs):
+        self._add_special_token(SPECIAL["pad"], "pad_token")
+        self._add_special_token(SPECIAL["unk"], "unk_token")
+        self._add_special_token(SPECIAL["bos"], "start_token")
+        self._add_special_token(SPECIAL["eos"], "end_token")
+        kwargs.setdefault("_allow_python_workflow", False)  # one way of computing for all
+        super().__init__(proto=proto, **kwargs)
+
+    def set_proto(self, proto):
+        super().set_proto(proto)
+        missing = sorted(set(SPECIAL.values()) - set(self._vocabulary or SPECIAL.values()))
+        if missing:
+            raise ValueError(
+                "The SentencePiece model must have the pieces <pad>, <unk>, <s> and </s>; train it with "
+                f"`roformer_tf.text.train_sentencepiece`. Received: a model without {', '.join(missing)}"
+            )
+
+    def load_assets(self, dir_path):
+        # KerasHub's leaves the file open
+        self.set_proto((Path(dir_path) / VOCABULARY_FILE).read_bytes())
+
+    def _set_proto_tf(self, proto):
+        super()._set_proto_tf(proto)
+        self._sentence_piece._model_resource = _SharedModel(proto, None)
+
+    def tokenize(self, inputs):
+        """Strings to token ids: see the class."""
+        return super().tokenize(to_string_tensor(inputs))
+
+
+class _SharedModel(sentencepiece_tokenizer._SentencepieceModelResource):
+    """A resource with a name: one without is gone as soon as `tf.random.set_seed` clears the cache of kernels."""
+
+    def _create_resource(self):
+        return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
+            model=self._model, shared_name=hashlib.sha256(self._model).hexdigest()
+        )
+
+
+def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
+    """A SentencePiece model of texts, for translation of those of both languages together.
+
+    The same texts in the same order give the same model. Texts are taken as they are but for no-break spaces, which
+    become spaces, so that a translation can be compared with a reference to the letter; every character of them is in
+    the vocabulary.
+
+    Args:
+        texts: iterable of str.
+        vocabulary_size: positive integer, with the four special tokens and the characters.
+        model_type: `"bpe"` or `"unigram"`.
+        **options: further options of the trainer, such as `byte_fallback=True` for characters that are in no text, or
+            `input_sentence_size` for texts that would take too long.
+
+    Returns:
+        The model as bytes.
+
+    Raises:
+        ValueError: if the texts have too many characters, or too few different words, for such a vocabulary.
+
+    Example:
+
+    >>> from roformer_tf.text import train_sentencepiece
+    >>> type(train_sentencepiece(["a cat and a dog", "ein Hund"], vocabulary_size=24)).__name__
+    'bytes'
+
+    Reference: Sennrich et al. (BPE), arXiv 1508.07909; Kudo and Richardson, arXiv 1808.06226.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    special = {}
+    for number, (name, piece) in enumerate(SPECIAL.items()):
+        special |= {f"{name}_id": number, f"{name}_piece": piece}
+    settings = {
+        "model_type": model_type,
+        "character_coverage": 1.0,
+        "minloglevel": 2,
+        **special,
+        **options,
+    }
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            rules = Path(folder) / "rules.tsv"
+            rules.write_text("A0\t20\n2007\t20\n202F\t20\n", encoding="utf-8")
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts),
+                model_writer=model,
+                vocab_size=vocabulary_size,
+                **{"normalization_rule_tsv": str(rules), **settings},
+            )
+    except RuntimeError as error:
+        raise ValueError(
+            f"There is no vocabulary of {vocabulary_size} pieces for these texts: take another `vocabulary_size`. "
+            f"SentencePiece says: {error}"
+        ) from error
+    return model.getvalue()

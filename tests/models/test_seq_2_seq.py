@@ -1,0 +1,199 @@
+"""The translation model: logits, masks, steps and generation."""
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.samplers import BeamSearchSampler
+from tests.layers.harness import assert_close, numpy
+from tests.models.seq_2_seq import (
+    SIZES,
+    backbone,
+    inputs,
+    oracle_logits,
+    translator,
+)
+
+SCHEMES = ("rotary", "sinusoidal")
+
+
+def model_of(backbone):
+    return roformer_tf.RoFormerSeq2SeqLM(backbone)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_logits_equal_float64(scheme, rng):
+    model = backbone(scheme, num_decoder_layers=1)
+    given = inputs(rng)
+    logits = numpy(model_of(model)(given))
+    # float32, through three blocks, whose norms divide by the size of what they get
+    assert_close([logits], [oracle_logits(model, given)], 1e-5)
+
+
+def test_baseline_has_the_same_weights():
+    one, other = backbone("rotary"), backbone("sinusoidal")
+    assert [w.shape for w in one.weights] == [w.shape for w in other.weights]
+    assert one.count_params() == other.count_params()
+
+
+def test_transformer_base_by_default():
+    config = roformer_tf.RoFormerSeq2SeqBackbone(vocabulary_size=9, num_layers=1).get_config()
+    expected = {"num_heads": 8, "hidden_dim": 512, "intermediate_dim": 2048, "dropout": 0.1}
+    assert {name: config[name] for name in expected} == expected
+    assert config["position_scheme"] == "rotary" and config["activation"] == "relu"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_added_padding_changes_nothing(scheme, rng):
+    model = backbone(scheme)
+    given = inputs(rng)
+    outputs = model(given)
+    # any tokens at all in the padding
+    added = {
+        name: np.pad(x, ((0, 0), (0, 4)), constant_values=0 if "mask" in name else rng.integers(40))
+        for name, x in given.items()
+    }
+    for name, mask in (("encoder", "encoder_padding_mask"), ("decoder", "decoder_padding_mask")):
+        real = given[mask] == 1
+        one = numpy(outputs[f"{name}_sequence_output"])
+        other = numpy(model(added)[f"{name}_sequence_output"])[:, : one.shape[1]]
+        # no weight at all falls on padding; products of other sizes may add up in another order
+        np.testing.assert_allclose(other[real], one[real], atol=2e-6)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_steps_equal_the_whole(scheme, rows, rng):
+    """Token by token after a step of three; several targets of each source go beside each other."""
+    model = backbone(scheme)
+    given = inputs(rng, batch=2)
+    ids = rng.integers(4, 40, (2 * rows, 9)).astype("int32")
+    source, mask = given["encoder_token_ids"], given["encoder_padding_mask"]
+    memory = model.encode(source, mask)
+    repeated = np.repeat(numpy(memory), rows, 0), np.repeat(mask, rows, 0)
+    whole = numpy(model.decode(ids, np.ones_like(ids), *repeated))
+    cache, memory_cache = model.initial_cache(len(ids), 9), model.memory_cache(memory, mask)
+    outputs = []
+    for start, end in ((0, 3), *((i, i + 1) for i in range(3, 9))):
+        output, cache = model.step(ids[:, start:end], cache, start, memory_cache)
+        outputs.append(numpy(output))
+    np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=5e-6)
+
+
+SMALL = {"num_layers": 1}
+
+
+class Whole(roformer_tf.RoFormerSeq2SeqBackbone):
+    """Generates by computing the whole target for each new token."""
+
+    has_steps = False
+
+
+@pytest.mark.parametrize("sampler", ["greedy", BeamSearchSampler(num_beams=3, length_penalty=0.6)])
+def test_cached_generation_equals_uncached(sampler, rng):
+    cached = backbone(**SMALL)
+    uncached = Whole.from_config(cached.get_config())
+    uncached.set_weights(cached.get_weights())
+    given = inputs(rng, batch=4, length=25)
+    # beginnings of different lengths
+    lengths = np.array([[1], [4], [2], [9]])
+    given["decoder_padding_mask"] = (np.arange(25) < lengths).astype("int32")
+    given["decoder_token_ids"] *= given["decoder_padding_mask"]
+    rows = []
+    for model in (cached, uncached):
+        model = model_of(model)
+        model.compile(sampler=sampler)
+        rows.append(model.generate(dict(given), stop_token_ids=[3, 5]))
+    for name in ("decoder_token_ids", "decoder_padding_mask"):
+        np.testing.assert_array_equal(rows[0][name], rows[1][name])
+    kept = rows[0]["decoder_token_ids"] * (np.arange(25) < lengths)
+    np.testing.assert_array_equal(kept, given["decoder_token_ids"])
+
+
+def test_greedy_equals_the_largest_logits_one_by_one(rng):
+    model = model_of(backbone(**SMALL))
+    model.compile(sampler="greedy")
+    given = inputs(rng, batch=2, length=12)
+    given["decoder_padding_mask"][:, 1:] = 0
+    given["decoder_token_ids"] *= given["decoder_padding_mask"]
+    found = model.generate(dict(given), stop_token_ids=None)["decoder_token_ids"]
+    ids = given["decoder_token_ids"].copy()
+    for place in range(1, 12):
+        mask = np.broadcast_to(np.arange(12) < place, ids.shape).astype("int32")
+        logits = oracle_logits(
+            model.backbone, {**given, "decoder_token_ids": ids, "decoder_padding_mask": mask}
+        )
+        ids[:, place] = logits[:, place - 1].argmax(-1)
+    np.testing.assert_array_equal(found, ids)
+
+
+def test_positions_that_need_scores_generate_too(rng):
+    model = model_of(backbone("t5", **SMALL))
+    model.compile(sampler=BeamSearchSampler(num_beams=2))
+    assert not model.backbone.has_steps
+    given = inputs(rng, length=6)
+    given["decoder_padding_mask"][:, 1:] = 0
+    assert model.generate(given, stop_token_ids=[3])["decoder_token_ids"].shape == (3, 6)
+
+
+def test_strings_of_all_sizes_in_one_graph():
+    model = translator(**SMALL)
+    calls = []
+    step = model.generate_step
+    model.generate_step = lambda *args, **kwargs: calls.append(1) or step(*args, **kwargs)
+    one = model.generate("a dog ran", max_length=9)
+    assert isinstance(one, str)
+    several = model.generate(["a dog ran", "a cat and a dog", ""], max_length=9)
+    assert several[0] == one and len(several) == 3
+    # 50 tokens more than the source at most
+    inputs = model.preprocessor.generate_preprocess(["a dog ran"])
+    assert inputs["decoder_token_ids"].shape[1] == inputs["encoder_token_ids"].shape[1] + 50
+    assert sum(calls) == 1
+
+
+def test_fit_takes_pairs_and_dictionaries():
+    pair = ["a dog", "a cat", "a"], ["ein Hund", "eine Katze", "ein"]
+    named = {"encoder_text": pair[0], "decoder_text": np.array(pair[1])}
+    model = translator(dropout=0.0, **SMALL)
+    of_pair, of_named = (keras.tree.flatten(model.preprocessor(x)) for x in (pair, named))
+    for one, other in zip(of_pair, of_named, strict=True):
+        np.testing.assert_array_equal(one, other)
+    model.compile(optimizer="sgd", run_eagerly=True)
+    losses = [model.fit(x, shuffle=False, verbose=0).history["loss"] for x in (named, pair)]
+    assert losses[1] < losses[0]
+    with pytest.raises(ValueError, match="encoder_text"):
+        model.fit({"source": pair[0], "target": pair[1]})
+
+
+@pytest.mark.parametrize("kind", ["preset", "keras"])
+def test_saved_and_loaded_with_its_vocabulary(kind, tmp_path):
+    model = translator("sinusoidal", preprocessing={"encoder_sequence_length": 11}, **SMALL)
+
+    def translations(model):
+        model.compile(sampler="greedy", run_eagerly=True)
+        return model.generate(["a dog ran", "a cat and a dog"], max_length=8)
+
+    expected = translations(model)
+    if kind == "preset":
+        model.save_to_preset(tmp_path / "model")
+        loaded = roformer_tf.RoFormerSeq2SeqLM.from_preset(tmp_path / "model")
+    else:
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert translations(loaded) == expected
+    assert loaded.preprocessor.get_config() == model.preprocessor.get_config()
+    assert loaded.backbone.position_scheme_name == "sinusoidal"
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"num_heads": 3}, "must divide"),
+        ({"hidden_dim": 0}, "positive integer"),
+        ({"position_scheme": "rotation"}, "must be one of"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        roformer_tf.RoFormerSeq2SeqBackbone(**{**SIZES, **options})
