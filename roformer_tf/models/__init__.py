@@ -23,6 +23,7 @@ from roformer_tf.models.roformer_text_classifier_preprocessor import (
 )
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
 from roformer_tf.models.smoothed_crossentropy import SmoothedCrossentropy
+from roformer_tf.models.translation import translate
 from roformer_tf.text import RoFormerSentencePieceTokenizer, RoFormerTokenizer
 
 # KerasHub asks the tokenizer of a preset for its backbone; `text/`, a floor below, cannot name it.
@@ -49,4 +50,5 @@ __all__ = [
     "SimilarityDistillation",
     "SmoothedCrossentropy",
     "fill_mask",
+    "translate",
 ]

@@ -7,9 +7,9 @@ class SmoothedCrossentropy(keras.losses.Loss):
     """Cross-entropy of class numbers with label smoothing, without a vector for each label.
 
     The wanted distribution has `1 - label_smoothing` at the label, and `label_smoothing` spread evenly over all
-    classes, the label among them. `keras.losses.CategoricalCrossentropy` has the same, for one-hot labels: of 4,096 tokens out
-    of 37,000 these would take 600 MB. Here it is put as cross-entropy of the label, plus `label_smoothing` times how
-    far the label's logit is above the mean logit.
+    classes, the label among them. `keras.losses.CategoricalCrossentropy` has the same, for one-hot labels: of 4,096
+    tokens out of 37,000 these would take 600 MB. Here it is put as cross-entropy of the label, plus `label_smoothing`
+    times how far the label's logit is above the mean logit.
 
     Args:
         label_smoothing: float in [0, 1).

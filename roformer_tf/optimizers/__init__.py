@@ -1,6 +1,7 @@
-"""Ready-made choices for training: schedules and optimizers."""
+"""Ready-made choices for training: schedules, optimizers, averages of weights."""
 
 from roformer_tf.optimizers.inverse_square_root import InverseSquareRootDecay
+from roformer_tf.optimizers.last_weights import LastWeights, average_weights
 from roformer_tf.optimizers.layerwise_adamw import LayerwiseAdamW
 from roformer_tf.optimizers.linear_warmup_decay import LinearWarmupDecay
 from roformer_tf.optimizers.original_adamw import OriginalAdamW
@@ -8,8 +9,10 @@ from roformer_tf.optimizers.piecewise_linear import PiecewiseLinear
 
 __all__ = [
     "InverseSquareRootDecay",
+    "LastWeights",
     "LayerwiseAdamW",
     "LinearWarmupDecay",
     "OriginalAdamW",
     "PiecewiseLinear",
+    "average_weights",
 ]

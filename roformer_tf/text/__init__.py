@@ -11,6 +11,7 @@ from roformer_tf.text.sentence_piece_tokenizer import (
     train_sentencepiece,
 )
 from roformer_tf.text.text_segmentate import text_segmentate
+from roformer_tf.text.token_batching import token_batches
 from roformer_tf.text.vocabulary import load_vocabulary, simplify_vocabulary
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "load_vocabulary",
     "simplify_vocabulary",
     "text_segmentate",
+    "token_batches",
     "train_sentencepiece",
 ]

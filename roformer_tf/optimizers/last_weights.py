@@ -1,0 +1,104 @@
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras import ops
+
+
+class LastWeights(keras.callbacks.Callback):
+    """Keeps the weights of the last epochs as files, and averages them.
+
+    A file is there whole or not at all. With `steps_per_epoch` an epoch is as many steps as the checkpoints shall be
+    apart.
+
+    Args:
+        folder: str or path; files of other names in it stay.
+        keep: positive integer, how many files.
+
+    Raises:
+        ValueError: if `keep` is not a positive integer.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras
+    >>> import numpy as np
+    >>> from roformer_tf.optimizers import LastWeights
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> last = LastWeights(tempfile.mkdtemp(), keep=2)
+    >>> x = np.ones((4, 1), "float32")
+    >>> history = model.fit(x, x, epochs=3, verbose=0, callbacks=[last])
+    >>> [file.name for file in last.files()]
+    ['epoch-00002.weights.h5', 'epoch-00003.weights.h5']
+    >>> last.average()
+
+    Reference: section 4.1.2 of arXiv 2104.09864 and section 6.1 of Vaswani et al., arXiv 1706.03762: the mean of the
+    last 5 checkpoints.
+    """
+
+    def __init__(self, folder, keep=5):
+        super().__init__()
+        if not isinstance(keep, int) or keep < 1:
+            raise ValueError(f"`keep` must be a positive integer. Received: keep={keep!r}")
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def files(self):
+        """Paths of the files, the oldest first."""
+        return sorted(self.folder.glob("epoch-*.weights.h5"))
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Writes a file and removes those that are too old, or of later epochs of a run before."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        number = epoch + 1
+        new = self.folder / f"epoch-{number:05d}.weights.h5"
+        temporary = self.folder / ".new.weights.h5"
+        self.model.save_weights(temporary, overwrite=True)
+        os.replace(temporary, new)
+        for file in self.files():
+            if not number - self.keep < int(file.name[len("epoch-") :].split(".")[0]) <= number:
+                file.unlink()
+
+    def average(self):
+        """Gives the model the means of the files' weights."""
+        average_weights(self.model, self.files())
+
+
+def average_weights(model, files):
+    """Gives a model the means of the weights in files, added up in float64 and rounded once.
+
+    Args:
+        model: `keras.Model` that the files are of. What is not a floating-point number is taken from the last file.
+        files: paths written by `model.save_weights`.
+
+    Raises:
+        ValueError: if there are no files.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> import keras
+    >>> import numpy as np
+    >>> from roformer_tf.optimizers import average_weights
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    >>> files = [os.path.join(tempfile.mkdtemp(), "model.weights.h5") for _ in range(2)]
+    >>> for value, file in zip((1.0, 4.0), files):
+    ...     model.set_weights([np.full((1, 1), value)])
+    ...     model.save_weights(file)
+    >>> average_weights(model, files)
+    >>> model.get_weights()[0].tolist()
+    [[2.5]]
+    """
+    files = list(files)
+    if not files:
+        raise ValueError("There are no files to average. Received: files=[]")
+    weights = [w for w in model.weights if keras.backend.is_float_dtype(w.dtype)]
+    sums = [np.zeros(w.shape, "float64") for w in weights]
+    for file in files:
+        model.load_weights(file)
+        for total, weight in zip(sums, weights):
+            total += ops.convert_to_numpy(ops.cast(weight.value, "float32"))
+    for total, weight in zip(sums, weights):
+        weight.assign(total / len(files))

@@ -1,0 +1,85 @@
+"""Pairs of texts -> batches of about as many tokens each."""
+
+import tensorflow as tf
+
+from roformer_tf.text.strings import to_string_tensor
+
+AT_ONCE = 1024  # pairs that are tokenized together, for their lengths
+
+
+def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multiple_of=1):
+    """Batches of pairs of similar length, each with as many pairs as `max_tokens` has room for.
+
+    The length of a pair is that of its longer text, with its two special tokens; padded, neither the sources nor the
+    targets of a batch are more than `max_tokens` tokens. Longer pairs than `max_length` are left out.
+
+    Args:
+        pairs: `(sources, targets)`, lists or arrays of strings.
+        tokenizer: a tokenizer of this package or of KerasHub.
+        max_tokens: positive integer.
+        max_length: positive integer.
+        seed: integer. The order is drawn anew for each pass over the data, of which there is no end; it depends on the
+            seed alone. `None`: one pass, of each length in the order of the data.
+        multiple_of: positive integer, such as the number of replicas; batches have a multiple of it in pairs, but for
+            the last ones of a single pass.
+
+    Returns:
+        `tf.data.Dataset` of dictionaries of `encoder_text` and `decoder_text`, string tensors `(pairs,)`.
+
+    Raises:
+        ValueError: if there are no pairs, not as many sources as targets, or no room for a pair of `max_length`.
+
+    Example:
+
+    >>> from roformer_tf.text import RoFormerSentencePieceTokenizer, token_batches, train_sentencepiece
+    >>> sources, targets = ["a", "a", "a cat and a dog"], ["ein", "ein", "eine Katze und ein Hund"]
+    >>> proto = train_sentencepiece(sources + targets, vocabulary_size=30)
+    >>> tokenizer = RoFormerSentencePieceTokenizer(proto)
+    >>> batches = token_batches((sources, targets), tokenizer, max_tokens=64, max_length=30)
+    >>> [len(batch["encoder_text"]) for batch in batches]
+    [2, 1]
+
+    Reference: Vaswani et al., arXiv 1706.03762, section 5.1; `--max-tokens` of fairseq.
+    """
+    sources, targets = (to_string_tensor(texts) for texts in pairs)
+    count = len(sources)
+    if not count or count != len(targets):
+        raise ValueError(
+            "`pairs` must be as many sources as targets, one at least. "
+            f"Received: {count} sources, {len(targets)} targets"
+        )
+    if max_tokens < max_length * multiple_of:
+        raise ValueError(
+            "`max_tokens` must have room for `multiple_of` pairs of `max_length` tokens. Received: "
+            f"max_tokens={max_tokens}, max_length={max_length}, multiple_of={multiple_of}"
+        )
+
+    def with_length(places):
+        texts = tf.gather(sources, places), tf.gather(targets, places)
+        lengths = [tokenizer.tokenize(x).row_lengths() + 2 for x in texts]
+        length = tf.cast(tf.maximum(*lengths), tf.int32)
+        return {"encoder_text": texts[0], "decoder_text": texts[1]}, length
+
+    places = tf.data.Dataset.range(count)
+    if seed is not None:
+        places = places.shuffle(count, seed=seed).repeat()
+    rows = places.batch(AT_ONCE).map(with_length, num_parallel_calls=2).unbatch()
+    limits = _limits(max_length)
+    sizes = [max_tokens // limit // multiple_of * multiple_of for limit in limits]
+    return (
+        rows.filter(lambda texts, length: length <= max_length)
+        .bucket_by_sequence_length(
+            lambda texts, length: length,
+            bucket_boundaries=[limit + 1 for limit in limits[:-1]],
+            bucket_batch_sizes=sizes,
+        )
+        .map(lambda texts, length: texts)
+    )
+
+
+def _limits(max_length):
+    """The longest pair of each kind of batch, 8, 9, 10, … and then in steps of a tenth."""
+    limits = [min(8, max_length)]
+    while limits[-1] < max_length:
+        limits.append(min(max(limits[-1] + 1, int(limits[-1] * 1.1)), max_length))
+    return limits
