@@ -10,9 +10,11 @@ import numpy as np
 
 from roformer_tf import rotary
 from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
+from roformer_tf.samplers import BeamSearchSampler
 from tests.layers.cases import CASES
 from tests.layers.harness import compiled, flat, float_inputs, gradients, numpy, variables
 from tests.models.builders import backbone, data, hidden_states, inputs, task
+from tests.samplers import table_model
 
 LAYERS = (
     "rms_norm",
@@ -109,10 +111,22 @@ def optimizer_results():
     return {weight.name: numpy(weight.value) for weight in weights}
 
 
+def beam_results():
+    """Texts and scores of beam search over a table, in rows with prompts of different lengths."""
+    lengths, length = (1, 3), 5
+    tables = table_model.make_tables(np.random.default_rng(8), 2, 4, length)
+    prompt, mask = table_model.make_prompt(lengths, length)
+    sampler = BeamSearchSampler(3, return_all_beams=True)
+    next = table_model.step(tables, mask)
+    found = sampler(next, prompt, index=1, mask=mask, stop_token_ids=[3])
+    return dict(zip(("texts", "scores"), flat(found), strict=True))
+
+
 def all_results():
     angles = numpy(rotary.angles(POSITIONS, rotary.frequencies(64)))
     results = {"rotary/cos": np.cos(angles), "rotary/sin": np.sin(angles)}
     results |= {f"optimizer/{name}": value for name, value in optimizer_results().items()}
+    results |= {f"beams/{name}": value for name, value in beam_results().items()}
     for case in CASES:
         if case.name in LAYERS:
             results |= {f"{case.name}/{k}": v for k, v in layer_results(case).items()}
