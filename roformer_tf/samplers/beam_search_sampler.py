@@ -10,30 +10,34 @@ PENALTY_FORMS = ("fairseq", "gnmt")
 class BeamSearchSampler(BeamLoop):
     """Beam search whose finished hypotheses are kept, and ranked by their score over a length penalty.
 
-    `keras_hub.samplers.BeamSampler` compares sums of logarithms, which favours short texts, and lets a hypothesis grow
-    beyond its stop token. Here a hypothesis that makes a stop token is finished and set aside, others take its place,
-    and those that are finished are compared by
+    A hypothesis that makes a stop token is finished and set aside, others take its place, and in the end the best is
+    the one with the highest
 
-        score(Y) = log P(Y) / lp(Y)     lp(Y) = |Y|^alpha             "fairseq"
-                                        lp(Y) = ((5 + |Y|) / 6)^alpha    "gnmt", of Wu et al. (2016)
+        score(Y) = log P(Y) / lp(Y)    lp(Y) = |Y|^alpha                 penalty_form="fairseq"
+                                       lp(Y) = ((5 + |Y|) / 6)^alpha     penalty_form="gnmt", of Wu et al.
 
-    where |Y| is the number of new tokens *with* the stop token (as in fairseq and in Tensor2Tensor) and without the
-    prompt. `length_penalty` is alpha: 0 compares the sums themselves, 1 with `"fairseq"` the means per token, and the
-    larger it is, the longer the texts. A hypothesis for whose next token the row has no room is compared as it is.
+    where |Y| is the number of new tokens, *with* the stop token (as fairseq and Tensor2Tensor count) and without the
+    prompt, and alpha is `length_penalty`. 0 compares log P itself, which favours short texts; 1 with `"fairseq"`
+    compares the means per token; the larger alpha, the longer the texts. Hypotheses that fill their row without a stop
+    token are compared as they are.
 
-    In each step the beams' continuations by every token are compared by log P. Those that are finished count if they
-    are among the best `num_beams`; the best `num_beams` that are not finished are the new beams (fairseq's and Hugging
-    Face's rule). A row ends when no beam can win any more: log P only falls, so none of them can get beyond the best
-    log P over the penalty of the longest hypothesis that the row has room for.
+    `keras_hub.samplers.BeamSampler` has no penalty, and its hypotheses go on, and are scored, beyond their stop tokens.
+
+    In each step the continuations of all beams by all tokens are compared by log P. Those that are finished count if
+    they are among the best `num_beams`; the best `num_beams` that are not are the new beams (the rule of fairseq and
+    Hugging Face). A row ends when no beam can win any more: log P only falls, so no beam can get beyond its log P over
+    the penalty of the longest text that the row has room for. With much room that is late: give the rows no more than
+    the texts need, or take `early_stopping=True`.
 
     Args:
         num_beams: positive int.
         length_penalty: float, alpha.
         penalty_form: `"fairseq"` or `"gnmt"`.
-        early_stopping: bool. With `True` a row ends already when `num_beams` hypotheses are finished, as in fairseq:
-            sooner, and one that would have won may be missed.
-        min_ends: positive int, how many stop tokens finish a hypothesis.
-        return_all_beams: bool, whether to return the best `num_beams` hypotheses and not the best one alone.
+        early_stopping: bool. With `True` a row ends as soon as `num_beams` hypotheses are finished, as in fairseq;
+            one that would have won may be missed.
+        min_ends: positive int, which stop token finishes a hypothesis: 2 for texts of two parts that end with one each.
+        return_all_beams: bool, whether to return the best `num_beams` hypotheses with their scores. `generate` of a
+            model takes the best one only, so there leave it `False`.
         **kwargs: of `keras_hub.samplers.Sampler` (`temperature`).
 
     Call arguments:

@@ -19,7 +19,7 @@ class OriginalBeamSampler(BeamLoop):
         num_beams: positive int, the original's `topk`.
         min_length: int, the original's `minlen`: a hypothesis with fewer new tokens, stop token included, is not
             finished by its stop token but goes on. (`with_min_length` does not let it make one.)
-        min_ends: positive int, how many stop tokens finish a hypothesis.
+        min_ends: positive int, which stop token finishes a hypothesis: 2 for texts of two parts that end with one each.
         **kwargs: of `keras_hub.samplers.Sampler` (`temperature`).
 
     Call arguments:

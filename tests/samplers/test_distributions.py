@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 from scipy import stats
 
-from roformer_tf.samplers import with_min_length
+from roformer_tf.samplers import up_to_stop, with_min_length
 from tests.layers.harness import numpy
 from tests.samplers import table_model
 
@@ -101,12 +101,12 @@ def texts_drawn(rng, stops, min_length, min_ends):
     sampler = SAMPLERS.RandomSampler(seed=SEED)
     # to end at the first stop token is the sampler's own rule, else it fills the row
     stop_token_ids = stops if min_ends == 1 else None
-    rows = numpy(sampler(next, prompt, index=2, mask=mask, stop_token_ids=stop_token_ids))[:, 2:]
+    rows = sampler(next, prompt, index=2, mask=mask, stop_token_ids=stop_token_ids)
+    kept = numpy(up_to_stop(rows, mask, stops, min_ends))
     counts = {}
-    for tokens in map(tuple, rows.tolist()):
-        ends = [place for place, token in enumerate(tokens, 1) if token in stops]
-        tokens = tokens[: ends[min_ends - 1]] if len(ends) >= min_ends else tokens
-        counts[tokens] = counts.get(tokens, 0) + 1
+    for tokens, kept_tokens in zip(numpy(rows)[:, 2:], kept[:, 2:], strict=True):
+        text = tuple(tokens[kept_tokens].tolist())
+        counts[text] = counts.get(text, 0) + 1
     assert sum(counts.values()) == draws
     return counts, table[0]
 
