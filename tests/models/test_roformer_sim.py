@@ -1,0 +1,281 @@
+"""RoFormer-Sim: vectors of the original, both losses from raw strings, distillation, the supervised stage."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import roformer_tf
+from roformer_tf.checkpoint import save_checkpoint
+from tests.layers.harness import numpy, weights_by_path
+from tests.models.builders import (
+    CHARACTERS,
+    SPECIAL,
+    backbone,
+    hidden_states,
+    original_names,
+    randomized,
+    texts,
+    tokenizer,
+)
+from tests.oracles import numpy_roformer as oracle
+from tests.oracles import numpy_similarity
+from tests.oracles.run_original import small_config
+
+
+def sim(hidden_sources=0.0, **options):
+    preprocessor = roformer_tf.RoFormerSimPreprocessor(
+        tokenizer(), sequence_length=32, hidden_sources=hidden_sources
+    )
+    return randomized(
+        roformer_tf.RoFormerSim(backbone("sim", num_layers=1, **options), preprocessor)
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Not to be trained."""
+    return sim()
+
+
+def test_embed_equals_the_original(original, tmp_path, rng):
+    """An original folder, texts of all lengths in batches; the original sees them one by one."""
+    folder = tmp_path / "chinese_roformer-sim-char"
+    vocabulary = SPECIAL + list(CHARACTERS)
+    config = small_config(vocab_size=len(vocabulary))
+    original.make_checkpoint(
+        folder, config, seed=int(rng.integers(2**31)), vocabulary=vocabulary, with_pool="linear", with_mlm="linear"
+    )  # fmt: skip
+    loaded = roformer_tf.RoFormerSim.from_preset(folder, layer_norm_epsilon=1e-7)
+    drawn = texts(rng, 7, shortest=1, longest=30)
+    rows = original.encode(folder / "vocab.txt", drawn, word_level=False)
+    ids = np.zeros((7, 32), int)
+    for row, (each, _) in zip(ids, rows, strict=True):
+        row[: len(each)] = each
+    (expected, _), (noise, _) = original.forward_with_noise(
+        folder,
+        {"token_ids": ids, "segment_ids": 0 * ids},
+        application="unilm",
+        with_pool="linear",
+    )
+    # sorted by length, in batches of three, each as wide as its longest
+    found = loaded.embed(drawn, normalize=False, batch_size=3)
+    # the same float32 sums in another order
+    np.testing.assert_allclose(found, expected, rtol=0, atol=6 * noise)
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    found = loaded.embed(drawn, batch_size=3)
+    np.testing.assert_allclose(found, expected / lengths, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(loaded.embed(drawn[3]), found[3], rtol=0, atol=2e-6)
+
+
+def test_embed_refuses(model):
+    with pytest.raises(ValueError, match="The data set is empty"):
+        model.embed([])
+    with pytest.raises(TypeError, match="Received: 3 of type int as example 1"):
+        model.embed(["天", 3])
+    with pytest.raises(ValueError, match="The model has no preprocessor"):
+        roformer_tf.RoFormerSim(model.backbone).embed("天")
+
+
+def rows_by_hand(first, second):
+    """Inputs, next tokens and which count, for each pair in both directions."""
+    tokens = tokenizer()
+    rows = []
+    for a, b in zip(first, second, strict=True):
+        for source, target in ((a, b), (b, a)):
+            source, target = (list(numpy(tokens(x))) for x in (source, target))
+            rows.append(([2, *source, 3, *target, 3], len(source) + 2))
+    width = max(len(ids) for ids, _ in rows)
+    ids, counted, segments = (np.zeros((len(rows), width), int) for _ in range(3))
+    for i, (row, start) in enumerate(rows):
+        ids[i, : len(row)] = row
+        segments[i, start : len(row)] = 1
+    counted = segments
+    inputs = {
+        "token_ids": ids[:, :-1],
+        "segment_ids": segments[:, :-1],
+        "padding_mask": (ids[:, :-1] > 0).astype(int),
+    }
+    return inputs, ids[:, 1:], counted[:, 1:]
+
+
+def test_preprocessor(model, rng):
+    first, second = texts(rng, 4), texts(rng, 4)
+    inputs, next_tokens, counted = rows_by_hand(first, second)
+    found, labels, weights = model.preprocessor((first, second))
+    # of a row that was the longest, the last token is no input
+    for name, value in inputs.items():
+        ends = np.cumsum(counted[:, ::-1], axis=1)[:, ::-1] == 0
+        keep = ~ends if name == "token_ids" else np.ones_like(ends)
+        np.testing.assert_array_equal(found[name] * keep, value * keep, err_msg=name)
+    np.testing.assert_array_equal(labels["logits"], next_tokens)
+    np.testing.assert_array_equal(weights["logits"], counted)
+    np.testing.assert_array_equal(labels["pooled_output"], numpy_similarity.neighbours(8))
+    vectors = rng.normal(size=(2, 4, 3)).astype("float32")
+    _, labels, _ = model.preprocessor((first, second), tuple(vectors))
+    np.testing.assert_array_equal(labels["pooled_output"], vectors.transpose(1, 0, 2).reshape(8, 3))
+    for x in (first, (first,), first[0]):
+        with pytest.raises(ValueError, match="Pairs of texts are needed"):
+            model.preprocessor(x)
+
+
+def test_hidden_sources(rng):
+    """Only tokens of sources, in half of the rows, 15 % of them; what is to be said stays."""
+    preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer(), hidden_sources=0.5)
+    plain = roformer_tf.RoFormerSimPreprocessor(tokenizer(), hidden_sources=0.0)
+    pairs = texts(rng, 300, 10, 30), texts(rng, 300, 10, 30)
+    (before, labels, _), (after, same_labels, _) = plain(pairs), preprocessor(pairs)
+    before, after = ({k: numpy(v) for k, v in x.items()} for x in (before, after))
+    np.testing.assert_array_equal(labels["logits"], same_labels["logits"])
+    changed = before["token_ids"] != after["token_ids"]
+    source = (before["segment_ids"] == 0) & (before["token_ids"] > 4)
+    assert not changed[~source].any()
+    hidden = changed.any(axis=1)
+    # a row of 20 tokens in half of the cases, of which 4 % have nothing hidden: 5 standard deviations
+    assert abs(hidden.mean() - 0.5 * (1 - 0.045)) < 5 * 0.5 / np.sqrt(600)
+    share = changed[hidden].sum() / source[hidden].sum()
+    assert abs(share - 0.15 * 0.9 / 0.955) < 0.03
+    masked = (after["token_ids"][changed] == 4).mean()
+    assert abs(masked - 0.8 / 0.9) < 0.1
+    again, _, _ = preprocessor(pairs)
+    assert (numpy(again["token_ids"]) != after["token_ids"]).any(), "the same tokens every time"
+    with pytest.raises(ValueError, match="`hidden_sources` must be a probability"):
+        roformer_tf.RoFormerSimPreprocessor(tokenizer(), hidden_sources=2)
+
+
+def expected_losses(model, first, second):
+    inputs, next_tokens, counted = rows_by_hand(first, second)
+    states = hidden_states(model.backbone, inputs)
+    weights = weights_by_path(model)
+    prefix = "cls/predictions/transform"
+    names = original_names(model.backbone) | {
+        f"{prefix}/dense/kernel": weights["head/transform/kernel"],
+        f"{prefix}/dense/bias": weights["head/transform/bias"],
+        f"{prefix}/LayerNorm/gamma": weights["head/norm/gamma"],
+        f"{prefix}/LayerNorm/beta": weights["head/norm/beta"],
+        "cls/predictions/output_bias": weights["head/output_bias"],
+    }
+    logits = oracle.mlm_head(states["sequence_output"], names, model.backbone.activation)
+    said = numpy_similarity.language_model(logits, next_tokens, counted)
+    return said, states["pooled_output"]
+
+
+def test_both_losses_of_raw_strings(model, rng):
+    first, second = texts(rng, 6), texts(rng, 6)
+    model.compile(loss_weights={"logits": 0.5, "pooled_output": 2.0})
+    found = model.evaluate((first, second), batch_size=8, verbose=0, return_dict=True)
+    said, pooled = expected_losses(model, first, second)
+    similar = numpy_similarity.contrastive(pooled)
+    assert abs(found["logits_loss"] - said) < 1e-5 * said
+    assert abs(found["pooled_output_loss"] - similar) < 1e-4
+    assert abs(found["loss"] - (0.5 * said + 2 * similar)) < 3e-4
+
+    model.compile(loss="distillation")
+    teacher = rng.normal(size=(2, 6, 3)).astype("float32")
+    found = model.evaluate((first, second), tuple(teacher), verbose=0, return_dict=True)
+    expected = numpy_similarity.distillation(teacher.transpose(1, 0, 2).reshape(12, 3), pooled)
+    assert abs(found["pooled_output_loss"] - expected) < 1e-4
+    assert abs(found["logits_loss"] - said) < 1e-5 * said
+
+
+def test_negatives_are_those_of_the_replica(rng):
+    """Two replicas: the mean of the losses of the halves of the batch, not the loss of the batch."""
+    first, second = texts(rng, 8), texts(rng, 8)
+    strategy = tf.distribute.MirroredStrategy(
+        [d.name for d in tf.config.list_logical_devices("CPU")[:2]],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
+    with strategy.scope():
+        replicated = sim()
+    dataset = tf.data.Dataset.from_tensor_slices((first, second)).batch(8)
+    dataset = dataset.map(lambda a, b: ((a, b),))
+    found = replicated.evaluate(dataset, verbose=0, return_dict=True)
+    halves = [expected_losses(replicated, first[i : i + 4], second[i : i + 4]) for i in (0, 4)]
+    expected = np.mean([numpy_similarity.contrastive(pooled) for _, pooled in halves])
+    whole = numpy_similarity.contrastive(np.concatenate([pooled for _, pooled in halves]))
+    assert abs(found["pooled_output_loss"] - expected) < 1e-4
+    assert abs(expected - whole) > 1e-3
+
+
+def test_fit_learns_pairs(rng):
+    """On eight pairs: partners become the nearest, and what the other says is learned."""
+    first, second = texts(rng, 8, 4, 8), texts(rng, 8, 4, 8)
+    model = sim()
+    model.compile(keras.optimizers.Adam(5e-3))
+    dataset = tf.data.Dataset.from_tensors(((first, second),)).repeat(25)
+    history = model.fit(dataset, epochs=4, verbose=0).history
+    for name in ("logits_loss", "pooled_output_loss"):
+        assert history[name][-1] < 0.5 * history[name][0], history
+    assert history["pooled_output_accuracy"][-1] > 0.95
+    a, b = model.embed(first), model.embed(second)
+    np.testing.assert_array_equal((a @ b.T).argmax(axis=1), np.arange(8))
+
+
+def test_from_a_checkpoint_without_pooler(tmp_path, rng):
+    """As the original began: weights of a masked language model, and a new pooler, which must be asked for."""
+    masked_lm = randomized(roformer_tf.RoFormerMaskedLM(backbone("v1", num_layers=1)))
+    folder = save_checkpoint(masked_lm, tmp_path / "roformer")
+    lines = tokenizer().get_vocabulary()
+    (tmp_path / "roformer" / "vocab.txt").write_text("".join(f"{t}\n" for t in lines), "utf-8")
+    with pytest.raises(ValueError, match="The checkpoint has no pooler"):
+        roformer_tf.RoFormerSim.from_preset(folder)
+    loaded = roformer_tf.RoFormerSim.from_preset(folder, strict=False, sequence_length=16)
+    assert loaded.backbone.masking == "unilm" and loaded.preprocessor.sequence_length == 16
+    assert loaded.embed(texts(rng, 2)).shape == (2, 16)
+    found, expected = weights_by_path(loaded.backbone), weights_by_path(masked_lm.backbone)
+    for path, value in expected.items():
+        np.testing.assert_array_equal(found[path], value, err_msg=path)
+    classifier = roformer_tf.RoFormerSimClassifier.from_preset(folder, strict=False)
+    assert classifier.backbone.pooler_activation == "linear"
+
+
+def test_refuses_what_it_cannot_be(model):
+    with pytest.raises(ValueError, match="needs a backbone with a pooler: make it with"):
+        roformer_tf.RoFormerSim(backbone(masking="unilm", num_layers=1))
+    with pytest.raises(
+        ValueError, match="needs a backbone with `masking='unilm'`.*'bidirectional'"
+    ):
+        roformer_tf.RoFormerSim(backbone("v1_pooler", num_layers=1))
+    with pytest.raises(ValueError, match="`loss` must be 'auto', 'distillation' or a dictionary"):
+        model.compile(loss="mse")
+    with pytest.raises(ValueError, match="`groups` must be positive integers"):
+        roformer_tf.RoFormerSimClassifier(model.backbone, groups=(2, 0))
+
+
+def test_supervised_stage(model, tmp_path, rng):
+    """Sim-ft: [a, b, |a - b|] of the pooled vectors of each text alone; a softmax for each task."""
+    classifier = roformer_tf.RoFormerSimClassifier(
+        model.backbone, roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer())
+    )
+    first, second, y = texts(rng, 9), texts(rng, 9), rng.integers(0, 5, size=9)
+    a, b = (model.embed(x, normalize=False).astype("float64") for x in (first, second))
+    kernel = numpy(classifier.logits_dense.kernel).astype("float64")
+    expected = np.concatenate([a, b, np.abs(a - b)], axis=1) @ kernel
+    found = classifier.predict((first, second), batch_size=4, verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    result = classifier.evaluate((first, second), y, verbose=0, return_dict=True)
+    assert abs(result["loss"] - numpy_similarity.grouped(y, expected, (2, 3))) < 1e-5
+    best = np.where(y < 2, expected[:, :2].argmax(1), 2 + expected[:, 2:].argmax(1))
+    assert abs(result["accuracy"] - (best == y).mean()) < 1e-6
+    np.testing.assert_allclose(classifier.embed(first, normalize=False), a, atol=1e-5)
+    with pytest.raises(ValueError, match="Received: labels from . to 5"):
+        classifier.fit((first, second), [*y[:8], 5], verbose=0)
+    with pytest.raises(ValueError, match="Pairs of texts are needed"):
+        classifier.predict(first, verbose=0)
+
+
+def test_saving(model, tmp_path, rng):
+    drawn = texts(rng, 3)
+    model.save_to_preset(str(tmp_path / "sim"))
+    again = roformer_tf.RoFormerSim.from_preset(str(tmp_path / "sim"))
+    np.testing.assert_array_equal(again.embed(drawn), model.embed(drawn))
+    assert again.preprocessor.get_config() == model.preprocessor.get_config()
+
+    classifier = roformer_tf.RoFormerSimClassifier(
+        model.backbone, roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer()), groups=(2,)
+    )
+    classifier.save(tmp_path / "classifier.keras")
+    again = keras.saving.load_model(tmp_path / "classifier.keras")
+    found = again.predict((drawn, drawn), verbose=0)
+    np.testing.assert_array_equal(found, classifier.predict((drawn, drawn), verbose=0))
+    np.testing.assert_array_equal(again.embed(drawn), model.embed(drawn))
