@@ -48,6 +48,8 @@ SCHEMES = {
     "rotary_values": ("rotary, values too", "–", {"on_values": True}),
     "none": ("no positions", "–", {}),
     "sinusoidal": ("sinusoidal, added", "4", {}),
+    # token embeddings begin at 0.02, and sines of size 1 drown them
+    "sinusoidal_scaled": ("sinusoidal × 0.02, added", "4", {"scale": 0.02}),
     "relative": ("Shaw et al.", "5", {}),
     "sinusoidal_relative": ("NEZHA: sinusoidal form of 5", "5", {}),
     "transformer_xl": ("Transformer-XL", "7", {}),
