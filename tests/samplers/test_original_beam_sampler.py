@@ -121,25 +121,25 @@ def load(folder, kind):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("kind", ["lm", "unilm"])
-def test_model(original, tmp_path, kind):
+@pytest.mark.parametrize(
+    "kind, prompt, end_id", [("lm", [2, 17, 3], 7), ("unilm", [2, 11, 8, 20, 3], 12)]
+)
+def test_model(original, tmp_path, kind, prompt, end_id):
     # a fixed seed: which of two hypotheses wins whose scores differ by float32 noise would be a matter of luck
     original.make_checkpoint(tmp_path, small_config(vocab_size=30), seed=5, with_mlm="linear")
-    model = load(tmp_path, kind)
-    prompts, end_ids, topk, maxlen, minlen = [[2, 11, 8, 20, 3], [2, 17, 3]], [7, 12], 3, 8, 2
-    found = generate(model, prompts, topk, end_ids, maxlen, minlen)
-    for row, (prompt, end_id) in enumerate(zip(prompts, end_ids, strict=True)):
-        expected = original.decode(
-            "beam_search",
-            end_id=end_id,
-            maxlen=maxlen,
-            minlen=minlen,
-            prompt=prompt,
-            folder=tmp_path,
-            application=kind,
-            topk=topk,
-        ).tolist()
-        assert found[row] == expected + [0] * (maxlen - len(expected))
+    topk, maxlen, minlen = 3, 8, 2
+    found = generate(load(tmp_path, kind), [prompt], topk, [end_id], maxlen, minlen)
+    expected = original.decode(
+        "beam_search",
+        end_id=end_id,
+        maxlen=maxlen,
+        minlen=minlen,
+        prompt=prompt,
+        folder=tmp_path,
+        application=kind,
+        topk=topk,
+    ).tolist()
+    assert found == [expected + [0] * (maxlen - len(expected))]
 
 
 @pytest.mark.parametrize("kind", ["lm", "unilm"])
