@@ -6,10 +6,9 @@ from keras import ops
 class SmoothedCrossentropy(keras.losses.Loss):
     """Cross-entropy of class numbers with label smoothing, without a vector for each label.
 
-    The wanted distribution has `1 - label_smoothing` at the label, and `label_smoothing` spread evenly over all
-    classes, the label among them. `keras.losses.CategoricalCrossentropy` has the same, for one-hot labels: of 4,096
-    tokens out of 37,000 these would take 600 MB. Here it is put as cross-entropy of the label, plus `label_smoothing`
-    times how far the label's logit is above the mean logit.
+    The wanted distribution q has `1 - label_smoothing` at the label, and `label_smoothing` spread evenly over all
+    classes, the label among them; the loss is -sum q log p. `keras.losses.CategoricalCrossentropy` has the same, for
+    one-hot labels: of 4,096 tokens out of 37,000 these would take 600 MB.
 
     Args:
         label_smoothing: float in [0, 1).
@@ -54,12 +53,47 @@ class SmoothedCrossentropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
 
     def call(self, y_true, y_pred):
-        y_true = ops.cast(y_true, "int32")  # the loss' dtype would have made it a float
-        loss = ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        if self.label_smoothing:
-            of_label = ops.take_along_axis(y_pred, y_true[..., None], axis=-1)[..., 0]
-            loss = loss + self.label_smoothing * (of_label - ops.mean(y_pred, axis=-1))
-        return loss
+        labels = ops.cast(y_true, "int32")  # the loss' dtype has made them floats
+        return smoothed_crossentropy(labels, y_pred, self.label_smoothing)
 
     def get_config(self):
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+
+def smoothed_crossentropy(labels, logits, label_smoothing):
+    """-sum q log p of each label, see `SmoothedCrossentropy`.
+
+    Its gradient, p - q, is written out: TensorFlow's own takes more than twice the time.
+
+    Args:
+        labels: int tensor `(...)`.
+        logits: float32 tensor `(..., classes)`.
+        label_smoothing: float.
+
+    Returns:
+        Tensor `(...)`.
+    """
+
+    @ops.custom_gradient
+    def loss_of(logits):
+        peak = ops.max(logits, axis=-1, keepdims=True)
+        powers = ops.exp(logits - peak)
+        total = ops.sum(powers, axis=-1, keepdims=True)
+        of_label = ops.take_along_axis(logits, labels[..., None], axis=-1)
+        wanted = (1 - label_smoothing) * of_label
+        if label_smoothing:
+            wanted = wanted + label_smoothing * ops.mean(logits, axis=-1, keepdims=True)
+        loss = (ops.log(total) + peak - wanted)[..., 0]
+
+        def gradient(*args, upstream=None):
+            if upstream is None:  # PyTorch hands the arguments over, too
+                (upstream,) = args
+            classes = ops.shape(logits)[-1]
+            difference = powers / total - label_smoothing / classes
+            is_label = ops.equal(ops.arange(classes, dtype="int32"), labels[..., None])
+            difference = ops.where(is_label, difference - (1 - label_smoothing), difference)
+            return difference * upstream[..., None]
+
+        return loss, gradient
+
+    return loss_of(ops.convert_to_tensor(logits))
