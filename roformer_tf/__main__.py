@@ -11,6 +11,8 @@ COMMANDS = (
     "convert",
     "export",
     "fill-mask",
+    "similar",
+    "embed",
     "plan",
     "plot-run",
     "pretrain",

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-TASKS = ("classifier", "masked_lm", "causal_lm", "backbone")
+TASKS = ("classifier", "masked_lm", "causal_lm", "sim", "backbone")
 
 
 def load_model(path, task=None, dtype=None, sequence_length=None):
@@ -68,6 +68,7 @@ def _classes():
         "classifier": roformer_tf.RoFormerTextClassifier,
         "masked_lm": roformer_tf.RoFormerMaskedLM,
         "causal_lm": roformer_tf.RoFormerCausalLM,
+        "sim": roformer_tf.RoFormerSim,
         "backbone": roformer_tf.RoFormerBackbone,
     }
 
@@ -130,7 +131,7 @@ def _from_original(path, task, dtype):
     if task is None:
         report = inspect_checkpoint(path)
         if report.application != "encoder":
-            task = "causal_lm"
+            task = "sim" if report.application == "unilm" else "causal_lm"
         elif "mlm" in report.groups or report.family == "roformer_v2":
             task = "masked_lm"
         else:

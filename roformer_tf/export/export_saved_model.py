@@ -11,10 +11,12 @@ from roformer_tf.export.served_backbone import EMBEDDINGS, ServedBackbone
 from roformer_tf.export.served_causal_lm import ServedCausalLM
 from roformer_tf.export.served_classifier import ServedClassifier, output_kind
 from roformer_tf.export.served_masked_lm import ServedMaskedLM
+from roformer_tf.export.served_sim import ServedSim
 from roformer_tf.models import (
     RoFormerBackbone,
     RoFormerCausalLM,
     RoFormerMaskedLM,
+    RoFormerSim,
     RoFormerTextClassifier,
     RoFormerTextClassifierPreprocessor,
 )
@@ -25,6 +27,7 @@ from roformer_tf.text import RoFormerTokenizer
 SERVED = {
     RoFormerTextClassifier: ServedClassifier,
     RoFormerMaskedLM: ServedMaskedLM,
+    RoFormerSim: ServedSim,  # before its parent
     RoFormerCausalLM: ServedCausalLM,
     RoFormerBackbone: ServedBackbone,
 }
@@ -48,7 +51,7 @@ def export_saved_model(
     padded as the preprocessor does; batch and length are free. Signatures and their inputs:
 
     * `serving_default`: `texts`, strings `(batch,)`;
-    * `pairs`: `first` and `second`, strings `(batch,)` (not for masked language models);
+    * `pairs`: `first` and `second`, strings `(batch,)` (not for masked language models and RoFormer-Sim);
     * `token_ids`: `token_ids`, `segment_ids`, `padding_mask`, int32 `(batch, length)`; for masked language models
       `mask_positions` `(batch, masks)` too.
 
@@ -66,11 +69,15 @@ def export_saved_model(
       `logits` `(batch, masks, vocabulary_size)`.
     * causal language model: `log_likelihood` (natural logarithm), `num_tokens` int32, `perplexity`, each `(batch,)`; of
       `pairs` the second text is scored. `token_ids` gives `logits` `(batch, length, vocabulary_size)`.
+    * RoFormer-Sim: `serving_default` and `embed` give `embedding` `(batch, hidden_dim)`, of length 1. `similar` takes
+      `texts` and the numbers `n`, `k`, `max_length`, int32, of `RoFormerSim.similar`, and gives `texts` (string) and
+      `similarities`, each `(batch, k)`, the most similar first; `""` and 0 where there are fewer. The sampler is that
+      of the model when it is exported. `token_ids` gives `logits` and `pooled_output`.
 
     An empty text is `[CLS] [SEP]`, an invalid byte counts as U+FFFD, a batch of no texts gives outputs without rows.
 
     Args:
-        task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerCausalLM` or `RoFormerBackbone`.
+        task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerCausalLM`, `RoFormerSim` or `RoFormerBackbone`.
         folder: str or path of the folder to write: it is complete or not there.
         labels: names of a classifier's classes, in their order; of a single probability those of below and above 0.5.
             Written to `assets/labels.txt`, where they are looked up.

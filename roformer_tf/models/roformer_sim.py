@@ -1,5 +1,6 @@
 import keras
 import keras_hub
+import numpy as np
 
 from roformer_tf.models.embeds_texts import EmbedsTexts, check_pooler
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive, nearest_is_positive
@@ -7,6 +8,7 @@ from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
 from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
+from roformer_tf.models.roformer_task import check_not_empty
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
 
 
@@ -125,3 +127,55 @@ class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
             sampler=sampler,
             **kwargs,
         )
+
+    def similar(self, texts, n=100, k=20, max_length=128):
+        """Texts that say the same: `n` are generated, and of the different ones the `k` nearest are kept.
+
+        How they are drawn is the `sampler` of `compile`; a seed of its makes the result repeatable.
+
+        Args:
+            texts: string or list of strings.
+            n: positive integer, how many texts to generate for each.
+            k: positive integer, how many to keep at most.
+            max_length: positive integer, the most tokens of text and new text together.
+
+        Returns:
+            For each text a list of `(similar text, similarity)`, the most similar first: the similarity is the cosine
+            of `embed`. Repetitions, and the text itself, are left out. For a single string that string's list alone.
+
+        Raises:
+            ValueError: if there is no text, a text has no room in `max_length`, or `n` or `k` is no positive integer.
+            TypeError: if a text is no string.
+
+        Example:
+
+        >>> import roformer_tf
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+        >>> backbone = roformer_tf.RoFormerBackbone(
+        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32,
+        ...     masking="unilm", pooler="linear",
+        ... )
+        >>> sim = roformer_tf.RoFormerSim(backbone, roformer_tf.RoFormerSimPreprocessor(tokenizer))
+        >>> found = sim.similar("天气好", n=8, k=3, max_length=12)
+        >>> len(found) <= 3
+        True
+
+        Reference: `gen_synonyms` of `test/generate.py` in the original repository.
+        """
+        for name, value in {"n": n, "k": k}.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+        check_not_empty(texts)
+        single = isinstance(texts, str | bytes)
+        results = []
+        for text in [texts] if single else texts:
+            drawn = self.generate([text] * n, max_length=max_length)
+            # the text as it would be generated: in lower case, with its blanks in order
+            same = self.preprocessor.tokenizer.detokenize(self.preprocessor.tokenizer([text]))[0]
+            others = [t for t in dict.fromkeys(drawn) if t not in ("", text, same)]
+            vectors = self.embed([text, *others])
+            cosines = vectors[1:] @ vectors[0]
+            nearest = np.argsort(-cosines, kind="stable")[:k]
+            results.append([(others[i], float(cosines[i])) for i in nearest])
+        return results[0] if single else results

@@ -21,6 +21,7 @@ PREPROCESSORS = {
     roformer_tf.RoFormerTextClassifier: roformer_tf.RoFormerTextClassifierPreprocessor,
     roformer_tf.RoFormerMaskedLM: roformer_tf.RoFormerMaskedLMPreprocessor,
     roformer_tf.RoFormerCausalLM: roformer_tf.RoFormerCausalLMPreprocessor,
+    roformer_tf.RoFormerSim: roformer_tf.RoFormerSimPreprocessor,
 }
 
 

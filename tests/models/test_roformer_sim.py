@@ -1,6 +1,7 @@
 """RoFormer-Sim: vectors of the original, both losses from raw strings, distillation, the supervised stage."""
 
 import keras
+import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -240,6 +241,46 @@ def test_refuses_what_it_cannot_be(model):
         model.compile(loss="mse")
     with pytest.raises(ValueError, match="`groups` must be positive integers"):
         roformer_tf.RoFormerSimClassifier(model.backbone, groups=(2, 0))
+
+
+def test_similar_ranks_what_is_generated(model, monkeypatch, rng):
+    """Without repetitions, the text itself and empty ones; the nearest first."""
+    drawn = ["天地", "", "玄黄", "天地", "宇宙洪荒", " 日月 ", "日月", "天地玄"]
+    asked = []
+
+    def generate(texts, max_length):
+        asked.append((texts, max_length))
+        return drawn
+
+    monkeypatch.setattr(model, "generate", generate)
+    found = model.similar(["日月", " 日月"], n=8, k=3, max_length=30)
+    assert asked == [(["日月"] * 8, 30), ([" 日月"] * 8, 30)]
+    different = ["天地", "玄黄", "宇宙洪荒", "天地玄", " 日月 "]
+    a, others = model.embed("日月"), model.embed(different)
+    expected = sorted(zip(others @ a, different), reverse=True)[:3]
+    for each in found:
+        # with blanks it is the same text to the model: its cosine is 1
+        assert {text for text, _ in each} <= {text for _, text in expected} | {" 日月 "}
+        np.testing.assert_allclose([s for _, s in each], [s for s, _ in expected], atol=1e-6)
+    for name in ("n", "k"):
+        with pytest.raises(ValueError, match=f"`{name}` must be a positive integer"):
+            model.similar("天", **{name: 0})
+    with pytest.raises(ValueError, match="The data set is empty"):
+        model.similar([])
+
+
+def test_similar_of_a_seed(model):
+    """Texts of the model itself: the same again for the same seed; what fits in `max_length`."""
+    runs = []
+    for seed in (1, 1, 2):
+        model.compile(sampler=keras_hub.samplers.TopPSampler(p=0.95, seed=seed))
+        runs.append(model.similar("天地玄黄", n=8, k=5, max_length=14))
+    assert runs[0] == runs[1] != runs[2]
+    texts, cosines = zip(*runs[0], strict=True)
+    assert len(set(texts)) == len(texts) <= 5 and "天地玄黄" not in texts
+    assert max(map(len, texts)) <= 14 - 6
+    vectors = model.embed(["天地玄黄", *texts])
+    np.testing.assert_allclose(cosines, vectors[1:] @ vectors[0], atol=1e-6)
 
 
 def test_supervised_stage(model, tmp_path, rng):

@@ -1,0 +1,55 @@
+"""`python -m roformer_tf embed MODEL TEXT…`: the vectors of texts, or how similar the texts are."""
+
+import json
+
+from roformer_tf.cli.text_arguments import add_texts, read_texts
+
+
+def add_parser(subparsers):
+    """Adds the command to the command line."""
+    parser = subparsers.add_parser(
+        "embed",
+        help="vectors of texts by a RoFormer-Sim",
+        description="Prints the cosines between texts or, with --json, their vectors.",
+    )
+    parser.add_argument(
+        "model",
+        help="original RoFormer-Sim folder, folder written by save_to_preset, or .keras file",
+    )
+    add_texts(parser, "今天天气很好")
+    parser.add_argument(
+        "--raw", action="store_true", help="vectors as the model gives them, not of length 1"
+    )
+    parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
+    parser.add_argument(
+        "--json", action="store_true", help="print the vectors, a line for each text"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args):
+    """Runs the command; 0 when the texts have vectors."""
+    from roformer_tf.cli.model_source import load_model
+
+    texts = read_texts(args)
+    sim, _ = load_model(args.model, "sim", args.dtype)
+    vectors = sim.embed(texts, normalize=not (args.raw and args.json))
+    if args.json:
+        for text, vector in zip(texts, vectors):
+            # nine digits are all that a float32 has
+            numbers = [float(f"{x:.9g}") for x in vector]
+            print(json.dumps({"text": text, "vector": numbers}, ensure_ascii=False))
+    else:
+        _print(texts, vectors @ vectors.T)
+    return 0
+
+
+def _print(texts, cosines):
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "text", *(str(number) for number in range(1, len(texts) + 1)))
+    for number, (text, row) in enumerate(zip(texts, cosines), 1):
+        table.add_row(str(number), Text(text), *(f"{cosine:.3f}" for cosine in row))
+    Console(highlight=False).print(table)

@@ -1,0 +1,28 @@
+"""The texts that commands take: arguments, or the lines of standard input."""
+
+import sys
+
+
+def add_texts(parser, example):
+    """Adds the argument `texts`."""
+    parser.add_argument(
+        "texts",
+        nargs="*",
+        metavar="TEXT",
+        help=f"such as {example}; without any, the lines of standard input",
+    )
+
+
+def read_texts(args):
+    """The texts of the command line, or of standard input, one a line; blank lines are left out.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    texts = args.texts
+    if not texts and not sys.stdin.isatty():
+        texts = [line.rstrip("\n") for line in sys.stdin]
+    texts = [text for text in texts if text.strip()]
+    if not texts:
+        raise ValueError("There is no text: give one, or several, or a file on standard input.")
+    return texts

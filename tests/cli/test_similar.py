@@ -1,0 +1,86 @@
+"""`similar` and `embed`: what they print is what the model gives; texts from arguments and from standard input."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.__main__ import main
+from roformer_tf.checkpoint import save_checkpoint
+from tests.layers.harness import randomize
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天气很好差的是不我们"]
+TEXTS = ["今天气很好", "我们好"]
+
+
+@pytest.fixture(scope="module")
+def sim():
+    backbone = roformer_tf.RoFormerBackbone(
+        vocabulary_size=len(VOCABULARY),
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=16,
+        intermediate_dim=32,
+        masking="unilm",
+        pooler="linear",
+    )
+    tokenizer = roformer_tf.RoFormerTokenizer(VOCABULARY, word_level=False)
+    model = roformer_tf.RoFormerSim(backbone, roformer_tf.RoFormerSimPreprocessor(tokenizer))
+    randomize(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def folders(sim, tmp_path_factory):
+    top = tmp_path_factory.mktemp("models")
+    save_checkpoint(sim, top / "original-sim")
+    (top / "original-sim" / "vocab.txt").write_text("".join(f"{t}\n" for t in VOCABULARY), "utf-8")
+    sim.save_to_preset(str(top / "preset"))
+    return top
+
+
+def run(*arguments):
+    return main([str(argument) for argument in arguments])
+
+
+def test_embed(folders, sim, capsys, monkeypatch):
+    expected = sim.embed(TEXTS, normalize=False)
+    assert run("embed", folders / "original-sim", *TEXTS, "--raw", "--json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["text"] for line in lines] == TEXTS
+    np.testing.assert_allclose([line["vector"] for line in lines], expected, atol=1e-5)
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([TEXTS[0], "", TEXTS[1], ""])))
+    assert run("embed", folders / "preset") == 0
+    printed = capsys.readouterr().out
+    vectors = sim.embed(TEXTS)
+    assert all(text in printed for text in TEXTS)
+    assert printed.count(f"{vectors[0] @ vectors[1]:.3f}") == 2
+
+
+def test_similar(folders, sim, capsys):
+    arguments = [*TEXTS, "-n", 6, "-k", 3, "--seed", 5, "--max-length", 16, "--json"]
+    answers = []
+    for name in ("preset", "original-sim"):
+        assert run("similar", folders / name, *arguments) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert [answer["text"] for answer in answers[0]] == TEXTS
+    for answer, other in zip(*answers, strict=True):
+        found = [x["text"] for x in answer["similar"]]
+        assert found == [x["text"] for x in other["similar"]], "one seed, the same weights"
+        vectors = sim.embed([answer["text"], *found])
+        cosines = [x["similarity"] for x in answer["similar"]]
+        np.testing.assert_allclose(cosines, vectors[1:] @ vectors[0], atol=1e-5)
+    assert run("similar", folders / "preset", TEXTS[0], "-n", 4, "--max-length", 12) == 0
+    assert TEXTS[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["similar", "embed"])
+def test_refuses(folders, capsys, monkeypatch, tmp_path, command):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n \n"))
+    assert run(command, folders / "preset") == 2
+    assert "There is no text" in capsys.readouterr().err
+    assert run(command, tmp_path, "天") == 2
+    assert "holds no model" in capsys.readouterr().err
