@@ -29,7 +29,7 @@ def write(cache, update, index):
     if keras.config.backend() == "tensorflow" and not _in_xla():
         import tensorflow as tf
 
-        # `ops.slice_update` copies the whole cache, as `tf.tensor_scatter_nd_update` does
+        # `ops.slice_update` copies the whole cache, except in XLA, and so does `tf.tensor_scatter_nd_update`
         start = tf.stack([0, 0, index, 0])
         return tf.raw_ops.TensorStridedSliceUpdate(
             input=cache,
@@ -54,8 +54,15 @@ def is_start(index):
     return isinstance(index, int) and index == 0
 
 
+def has_fixed_shapes():
+    """Whether this is traced for a compiler to which all shapes must be known, XLA or JAX."""
+    return keras.config.backend() == "jax" or _in_xla()
+
+
 def _in_xla():
-    """Whether a function with `jit_compile=True` is being traced: XLA writes into slices in place by itself."""
+    """Whether a TensorFlow function with `jit_compile=True` is traced."""
+    if keras.config.backend() != "tensorflow":
+        return False
     import tensorflow as tf
     from tensorflow.python.ops import control_flow_util
 

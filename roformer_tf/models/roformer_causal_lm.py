@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.models.batches import string_tensors
+from roformer_tf.models.generates_texts import GeneratesTexts
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
@@ -11,8 +12,10 @@ from roformer_tf.models.roformer_task import RoFormerTask, check_not_empty
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
+class RoFormerCausalLM(GeneratesTexts, RoFormerTask, keras_hub.models.CausalLM):
     """Causal (RoFormer-GPT) or prefix (UniLM, RoFormer-Sim) language model: logits of the next token.
+
+    `generate` goes on from a prompt, by the `sampler` of `compile`; `score` says how likely a text is.
 
     Args:
         backbone: a `RoFormerBackbone` with `masking="causal"` or `"unilm"`.
@@ -95,7 +98,8 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
         check_not_empty(inputs)
         if self.preprocessor is not None:
             texts = string_tensors([inputs] if isinstance(inputs, str | bytes) else inputs)
-            inputs, targets, weights = self.preprocessor(texts)
+            # not a call, which gives what a model is trained on: for RoFormerSim each pair twice
+            inputs, targets, weights = self.preprocessor.next_tokens(texts)
         else:
             ids, mask = (np.asarray(inputs[k]) for k in ("token_ids", "padding_mask"))
             targets, weights = ids[:, 1:], mask[:, 1:]
@@ -108,6 +112,7 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
             part = slice(start, start + batch_size)
             # KerasHub's own would take the inputs for strings and preprocess them
             logits = keras.Model.predict_on_batch(self, {k: v[part] for k, v in inputs.items()})
+            logits = logits["logits"] if isinstance(logits, dict) else logits
             logits = np.asarray(logits, "float32")
             peak = logits.max(-1, keepdims=True)
             log_sum = np.log(np.exp(logits - peak).sum(-1, dtype="float64")) + peak[..., 0]
@@ -120,16 +125,6 @@ class RoFormerCausalLM(RoFormerTask, keras_hub.models.CausalLM):
             "num_tokens": num_tokens,
             "perplexity": np.exp(-log_likelihood / np.maximum(num_tokens, 1)),
         }
-
-    def generate(self, *args, **kwargs):
-        """Not there yet: this class scores texts with `score`.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(
-            "RoFormerCausalLM scores texts (`score`) but does not generate them yet."
-        )
 
     def get_config(self):
         return {**super().get_config(), "head_epsilon": self.head_epsilon}

@@ -1,11 +1,12 @@
 import keras
 import keras_hub
+import numpy as np
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.packing import PackedInputs
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
-from roformer_tf.text import RoFormerTokenizer
+from roformer_tf.text import PairPacker, RoFormerTokenizer
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -39,6 +40,14 @@ class RoFormerCausalLMPreprocessor(PackedInputs, keras_hub.models.CausalLMPrepro
     >>> inputs["token_ids"].numpy().tolist(), labels.numpy().tolist(), weights.numpy().tolist()
     ([[2, 5, 6, 3, 7]], [[5, 6, 3, 7, 3]], [[0.0, 0.0, 0.0, 1.0, 1.0]])
 
+    What a model generates from is the same without the last `[SEP]`:
+
+    >>> prompt = preprocessor.generate_preprocess(["天气"], sequence_length=5)
+    >>> prompt["token_ids"].numpy().tolist(), prompt["padding_mask"].numpy().tolist()
+    ([[2, 5, 6, 0, 0]], [[1, 1, 1, 0, 0]])
+    >>> preprocessor.generate_postprocess(prompt)
+    ['天气']
+
     Reference: the losses of RoFormer-GPT and RoFormer-Sim in the original repositories.
     """
 
@@ -64,3 +73,55 @@ class RoFormerCausalLMPreprocessor(PackedInputs, keras_hub.models.CausalLMPrepro
             counted = counted * packed["segment_ids"][..., 1:]
         inputs = {name: value[..., :-1] for name, value in packed.items()}
         return keras.utils.pack_x_y_sample_weight(inputs, labels, tf.cast(counted, tf.float32))
+
+    @preprocessing_function
+    def generate_preprocess(self, x, sequence_length=None):
+        """Prompts: texts without the `[SEP]` that would end them, padded to the length that they may grow to.
+
+        Args:
+            x: list or tensor of strings, or a tuple of two of them: sources and how their targets begin.
+            sequence_length: positive integer, or scalar tensor, the length of the rows; `sequence_length` of the
+                preprocessor by default.
+
+        Returns:
+            Dictionary as of `call`.
+
+        Raises:
+            ValueError: if a prompt leaves no room for a new token (in a graph `tf.errors.InvalidArgumentError`).
+        """
+        tokenizer = self.tokenizer
+        length = self.sequence_length if sequence_length is None else sequence_length
+        pack = PairPacker(tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pad_token_id)
+        segments = x if isinstance(x, tuple) else (x,)
+        packed = pack(tuple(tokenizer(segment) for segment in segments))
+        kept = packed["padding_mask"][..., 1:]  # of each row all but the last
+        _check_room(tf.reduce_sum(kept, -1), length)
+        widths = [[0, 0]] * (kept.shape.rank - 1) + [[0, length - tf.shape(kept)[-1]]]
+        fill = {"token_ids": tokenizer.pad_token_id, "segment_ids": 0, "padding_mask": 0}
+        return {
+            name: tf.pad(
+                tf.where(kept > 0, packed[name][..., :-1], value), widths, constant_values=value
+            )
+            for name, value in fill.items()
+        }
+
+    @preprocessing_function
+    def generate_postprocess(self, x):
+        """Texts, from the `token_ids` and the `padding_mask` of generated rows; special tokens are left out."""
+        ids, mask = tf.convert_to_tensor(x["token_ids"]), tf.cast(x["padding_mask"], tf.bool)
+        return self.tokenizer.detokenize(tf.ragged.boolean_mask(ids, mask))
+
+
+def _check_room(lengths, length):
+    message = (
+        "There is no room for a new token: a prompt with its special tokens must have fewer tokens than `max_length`. "
+        "Shorten it, or take a larger `max_length`."
+    )
+    if tf.executing_eagerly():
+        longest = max(np.ravel(lengths), default=0)
+        if longest >= length:
+            raise ValueError(
+                f"{message} Received: a prompt of {longest} tokens, max_length={length}"
+            )
+    else:
+        tf.debugging.assert_less(lengths, length, message)

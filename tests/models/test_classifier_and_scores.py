@@ -187,8 +187,3 @@ def test_score_of_strings(name, rng):
         assert abs(scores["log_likelihood"][i] - (chosen * counted).sum()) < 1e-4
     with pytest.raises(ValueError, match="The data set is empty"):
         model.score(([], []) if pairs else [])
-
-
-def test_generate_says_that_it_is_not_there():
-    with pytest.raises(NotImplementedError, match="does not generate"):
-        task("causal_lm").generate("天")
