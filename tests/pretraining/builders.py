@@ -12,7 +12,7 @@ VOCABULARY_SIZE = 60
 def make_task(dropout=0.0, masking="bidirectional", dtype="float32", **arguments):
     settings = {
         "vocabulary_size": VOCABULARY_SIZE,
-        "num_layers": 2,
+        "num_layers": 1,
         "num_heads": 2,
         "hidden_dim": 16,
         "intermediate_dim": 32,
