@@ -13,6 +13,7 @@ COMMANDS = (
     "fill-mask",
     "similar",
     "embed",
+    "translate",
     "plan",
     "plot-run",
     "pretrain",

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-TASKS = ("classifier", "masked_lm", "causal_lm", "sim", "backbone")
+TASKS = ("classifier", "masked_lm", "causal_lm", "sim", "seq_2_seq_lm", "backbone")
 
 
 def load_model(path, task=None, dtype=None, sequence_length=None):
@@ -69,6 +69,7 @@ def _classes():
         "masked_lm": roformer_tf.RoFormerMaskedLM,
         "causal_lm": roformer_tf.RoFormerCausalLM,
         "sim": roformer_tf.RoFormerSim,
+        "seq_2_seq_lm": roformer_tf.RoFormerSeq2SeqLM,
         "backbone": roformer_tf.RoFormerBackbone,
     }
 
@@ -123,9 +124,9 @@ def _from_original(path, task, dtype):
     import roformer_tf
     from roformer_tf.checkpoint import inspect_checkpoint
 
-    if task == "classifier":
+    if task in ("classifier", "seq_2_seq_lm"):
         raise ValueError(
-            f"{path} is an original folder: it has no classifier, whose weights come from fine-tuning. Fine-tune "
+            f"{path} is an original folder: it has no {task}, whose weights come from training. Train "
             "one, `save_to_preset(folder)`, and give that folder."
         )
     if task is None:

@@ -13,8 +13,8 @@ def add_texts(parser, example):
     )
 
 
-def read_texts(args):
-    """The texts of the command line, or of standard input, one a line; blank lines are left out.
+def read_texts(args, keep_blank=False):
+    """The texts of the command line, or of standard input, one a line; blank ones are left out, or kept.
 
     Raises:
         ValueError: if there is none.
@@ -22,7 +22,6 @@ def read_texts(args):
     texts = args.texts
     if not texts and not sys.stdin.isatty():
         texts = [line.rstrip("\n") for line in sys.stdin]
-    texts = [text for text in texts if text.strip()]
-    if not texts:
+    if not any(text.strip() for text in texts):
         raise ValueError("There is no text: give one, or several, or a file on standard input.")
-    return texts
+    return texts if keep_blank else [text for text in texts if text.strip()]

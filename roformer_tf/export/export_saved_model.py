@@ -11,11 +11,13 @@ from roformer_tf.export.served_backbone import EMBEDDINGS, ServedBackbone
 from roformer_tf.export.served_causal_lm import ServedCausalLM
 from roformer_tf.export.served_classifier import ServedClassifier, output_kind
 from roformer_tf.export.served_masked_lm import ServedMaskedLM
+from roformer_tf.export.served_seq_2_seq_lm import ServedSeq2SeqLM
 from roformer_tf.export.served_sim import ServedSim
 from roformer_tf.models import (
     RoFormerBackbone,
     RoFormerCausalLM,
     RoFormerMaskedLM,
+    RoFormerSeq2SeqLM,
     RoFormerSim,
     RoFormerTextClassifier,
     RoFormerTextClassifierPreprocessor,
@@ -29,6 +31,7 @@ SERVED = {
     RoFormerMaskedLM: ServedMaskedLM,
     RoFormerSim: ServedSim,  # before its parent
     RoFormerCausalLM: ServedCausalLM,
+    RoFormerSeq2SeqLM: ServedSeq2SeqLM,
     RoFormerBackbone: ServedBackbone,
 }
 LABELS_FILE = "labels.txt"
@@ -73,11 +76,15 @@ def export_saved_model(
       `texts` and the numbers `n`, `k`, `max_length`, int32, of `RoFormerSim.similar`, and gives `texts` (string) and
       `similarities`, each `(batch, k)`, the most similar first; `""` and 0 where there are fewer. The sampler is that
       of the model when it is exported. `token_ids` gives `logits` and `pooled_output`.
+    * translation model: `translations`, string `(batch,)`, found by the sampler of the model when it is exported. Its
+      tokenizer is of TensorFlow Text, so that the process needs `import tensorflow_text` besides. `token_ids` takes
+      the four inputs of the model and gives `logits` `(batch, length, vocabulary_size)`.
 
     An empty text is `[CLS] [SEP]`, an invalid byte counts as U+FFFD, a batch of no texts gives outputs without rows.
 
     Args:
-        task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerCausalLM`, `RoFormerSim` or `RoFormerBackbone`.
+        task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerCausalLM`, `RoFormerSim`,
+            `RoFormerSeq2SeqLM` or `RoFormerBackbone`.
         folder: str or path of the folder to write: it is complete or not there.
         labels: names of a classifier's classes, in their order; of a single probability those of below and above 0.5.
             Written to `assets/labels.txt`, where they are looked up.

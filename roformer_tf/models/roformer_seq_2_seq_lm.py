@@ -9,9 +9,9 @@ from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import (
     RoFormerSeq2SeqLMPreprocessor,
     as_pair,
 )
-from roformer_tf.models.roformer_task import RoFormerTask
+from roformer_tf.models.roformer_task import RoFormerTask, check_not_empty
 from roformer_tf.models.smoothed_crossentropy import SmoothedCrossentropy
-from roformer_tf.samplers import BeamSearchSampler
+from roformer_tf.samplers import BeamSearchSampler, up_to_stop
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -82,6 +82,33 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
             sampler = BeamSearchSampler(num_beams=4, length_penalty=0.6)
         super().compile(optimizer=optimizer, loss=loss, sampler=sampler, **kwargs)
 
+    def generate(self, inputs, max_length=None, stop_token_ids="auto"):
+        """Translations.
+
+        Args:
+            inputs: string, list of strings, or a `tf.data.Dataset` of batches of them: the sources, all of a list in
+                one batch (`roformer_tf.models.translate` makes batches). A tuple `(sources, beginnings)`, or a
+                dictionary of `encoder_text` and `decoder_text`, for targets that begin in a given way. Without a
+                preprocessor a dictionary as of a call, whose targets have the length that is filled.
+            max_length: integer, the most tokens of a target, with its special tokens; by default 50 more than the
+                longest source of the batch, and no more than the preprocessor allows.
+            stop_token_ids: list of ids that end a target, or `None`; `"auto"` is `</s>`.
+
+        Returns:
+            A string or a list of strings; without a preprocessor a dictionary of NumPy arrays, `decoder_token_ids` and
+            `decoder_padding_mask`, 1 for what was given and generated, with the stop token.
+
+        Raises:
+            ValueError: if there is no text, or `max_length` has no room for one.
+        """
+        check_not_empty(inputs)
+        if max_length is not None and (not isinstance(max_length, int) or max_length < 2):
+            raise ValueError(
+                "`max_length` must be an integer of at least 2, for <s> and a new token. "
+                f"Received: max_length={max_length!r}"
+            )
+        return super().generate(inputs, max_length=max_length, stop_token_ids=stop_token_ids)
+
     def make_generate_function(self):
         """The compiled `generate_step`, on TensorFlow one graph for batches of all sizes."""
         if self.generate_function is None and keras.config.backend() == "tensorflow":
@@ -117,13 +144,7 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
             stop_token_ids=stop_token_ids,
             model=self,
         )
-        kept = ops.ones_like(ids, "bool")
-        if stop_token_ids is not None:
-            stops = ops.zeros_like(ids, "bool")
-            for token in stop_token_ids:
-                stops = ops.logical_or(stops, ops.equal(ids, token))
-            stops = ops.cast(ops.logical_and(stops, ops.logical_not(given)), "int32")
-            kept = ops.equal(ops.cumsum(stops, axis=-1) - stops, 0)
+        kept = up_to_stop(ids, given, stop_token_ids)
         return {"decoder_token_ids": ids, "decoder_padding_mask": kept}
 
     def _make_next(self, ids, index, memory, source_mask):
@@ -183,7 +204,7 @@ def _graph_of_all_sizes(generate_step):
     @functools.cache
     def graph(stop_token_ids):
         step = functools.partial(generate_step, stop_token_ids=stop_token_ids)
-        return tf.function(step, input_signature=signature)
+        return tf.function(step, input_signature=signature, autograph=False)
 
     def generate(inputs, stop_token_ids=None):
         inputs = {name: tf.cast(inputs[name], tf.int32) for name in names}

@@ -157,9 +157,9 @@ class RoFormerSeq2SeqLMPreprocessor(keras_hub.models.Seq2SeqLMPreprocessor):
         rows = tf.concat(parts, axis=1)
         if width is None and self.padding == "max_length":
             width = length
-        ids = rows.to_tensor(
-            self.tokenizer.pad_token_id, shape=None if width is None else [None, width]
-        )
+        # a list could not hold a tensor
+        shape = None if width is None else tf.stack([tf.cast(count, tf.int32), width])
+        ids = rows.to_tensor(self.tokenizer.pad_token_id, shape=shape)
         mask = tf.sequence_mask(rows.row_lengths(), tf.shape(ids)[1], dtype=tf.int32)
         return ids, mask
 

@@ -68,6 +68,11 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
                 f"`roformer_tf.text.train_sentencepiece`. Received: a model without {', '.join(missing)}"
             )
 
+    @property
+    def graph(self):
+        """The tokenizer of TensorFlow Text inside, a `tf.Module` that `tf.saved_model.save` can write."""
+        return self._sentence_piece
+
     def load_assets(self, dir_path):
         # KerasHub's leaves the file open
         self.set_proto((Path(dir_path) / VOCABULARY_FILE).read_bytes())

@@ -1,6 +1,10 @@
-"""A process that serves SavedModels and has nothing but TensorFlow: run as a program, it answers on its pipes."""
+"""A process that serves SavedModels and has nothing but TensorFlow: run as a program, it answers on its pipes.
+
+Packages named as its arguments it has besides, and imports.
+"""
 
 import functools
+import importlib
 import os
 import pickle
 import subprocess
@@ -13,12 +17,12 @@ BLOCKED = (
 
 
 class Server:
-    """Asks the process; it starts with the object and ends with `close`."""
+    """Asks the process; it starts with the object and ends with `close`. `packages`: those that it has besides."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *packages):
         # -I: neither the current folder nor PYTHONPATH are looked into
         self.process = subprocess.Popen(
-            [sys.executable, "-I", __file__],
+            [sys.executable, "-I", __file__, *packages],
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -54,7 +58,7 @@ class Without:
         self.finder = finder
 
     def find_spec(self, name, *args):
-        if name.split(".")[0] in BLOCKED:
+        if name.split(".")[0] in set(BLOCKED) - set(sys.argv[1:]):
             return None
         return self.finder.find_spec(name, *args)
 
@@ -67,6 +71,8 @@ def main():
     import numpy as np
     import tensorflow as tf
 
+    for package in sys.argv[1:]:
+        importlib.import_module(package)
     tf.config.threading.set_intra_op_parallelism_threads(2)
     load = functools.lru_cache(maxsize=4)(tf.saved_model.load)
     while True:
