@@ -42,7 +42,7 @@ class EmbedsTexts:
             inputs = {name: np.asarray(value) for name, value in inputs.items()}
             vectors[rows] = self.backbone.predict_on_batch(inputs)["pooled_output"]
         if normalize:
-            vectors = ops.convert_to_numpy(unit_vectors(vectors))
+            vectors = ops.convert_to_numpy(unit_vectors(ops.convert_to_tensor(vectors)))
         return vectors[0] if single else vectors
 
 

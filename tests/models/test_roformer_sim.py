@@ -198,6 +198,7 @@ def test_negatives_are_those_of_the_replica(rng):
     assert abs(expected - whole) > 1e-3
 
 
+@pytest.mark.slow
 def test_fit_learns_pairs(rng):
     """On eight pairs: partners become the nearest, and what the other says is learned."""
     first, second = texts(rng, 8, 4, 8), texts(rng, 8, 4, 8)
@@ -281,6 +282,18 @@ def test_similar_of_a_seed(model):
     assert max(map(len, texts)) <= 14 - 6
     vectors = model.embed(["天地玄黄", *texts])
     np.testing.assert_allclose(cosines, vectors[1:] @ vectors[0], atol=1e-6)
+
+
+def test_score_is_that_of_the_language_model(model, rng):
+    """Each pair once, in its own direction, though `fit` learns both."""
+    causal_lm = roformer_tf.RoFormerCausalLM(
+        model.backbone, roformer_tf.RoFormerCausalLMPreprocessor(tokenizer())
+    )
+    causal_lm.head.set_weights(model.head.get_weights())
+    pairs = texts(rng, 3), texts(rng, 3)
+    found, expected = model.score(pairs), causal_lm.score(pairs)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
 
 
 def test_supervised_stage(model, tmp_path, rng):
