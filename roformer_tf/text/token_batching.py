@@ -66,7 +66,7 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
     rows = places.batch(AT_ONCE).map(with_length, num_parallel_calls=2).unbatch()
     limits = _limits(max_length)
     sizes = [max_tokens // limit // multiple_of * multiple_of for limit in limits]
-    return (
+    batches = (
         rows.filter(lambda texts, length: length <= max_length)
         .bucket_by_sequence_length(
             lambda texts, length: length,
@@ -75,6 +75,11 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
         )
         .map(lambda texts, length: texts)
     )
+    # Keras warns of data whose end it does not know
+    number = tf.data.INFINITE_CARDINALITY
+    if seed is None:
+        number = batches.reduce(tf.constant(0, tf.int64), lambda number, _: number + 1)
+    return batches.apply(tf.data.experimental.assert_cardinality(number))
 
 
 def _limits(max_length):

@@ -33,6 +33,8 @@ LAYERS = (
     "rotary_dynamic_given",
     "encoder_block_v1",
     "encoder_block_v2",
+    "cross_attention",
+    "decoder_block",
     "linear_elu_rotary",
     "linear_cosine_causal",
     "mean_pooling",

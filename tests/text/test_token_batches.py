@@ -35,7 +35,9 @@ def lengths(tokenizer, rows):
 
 
 def test_one_pass_has_every_pair_that_is_short_enough(pairs, tokenizer):
-    batches = [rows_of(b) for b in token_batches(pairs, tokenizer, MAX_TOKENS, MAX_LENGTH)]
+    data = token_batches(pairs, tokenizer, MAX_TOKENS, MAX_LENGTH)
+    batches = [rows_of(b) for b in data]
+    assert int(data.cardinality()) == len(batches)
     for rows in batches:
         assert max(lengths(tokenizer, rows)) * len(rows) <= MAX_TOKENS
     found = [row for rows in batches for row in rows]
