@@ -11,6 +11,7 @@ COMMANDS = (
     "convert",
     "export",
     "fill-mask",
+    "generate",
     "similar",
     "embed",
     "translate",

@@ -71,7 +71,9 @@ def export_saved_model(
       for masks lost to truncation, the token is `""`, the id and the position -1, the probability 0. `token_ids` gives
       `logits` `(batch, masks, vocabulary_size)`.
     * causal language model: `log_likelihood` (natural logarithm), `num_tokens` int32, `perplexity`, each `(batch,)`; of
-      `pairs` the second text is scored. `token_ids` gives `logits` `(batch, length, vocabulary_size)`.
+      `pairs` the second text is scored. `token_ids` gives `logits` `(batch, length, vocabulary_size)`. `generate` takes
+      `texts` and `max_length`, int32, and gives `texts`, string `(batch,)`, as `RoFormerCausalLM.generate` does, by the
+      sampler of the model when it is exported.
     * RoFormer-Sim: `serving_default` and `embed` give `embedding` `(batch, hidden_dim)`, of length 1. `similar` takes
       `texts` and the numbers `n`, `k`, `max_length`, int32, of `RoFormerSim.similar`, and gives `texts` (string) and
       `similarities`, each `(batch, k)`, the most similar first; `""` and 0 where there are fewer. The sampler is that

@@ -5,9 +5,13 @@ import tensorflow as tf
 from roformer_tf.export.served_answers import ServedAnswers
 from roformer_tf.export.served_model import PAIRS, TEXTS, checked_pairs
 
+GENERATE = (*TEXTS, tf.TensorSpec([], tf.int32, name="max_length"))
+
 
 class ServedCausalLM(ServedAnswers):
     """How likely the model finds texts: `log_likelihood`, `num_tokens`, `perplexity`; `logits` for token ids.
+
+    And `generate`: what it makes of texts, by the sampler that the task has when it is exported.
 
     Args:
         task: `RoFormerCausalLM`.
@@ -23,6 +27,30 @@ class ServedCausalLM(ServedAnswers):
     >>> round(float(tf.exp(log_likelihood(logits, tf.constant([[1, 0]]), tf.ones([1, 2])))[0]), 6)
     0.375
     """
+
+    def __init__(self, task, preprocessor, vocabulary_file, name=None):
+        super().__init__(task, preprocessor, vocabulary_file, name)
+        # what the sampler draws goes on from call to call
+        self.seeds = [variable.value for variable in task.sampler.variables]
+
+    @property
+    def signatures(self):
+        """Dict from the name of each signature to its `tf.function`."""
+        return {**super().signatures, "generate": self.generate}
+
+    @tf.function(input_signature=GENERATE, autograph=False)
+    def generate(self, texts, max_length):
+        """What `RoFormerCausalLM.generate` gives for a batch of strings."""
+        task, preprocessor = self._python.task, self._python.preprocessor
+        unilm = task.backbone.masking == "unilm"
+        prompts = (texts, tf.fill([tf.size(texts)], "")) if unilm else texts
+        prompts = preprocessor.generate_preprocess(prompts, sequence_length=max_length)
+        with task.in_one_piece():
+            rows = task.generate_step(prompts, [preprocessor.tokenizer.end_token_id])
+        if unilm:
+            new = tf.cast(rows["padding_mask"], tf.int32) * (1 - prompts["padding_mask"])
+            rows = {**rows, "padding_mask": new}
+        return {"texts": preprocessor.generate_postprocess(rows)}
 
     @tf.function(input_signature=TEXTS, autograph=False)
     def texts(self, texts):

@@ -140,7 +140,8 @@ class AttentionMask(keras.layers.Layer):
         elif self.masking == "unilm":
             here = ops.cumsum(ops.cast(segment_ids, "int32"), axis=1)
             if not is_start(index):
-                here = here + ops.slice(cache["order"], (0, index - 1), (rows, 1))
+                before = ops.slice(cache["order"], (0, ops.maximum(index - 1, 0)), (rows, 1))
+                here = here + ops.where(index > 0, before, 0)
             cache["order"] = ops.slice_update(cache["order"], (0, index), here)
             order = here, cache["order"]
         if is_start(index):

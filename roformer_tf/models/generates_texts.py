@@ -1,9 +1,11 @@
+import contextlib
 import functools
 
 import keras
 import numpy as np
 from keras import ops
 
+from roformer_tf.layers import SelfAttention
 from roformer_tf.layers.cache import has_fixed_shapes
 from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import sequence_output
@@ -102,7 +104,9 @@ class GeneratesTexts:
             segments = ops.cast(inputs.get("segment_ids", segments), "int32")
             segments = ops.where(given, segments, 1)
         lengths = ops.sum(ops.cast(given, "int32"), axis=-1)
-        index = ops.min(lengths)
+        index = ops.minimum(
+            ops.min(lengths), ops.shape(ids)[1]
+        )  # of a batch of no rows it has no end
         known = {"segment_ids": segments, "given": given}
         if self.backbone.has_steps:
             cache, hidden_states = self._read_prompts(ids, known, lengths)
@@ -126,8 +130,46 @@ class GeneratesTexts:
         if self.generate_function is None and keras.config.backend() == "tensorflow":
             # KerasHub's own traces each new size anew, which takes seconds
             if not self.run_eagerly and not self.jit_compile:
-                self.generate_function = _graph_of_all_sizes(self.generate_step)
+                self.generate_function = self._graph_of_all_sizes()
         return super().make_generate_function()
+
+    def _graph_of_all_sizes(self):
+        """`generate_step` as a TensorFlow graph for all batch sizes and lengths."""
+        import tensorflow as tf
+
+        signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in NAMES}]
+
+        @functools.cache
+        def graph(stop_token_ids, is_long):
+            def step(inputs):
+                with contextlib.nullcontext() if is_long else self.in_one_piece():
+                    return self.generate_step(inputs, stop_token_ids)
+
+            return tf.function(step, input_signature=signature, autograph=False)
+
+        def generate(inputs, stop_token_ids=None):
+            shape = tf.shape(inputs["token_ids"])
+            inputs = {name: tf.cast(inputs.get(name, tf.zeros(shape)), tf.int32) for name in NAMES}
+            is_long = int(shape[1]) > (SelfAttention.chunked_above or float("inf"))
+            return graph(None if stop_token_ids is None else tuple(stop_token_ids), is_long)(inputs)
+
+        return generate
+
+    @contextlib.contextmanager
+    def in_one_piece(self):
+        """While a graph is traced: attention is not taken in blocks, whatever the length will be.
+
+        A graph that has both ways in each layer takes three times as long to make.
+        """
+        layers = [block.attention for block in self.backbone.encoder_blocks]
+        limits = [layer.chunked_above for layer in layers]
+        try:
+            for layer in layers:
+                layer.chunked_above = None
+            yield
+        finally:
+            for layer, limit in zip(layers, limits, strict=True):
+                layer.chunked_above = limit
 
     def _read_prompts(self, ids, known, lengths):
         """The cache before the first new token, and the prompts' hidden states `(batch, length, hidden_dim)`."""
@@ -137,8 +179,7 @@ class GeneratesTexts:
         # what sees the whole prompt needs all of it; the rest of a longer row is otherwise read token by token
         whole = backbone.masking == "unilm" or backbone.position_scheme.depends_on_length
         count = ops.max(lengths) if whole else index
-        if has_fixed_shapes():
-            count = max_length
+        count = max_length if has_fixed_shapes() else ops.clip(count, 1, max_length)
         real = known["given"]
         if backbone.attention != "softmax":
             # the first step reads the last token again, which sums would count twice
@@ -163,7 +204,7 @@ class GeneratesTexts:
         rows, count = ops.shape(prompt)
         real = ops.logical_or(cache["given"], ops.arange(count) < index)
         if not has_fixed_shapes():
-            count = ops.max(ops.sum(ops.cast(real, "int32"), axis=-1))
+            count = ops.clip(ops.max(ops.sum(ops.cast(real, "int32"), axis=-1)), 1, count)
         inputs = {
             "token_ids": prompt,
             "segment_ids": cache["segment_ids"],
@@ -210,8 +251,8 @@ class GeneratesTexts:
             )
         if len(mask) and lengths.max() >= mask.shape[1]:
             raise ValueError(
-                f"There is no room for a new token: the prompt of row {lengths.argmax()} has {lengths.max()} tokens, and "
-                f"at most {mask.shape[1]} are allowed. Shorten it, or take a larger `max_length`."
+                f"There is no room for a new token: row {lengths.argmax()} has {lengths.max()} tokens already, "
+                f"and at most {mask.shape[1]} are allowed. Shorten it, or take a larger `max_length`."
             )
         scheme = self.backbone.position_scheme
         most = getattr(scheme, "max_sequence_length", None)
@@ -238,22 +279,3 @@ def up_to_stop(ids, given, stop_token_ids):
 
 def _is_text(x):
     return isinstance(x, str | bytes) or (keras.ops.is_tensor(x) and len(x.shape) == 0)
-
-
-def _graph_of_all_sizes(generate_step):
-    """`generate_step` as a TensorFlow graph for all batch sizes and lengths, one for each list of stop tokens."""
-    import tensorflow as tf
-
-    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in NAMES}]
-
-    @functools.cache
-    def graph(stop_token_ids):
-        step = functools.partial(generate_step, stop_token_ids=stop_token_ids)
-        return tf.function(step, input_signature=signature, autograph=False)
-
-    def generate(inputs, stop_token_ids=None):
-        zeros = tf.zeros(tf.shape(inputs["token_ids"]), tf.int32)
-        inputs = {name: tf.cast(inputs.get(name, zeros), tf.int32) for name in NAMES}
-        return graph(None if stop_token_ids is None else tuple(stop_token_ids))(inputs)
-
-    return generate

@@ -1,5 +1,6 @@
 """Scores of texts: the SavedModel against `RoFormerCausalLM.score` and NumPy."""
 
+import keras_hub
 import numpy as np
 import pytest
 
@@ -51,3 +52,28 @@ def test_one_text_by_hand(build, ask, tmp_path):
     assert_close(answer["log_likelihood"], [expected])
     assert answer["num_tokens"].tolist() == [count]
     assert_close(answer["perplexity"], [np.exp(-expected / count)])
+
+
+@pytest.mark.parametrize("masking", ["causal", "unilm"])
+def test_generate(build, ask, texts, tmp_path, masking):
+    task = build(RoFormerCausalLM, {"masking": masking})
+    task.compile(sampler="greedy")
+    folder = export_saved_model(task, tmp_path / "served")
+    texts = ["", *(text[:9] for text in texts[:5])]
+    expected = task.generate(texts, max_length=24)
+    answer = ask(folder, "generate", texts=encoded(texts), max_length=24)
+    assert [text.decode() for text in answer["texts"]] == expected
+    assert any(len(text) > 9 for text in expected)
+    assert ask(folder, "generate", texts=[], max_length=24)["texts"].shape == (0,)
+    with pytest.raises(RuntimeError, match="no room for a new token"):
+        ask(folder, "generate", texts=encoded(texts), max_length=5)
+
+
+def test_draws_go_on(build, ask, tmp_path):
+    """A sampler with a seed draws anew in each call, and the same in each process."""
+    task = build(RoFormerCausalLM, {"masking": "causal"})
+    task.compile(sampler=keras_hub.samplers.RandomSampler(seed=7, temperature=2.0))
+    folder = export_saved_model(task, tmp_path / "served")
+    drawn = [ask(folder, "generate", texts=encoded(["很好"]), max_length=20)["texts"] for _ in "12"]
+    assert drawn[0] != drawn[1]
+    assert [x[0].decode() for x in drawn] == [task.generate("很好", max_length=20) for _ in "12"]

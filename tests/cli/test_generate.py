@@ -1,0 +1,84 @@
+"""`generate`: what it prints is what the model gives; texts from arguments and from standard input."""
+
+import io
+import json
+
+import keras_hub
+import pytest
+
+import roformer_tf
+from roformer_tf.__main__ import main, make_parser
+from roformer_tf.cli.generate import make_sampler
+from roformer_tf.samplers import BeamSearchSampler
+from tests.layers.harness import randomize
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天气很好差的是不我们"]
+TEXTS = ["今天气", "我们"]
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    backbone = roformer_tf.RoFormerBackbone(
+        vocabulary_size=len(VOCABULARY),
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=16,
+        intermediate_dim=32,
+        masking="causal",
+    )
+    tokenizer = roformer_tf.RoFormerTokenizer(VOCABULARY, word_level=False)
+    preprocessor = roformer_tf.RoFormerCausalLMPreprocessor(tokenizer, sequence_length=12)
+    model = roformer_tf.RoFormerCausalLM(backbone, preprocessor)
+    randomize(model)
+    model.compile(sampler="greedy")
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(gpt, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "preset"
+    gpt.save_to_preset(str(folder))
+    return folder
+
+
+def run(*arguments):
+    return main([str(argument) for argument in arguments])
+
+
+def test_generate(folder, gpt, capsys, monkeypatch):
+    assert run("generate", folder, *TEXTS) == 0
+    assert capsys.readouterr().out.splitlines() == gpt.generate(TEXTS)
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([TEXTS[0], "", TEXTS[1], ""])))
+    options = ("--max-length", 10, "--min-new-tokens", 3, "--json")
+    assert run("generate", folder, *options) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    expected = gpt.generate(TEXTS, max_length=10, min_new_tokens=3, strip_prompt=True)
+    assert lines == [{"text": t, "generated": g} for t, g in zip(TEXTS, expected)]
+
+
+@pytest.mark.parametrize(
+    ("options", "cls", "config"),
+    [
+        ("", keras_hub.samplers.GreedySampler, {}),
+        ("--top-k 7 --seed 3", keras_hub.samplers.TopKSampler, {"k": 7, "seed": 3}),
+        ("--top-p 0.8 --temperature 2", keras_hub.samplers.TopPSampler, {"p": 0.8}),
+        ("--sampler top_p", keras_hub.samplers.TopPSampler, {"p": 0.95, "temperature": 1.0}),
+        ("--sampler random --temperature 0.5", keras_hub.samplers.RandomSampler, {}),
+        ("--num-beams 3 --length-penalty 0", BeamSearchSampler, {"num_beams": 3}),
+    ],
+)
+def test_samplers(options, cls, config):
+    sampler = make_sampler(make_parser().parse_args(["generate", "folder", *options.split()]))
+    assert type(sampler) is cls
+    assert config.items() <= sampler.get_config().items()
+
+
+def test_mistakes(folder, capsys, monkeypatch):
+    assert run("generate", folder, TEXTS[0], "--top-k", 3, "--num-beams", 2) == 2
+    assert "give one of them. Received: --sampler top_k" in capsys.readouterr().err
+    assert run("generate", folder, TEXTS[0] * 4) == 2
+    assert "no room for a new token" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert run("generate", folder) == 2
+    assert "There is no text" in capsys.readouterr().err

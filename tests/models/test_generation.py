@@ -1,0 +1,313 @@
+"""`RoFormerCausalLM.generate`: with a cache as without, strings in and out, and its options."""
+
+import functools
+
+import keras_hub
+import numpy as np
+import pytest
+from keras import ops
+
+import roformer_tf
+from tests.layers.harness import compiled, numpy
+from tests.models.builders import SIZES, backbone, randomized, task
+
+LENGTH = 14
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 6}
+MODELS = {
+    "gpt": ("gpt", {}),
+    "sim": ("sim", {"pooler": None}),
+    "v2": ("v2_causal", {}),
+    "learned": ("gpt", {"position_scheme": "learned", "max_sequence_length": 220}),
+    "yarn": (
+        "sim",
+        {
+            "pooler": None,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 8,
+            },
+        },
+    ),
+    "elu": ("gpt", {"attention": "elu"}),
+    "favor": ("gpt", {"attention": "favor", "attention_options": {"seed": 1}}),
+    "cosine": ("gpt", {"attention": "cosine", "position_scheme": "none"}),
+    # no steps: whole rows
+    "t5": ("gpt", {"position_scheme": "t5"}),
+    "deberta_unilm": ("sim", {"pooler": None, "position_scheme": "deberta"}),
+    "elu_dynamic": ("gpt", {"attention": "elu", "rope_scaling": DYNAMIC}),
+}
+
+
+@functools.cache
+def model(name):
+    kind, options = MODELS[name]
+    causal_lm = roformer_tf.RoFormerCausalLM(backbone(kind, **options))
+    # a bias that keeps the likeliest token from being the same all the time
+    return randomized(causal_lm)
+
+
+def prompts(lengths, length=LENGTH):
+    """Rows of ids; not drawn anew in each run, as two tokens that are equally likely to float32 can always be found."""
+    rng = np.random.default_rng(lengths)
+    ids = rng.integers(5, SIZES["vocabulary_size"], size=(len(lengths), length))
+    mask = np.arange(length) < np.array(lengths)[:, None]
+    return {"token_ids": ids * mask, "padding_mask": mask.astype("int32")}
+
+
+def whole_rows(causal_lm, ids, given, real=None):
+    """The inputs of the whole forward pass."""
+    unilm = causal_lm.backbone.masking == "unilm"
+    real = np.ones_like(given) if real is None else real
+    segments = 1 - given if unilm else 0 * given
+    return {
+        "token_ids": ids.astype("int32"),
+        "segment_ids": segments.astype("int32"),
+        "padding_mask": real.astype("int32"),
+    }
+
+
+def assert_likeliest(causal_lm, prompt, ids, tolerance=0.0):
+    """New tokens are the likeliest to the whole forward pass, by induction what greedy search gives."""
+    given = prompt["padding_mask"].astype("int32")
+    np.testing.assert_array_equal(ids * given, prompt["token_ids"] * given)
+    logits = numpy(ops.cast(causal_lm(whole_rows(causal_lm, ids, given)), "float32"))[:, :-1]
+    chosen = np.take_along_axis(logits, ids[:, 1:, None], -1)[..., 0]
+    new = given[:, 1:] == 0
+    assert (chosen + tolerance >= logits.max(-1))[new].all()
+    # a model that always says the same proves little
+    assert len(set(ids[:, 1:][new].tolist())) > 1
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "elu_dynamic"])
+def test_greedy(name):
+    """Prompts of different lengths, with steps or without them."""
+    causal_lm, prompt = model(name), prompts([1, 7, 4])
+    causal_lm.compile(sampler="greedy", run_eagerly=True)  # for a few tokens no graph is made
+    found = causal_lm.generate(prompt, stop_token_ids=None)
+    assert found["padding_mask"].all()
+    assert_likeliest(causal_lm, prompt, found["token_ids"])
+
+
+@pytest.mark.parametrize(
+    ("name", "sampler"),
+    [("gpt", "greedy"), ("sim", "greedy"), ("gpt", "beam"), ("sim", "beam"), ("favor", "beam")],
+)
+def test_cached_equals_uncached(name, sampler, monkeypatch):
+    """More than 200 tokens, beside the same loop over whole rows, which `test_greedy` takes through the models."""
+    causal_lm, prompt = model(name), prompts([3, 18, 9], 220)
+    results = []
+    for has_steps in (True, False):
+        monkeypatch.setattr(type(causal_lm.backbone), "has_steps", has_steps)
+        causal_lm.compile(sampler=sampler)
+        results.append(causal_lm.generate(prompt, stop_token_ids=None)["token_ids"])
+    np.testing.assert_array_equal(*results)
+    assert len(np.unique(results[0][:, 18:])) > 1  # a model that always says the same proves little
+
+
+def test_scale_of_the_current_length():
+    """Dynamic scaling without steps: each new token is that of the text that ends before it."""
+    causal_lm, prompt = model("elu_dynamic"), prompts([3])
+    causal_lm.compile(sampler="greedy", run_eagerly=True)
+    ids = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
+    for place in range(3, LENGTH):
+        before = whole_rows(causal_lm, ids[:, :place], np.ones((1, place)))
+        assert numpy(causal_lm(before))[0, -1].argmax() == ids[0, place]
+
+
+@pytest.mark.parametrize("name", ["gpt", "sim", "cosine"])
+def test_logits_of_long_texts(name):
+    causal_lm, prompt = model(name), prompts([3, 18, 9], 220)
+    ids = prompts([220] * 3, 220)["token_ids"]
+
+    def cached_logits(inputs):
+        causal_lm.sampler = recorder = Recorder()
+        causal_lm.generate_step(inputs)
+        return recorder.logits
+
+    given = prompt["padding_mask"]
+    inputs = whole_rows(causal_lm, ids, given, given)
+    found = numpy(compiled(cached_logits)(inputs))
+    expected = numpy(causal_lm(whole_rows(causal_lm, ids, given)))[:, 2:-1]
+    # 220 keys in a sum, two blocks, and the head
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+class Recorder(keras_hub.samplers.Sampler):
+    """Changes nothing, and keeps the logits that it was given: `(batch, steps, vocabulary)`."""
+
+    def __call__(self, next, prompt, cache, index, **kwargs):
+        def body(place, cache, recorded):
+            logits, _, cache = next(prompt, cache, place)
+            recorded = ops.slice_update(recorded, (0, place, 0), logits[:, None])
+            return place + 1, cache, recorded
+
+        rows, length = ops.shape(prompt)
+        recorded = ops.zeros((rows, length, SIZES["vocabulary_size"]))
+        loop = lambda place, *_: place < length, body, (index, cache, recorded)
+        self.logits = ops.while_loop(*loop)[2][:, 3:]
+        return prompt
+
+
+@pytest.mark.parametrize("kind", ["gpt", "sim"])
+def test_batches(kind):
+    """A row gives what it gives alone, here under a scale that depends on its length."""
+    options = {"pooler": None, "num_layers": 1, "rope_scaling": DYNAMIC}
+    causal_lm = randomized(roformer_tf.RoFormerCausalLM(backbone(kind, **options)))
+    causal_lm.compile(sampler="greedy", run_eagerly=True)  # for a few tokens no graph is made
+    prompt = prompts([9, 2], 13)
+    together = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
+    for row in range(2):
+        alone = {name: value[row : row + 1] for name, value in prompt.items()}
+        found = causal_lm.generate(alone, stop_token_ids=None)["token_ids"]
+        np.testing.assert_array_equal(found[0], together[row])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "sim", "elu", "t5"])
+def test_xla(name):
+    causal_lm, prompt = model(name), prompts([6, 3])
+    results = []
+    for jit_compile in (False, True):
+        causal_lm.compile(sampler="greedy", jit_compile=jit_compile)
+        results.append(causal_lm.generate(prompt, stop_token_ids=[5])["token_ids"])
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16", "int8"])
+@pytest.mark.parametrize("kind", ["gpt", "sim"])
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_few_bits(dtype, kind):
+    causal_lm = roformer_tf.RoFormerCausalLM(
+        backbone(kind, pooler=None, dtype=None if dtype == "int8" else dtype)
+    )
+    randomized(causal_lm)
+    if dtype == "int8":
+        causal_lm.quantize("int8")
+    causal_lm.compile(sampler="greedy", run_eagerly=True)
+    prompt = prompts([6, 3])
+    ids = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
+    # as likely as the likeliest, but for two dozen roundings of logits of size 4; int8 rounds each row's features
+    tolerance = {"mixed_bfloat16": 0.4, "mixed_float16": 0.05, "int8": 0.4}[dtype]
+    assert_likeliest(causal_lm, prompt, ids, tolerance)
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    causal_lm = task("causal_lm", preprocessor={"sequence_length": 14}, num_layers=2)
+    causal_lm.compile(sampler="greedy")
+    return causal_lm
+
+
+@pytest.fixture(scope="module")
+def sim():
+    causal_lm = task("causal_lm_sim", preprocessor={"sequence_length": 14}, num_layers=2)
+    causal_lm.compile(sampler="greedy")
+    return causal_lm
+
+
+def expected_text(causal_lm, ids, segments, length):
+    """Greedy by whole forward passes, up to [SEP] and read from the vocabulary."""
+    tokenizer, start = causal_lm.preprocessor.tokenizer, len(ids)
+    while len(ids) < length and tokenizer.end_token_id not in ids[start:]:
+        inputs = {"token_ids": [ids], "segment_ids": [segments], "padding_mask": [[1] * len(ids)]}
+        logits = causal_lm({name: np.array(value) for name, value in inputs.items()})
+        ids = [*ids, int(numpy(logits)[0, -1].argmax())]
+        segments = [*segments, int(causal_lm.backbone.masking == "unilm")]
+    return tokenizer.detokenize(ids[start:])
+
+
+def test_prompts_are_texts_without_their_end(gpt):
+    texts = ["天地玄", "", "日月"]
+    ids = [gpt.preprocessor.tokenizer(text) for text in texts]
+    expected = [expected_text(gpt, [2, *map(int, row)], [0] * (1 + len(row)), 14) for row in ids]
+    assert gpt.generate(texts) == [text + new for text, new in zip(texts, expected)]
+    assert gpt.generate(texts, strip_prompt=True) == expected
+    assert gpt.generate(texts[0]) == texts[0] + expected[0]
+    short = expected_text(gpt, [2, *map(int, ids[0])], [0] * 4, 6)
+    assert gpt.generate(texts[0], max_length=6, strip_prompt=True) == short
+
+
+def test_sources_have_answers(sim):
+    sources = ["天地玄", "", "日月"]
+    expected = []
+    for source in sources:
+        ids = [2, *map(int, sim.preprocessor.tokenizer(source)), 3]
+        expected.append(expected_text(sim, ids, [0] * len(ids), 14))
+    assert sim.generate(sources) == expected
+    assert sim.generate(sources[0]) == expected[0]
+    assert sim.generate(sources[0], strip_prompt=False) == sources[0] + expected[0]
+    begun = [2, *map(int, sim.preprocessor.tokenizer("天地玄")), 3, 9, 11]
+    beginning = sim.preprocessor.tokenizer.detokenize([9, 11])
+    whole = expected_text(sim, begun, [0] * 5 + [1] * 2, 14)
+    assert sim.generate(("天地玄", beginning)) == whole
+    assert sim.generate((["天地玄"], [beginning]), strip_prompt=False) == [
+        "天地玄" + beginning + whole
+    ]
+
+
+def test_data_sets(gpt):
+    import tensorflow as tf
+
+    texts = ["天地", "玄黄", "宇"]
+    data = tf.data.Dataset.from_tensor_slices(texts).batch(2)
+    assert gpt.generate(data) == gpt.generate(np.array(texts)) == gpt.generate(texts)
+
+
+def test_stop_tokens():
+    causal_lm, prompt = model("gpt"), prompts([3, 5])
+    causal_lm.compile(sampler="greedy", run_eagerly=True)
+    free = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
+    stops = [int(free[0, 6]), int(free[1, 8])]
+    found = causal_lm.generate(prompt, stop_token_ids=stops)
+    for row, start in enumerate((3, 5)):
+        end = next(i for i in range(start, LENGTH) if free[row, i] in stops) + 1
+        assert found["padding_mask"][row].tolist() == [1] * end + [0] * (LENGTH - end)
+        np.testing.assert_array_equal(found["token_ids"][row, :end], free[row, :end])
+    # with so many tokens before the stop that it is made by what is likeliest then
+    later = causal_lm.generate(prompt, stop_token_ids=stops, min_new_tokens=8)
+    for row, start in enumerate((3, 5)):
+        assert not np.isin(later["token_ids"][row, start : start + 8], stops).any()
+    assert (
+        causal_lm.generate(prompt, stop_token_ids=stops)["padding_mask"].sum()
+        == found["padding_mask"].sum()
+    )
+
+
+def test_samplers_with_seeds(gpt):
+    drawn = []
+    for seed in (1, 1, 2):
+        sampler = keras_hub.samplers.TopPSampler(p=0.9, temperature=2.0, seed=seed)
+        gpt.compile(sampler=sampler, run_eagerly=True)
+        drawn.append(gpt.generate(["天地"] * 4, max_length=7))
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(set(drawn[0])) > 1 and gpt.generate(["天地"] * 4, max_length=7) != drawn[2]
+    gpt.compile(sampler="greedy")
+
+
+def test_what_makes_no_sense(gpt):
+    with pytest.raises(ValueError, match="data set is empty"):
+        gpt.generate([])
+    with pytest.raises(TypeError, match="Received: 3 of type int as example 1"):
+        gpt.generate(["天", 3])
+    for max_length in (1, 2.5, "9"):
+        with pytest.raises(ValueError, match="`max_length` must be an integer of at least 2"):
+            gpt.generate("天", max_length=max_length)
+    with pytest.raises(ValueError, match="no room for a new token.*of 5 tokens, max_length=5"):
+        gpt.generate(["天", "天地玄黄"], max_length=5)
+    with pytest.raises(ValueError, match="no room for a new token.*of 21 tokens, max_length=14"):
+        gpt.generate("天" * 20)
+    with pytest.raises(ValueError, match="`min_new_tokens` must be .* min_new_tokens=-1"):
+        gpt.generate("天", min_new_tokens=-1)
+
+    of_ids = model("learned")
+    with pytest.raises(ValueError, match='stop_token_ids="auto"'):
+        of_ids.generate(prompts([3]))
+    wrong = prompts([3, 5])
+    wrong["padding_mask"][1, 0] = 0
+    with pytest.raises(ValueError, match="must begin with the tokens of a prompt"):
+        of_ids.generate(wrong, stop_token_ids=None)
+    with pytest.raises(ValueError, match="row 1 has 14 tokens already, and at most 14"):
+        of_ids.generate(prompts([3, 14]), stop_token_ids=None)
+    with pytest.raises(ValueError, match="learned positions for 220 tokens only"):
+        of_ids.generate(prompts([3], 221), stop_token_ids=None)
