@@ -10,9 +10,10 @@ from roformer_tf.layers.cache import has_fixed_shapes
 from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.models.roformer_task import check_not_empty
-from roformer_tf.samplers import with_min_length
+from roformer_tf.samplers import up_to_stop, with_min_length
 
 NAMES = ("token_ids", "segment_ids", "padding_mask")
+ENDS = ("min_ends", "min_length")  # of samplers for which not every stop token ends a text
 
 
 class GeneratesTexts:
@@ -106,7 +107,7 @@ class GeneratesTexts:
         lengths = ops.sum(ops.cast(given, "int32"), axis=-1)
         index = ops.minimum(
             ops.min(lengths), ops.shape(ids)[1]
-        )  # of a batch of no rows it has no end
+        )  # the minimum of no rows has no end
         known = {"segment_ids": segments, "given": given}
         if self.backbone.has_steps:
             cache, hidden_states = self._read_prompts(ids, known, lengths)
@@ -123,7 +124,8 @@ class GeneratesTexts:
             hidden_states=hidden_states,
             model=self,
         )
-        return {"token_ids": ids, "padding_mask": up_to_stop(ids, given, stop_token_ids)}
+        rules = {k: getattr(self.sampler, k) for k in ENDS if hasattr(self.sampler, k)}
+        return {"token_ids": ids, "padding_mask": up_to_stop(ids, given, stop_token_ids, **rules)}
 
     def make_generate_function(self):
         """The compiled `generate_step`; on TensorFlow without XLA one graph for batches of all sizes."""
@@ -261,20 +263,6 @@ class GeneratesTexts:
                 f"There are learned positions for {most} tokens only (`max_sequence_length`): take a smaller "
                 f"`max_length`. Received: rows of {mask.shape[1]} tokens"
             )
-
-
-def up_to_stop(ids, given, stop_token_ids):
-    """Which tokens of generated rows count: the prompt, and what follows up to the first new stop token.
-
-    >>> import numpy as np
-    >>> ids, given = np.array([[2, 3, 7, 3, 8]]), np.array([[True, True, False, False, False]])
-    >>> np.array(up_to_stop(ids, given, [3])).astype(int).tolist()
-    [[1, 1, 1, 1, 0]]
-    """
-    stops = ops.zeros_like(ids)
-    for token in stop_token_ids or ():
-        stops = stops + ops.cast(ops.logical_and(ops.equal(ids, token), ~given), stops.dtype)
-    return ops.equal(ops.cumsum(stops, axis=-1) - stops, 0)
 
 
 def _is_text(x):

@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 import roformer_tf
+from roformer_tf.samplers import OriginalBeamSampler
 from tests.layers.harness import compiled, numpy
 from tests.models.builders import SIZES, backbone, randomized, task
 
@@ -272,6 +273,15 @@ def test_stop_tokens():
         causal_lm.generate(prompt, stop_token_ids=stops)["padding_mask"].sum()
         == found["padding_mask"].sum()
     )
+
+
+@pytest.mark.parametrize("options, count", [({}, 1), ({"min_length": 5}, 5), ({"min_ends": 3}, 3)])
+def test_texts_end_by_the_rule_of_the_sampler(options, count):
+    causal_lm = model("gpt")
+    causal_lm.compile(sampler=OriginalBeamSampler(num_beams=1, **options), run_eagerly=True)
+    every_token = list(range(SIZES["vocabulary_size"]))
+    output = causal_lm.generate(prompts([4]), stop_token_ids=every_token)
+    assert output["padding_mask"].astype(int).sum() == 4 + count
 
 
 def test_samplers_with_seeds(gpt):
