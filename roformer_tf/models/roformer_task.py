@@ -166,6 +166,13 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
                 ) from error
             raise
 
+    def make_train_function(self, force=False):
+        """Makes the variables of the optimizer first: were they made in the graph of a step, it would be made twice."""
+        if keras.config.backend() == "tensorflow" and not self.optimizer.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_weights)
+        return super().make_train_function(force)
+
     def train_step(self, *args):
         """One step on one batch, which starts when the batch is there.
 
@@ -176,9 +183,6 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
             return super().train_step(*args)
         import tensorflow as tf
 
-        if not self.optimizer.built:
-            # Here, as XLA cannot lift out variables whose making waits for a batch
-            self.optimizer.build(self.trainable_weights)
         with tf.control_dependencies([t for t in keras.tree.flatten(args) if tf.is_tensor(t)]):
             return super().train_step(*args)
 
