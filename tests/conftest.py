@@ -2,6 +2,7 @@
 
 import os
 import random
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -12,6 +13,10 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
 # Drawn anew for every run; worker processes find it in the environment.
 SEED = int(os.environ.setdefault("ROFORMER_TF_SEED", str(random.SystemRandom().randrange(2**31))))
+if "PYTEST_XDIST_WORKER" not in os.environ:  # worker processes find it in the environment
+    # The user's own cache of tokenizers may hold what older code has made, and a tokenizer of words takes five seconds.
+    CACHE = tempfile.TemporaryDirectory(prefix="roformer_tf_cache_")
+    os.environ["ROFORMER_TF_CACHE"] = CACHE.name
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402

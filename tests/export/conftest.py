@@ -25,14 +25,6 @@ PREPROCESSORS = {
 }
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory):
-    """The user's own cache may hold what an older version of the code has made."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROFORMER_TF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="session")
 def ask(tmp_path_factory):
     """Asks a SavedModel in a process without Keras and without this package."""

@@ -43,16 +43,8 @@ def vocabulary_path(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_cache():
-    """The user's cache may hold what an older version of the code has made."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROFORMER_TF_CACHE", "")
-        yield
-
-
 @pytest.fixture(scope="session")
-def tokenizers(vocabulary_path, _no_cache):
+def tokenizers(vocabulary_path):
     """A function mode -> RoFormerTokenizer, each made once."""
     made = {}
 
