@@ -124,6 +124,15 @@ def beam_results():
     return dict(zip(("texts", "scores"), flat(found), strict=True))
 
 
+def generation_results(name, sampler):
+    """Tokens of texts that go on from prompts of different lengths."""
+    model = task(name, num_layers=2)
+    model.compile(sampler=sampler)
+    ids = np.random.default_rng(4).integers(5, 48, size=(2, 9)).astype("int32")
+    mask = (np.arange(9) < [[2], [5]]).astype("int32")
+    return model.generate({"token_ids": ids * mask, "padding_mask": mask}, stop_token_ids=[9])
+
+
 def all_results():
     angles = numpy(rotary.angles(POSITIONS, rotary.frequencies(64)))
     results = {"rotary/cos": np.cos(angles), "rotary/sin": np.sin(angles)}
@@ -137,6 +146,9 @@ def all_results():
     for name, dtype in (("masked_lm", None), ("classifier_mean", "mixed_bfloat16")):
         trained = training_results(name, dtype)
         results |= {f"trained {name} {dtype or ''}/{k}": v for k, v in trained.items()}
+    for name, sampler in (("causal_lm", "greedy"), ("causal_lm_sim", "beam")):
+        generated = generation_results(name, sampler)
+        results |= {f"generated {name}/{k}": v for k, v in generated.items()}
     return results
 
 
