@@ -41,8 +41,8 @@ class RoFormerSeq2SeqLMPreprocessor(keras_hub.models.Seq2SeqLMPreprocessor):
     >>> tokenizer = roformer_tf.RoFormerSentencePieceTokenizer(proto)
     >>> preprocessor = roformer_tf.RoFormerSeq2SeqLMPreprocessor(tokenizer)
     >>> inputs, labels, weights = preprocessor((["a dog", "a"], ["ein Hund", "ein"]))
-    >>> inputs["encoder_padding_mask"].numpy().tolist()
-    [[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]
+    >>> inputs["encoder_padding_mask"].numpy()[1, :4].tolist()
+    [1, 1, 1, 0]
     >>> tuple(labels.shape) == tuple(inputs["decoder_token_ids"].shape)
     True
 

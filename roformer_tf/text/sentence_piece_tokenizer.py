@@ -98,9 +98,9 @@ class _SharedModel(sentencepiece_tokenizer._SentencepieceModelResource):
 def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
     """A SentencePiece model of texts, for translation of those of both languages together.
 
-    The same texts in the same order give the same model. Texts are taken as they are but for no-break spaces, which
-    become spaces, so that a translation can be compared with a reference to the letter; every character of them is in
-    the vocabulary.
+    Texts are taken as they are but for no-break spaces, which become spaces, so that a translation can be compared with
+    a reference to the letter; every character of them is in the vocabulary. Which of several pairs that are equally
+    frequent becomes a piece may differ from run to run: keep the model that was made.
 
     Args:
         texts: iterable of str.

@@ -185,7 +185,7 @@ def test_export_refuses(folders, tmp_path, capsys):
         ([tmp_path / "broken.keras", out], "broken.keras"),
         ([tmp_path / "empty", out], "holds no model"),
         ([tmp_path / "corrupt", out], "Expecting property name"),
-        ([original, out, "--task", "classifier"], "Fine-tune one"),
+        ([original, out, "--task", "classifier"], "Train one"),
         ([classifier, out, "--task", "masked_lm"], "holds a RoFormerTextClassifier"),
         ([classifier, out, "--labels", "a,b,c"], "must name 2 classes"),
         ([folders / "classifier.keras", out, "--dtype", "float16"], "cannot change a .keras file"),
