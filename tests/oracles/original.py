@@ -87,11 +87,13 @@ def add_head(transformer, head):
 
 def forward(folder, model, application, kwargs, inputs, head, dtype):
     """Returns the list of a model's outputs; `inputs` are the arrays in bert4keras' order."""
+    import tensorflow as tf
+
     transformer = build(folder, model, application, kwargs, dtype)
-    outputs = add_head(transformer, head).predict(
-        list(inputs), batch_size=len(inputs[0]), verbose=0
-    )
-    return outputs if isinstance(outputs, list) else [outputs]
+    # what `predict` gives, without the second that it takes to make a graph
+    outputs = add_head(transformer, head)([tf.cast(x, dtype) for x in inputs], training=False)
+    outputs = outputs if isinstance(outputs, list) else [outputs]
+    return [output.numpy() for output in outputs]
 
 
 def named_weights(transformer):
