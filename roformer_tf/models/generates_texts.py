@@ -88,12 +88,13 @@ class GeneratesTexts:
             outputs.append(output)
         return self._normalize_generate_outputs(outputs, is_single)
 
-    def generate_step(self, inputs, stop_token_ids=None):
+    def generate_step(self, inputs, stop_token_ids=None, min_new_tokens=None):
         """Generation of one batch, in one graph.
 
         Args:
             inputs: dictionary as of `generate` without a preprocessor.
             stop_token_ids: list of ids, or `None`.
+            min_new_tokens: as of `generate`; by default as it was called last.
 
         Returns:
             Dictionary of `token_ids` and `padding_mask`, see `generate`.
@@ -114,8 +115,10 @@ class GeneratesTexts:
             cache, next = {**known, "backbone": cache}, self._next_of_steps
         else:
             cache, next, hidden_states = known, self._next_of_whole_rows, None
+        if min_new_tokens is None:
+            min_new_tokens = self._min_new_tokens
         ids = self.sampler(
-            next=with_min_length(next, self._min_new_tokens, stop_token_ids, given),
+            next=with_min_length(next, min_new_tokens, stop_token_ids, given),
             prompt=ids,
             cache=cache,
             index=index,
