@@ -4,6 +4,7 @@ import json
 
 import keras
 import pytest
+import tensorflow as tf
 
 from benchmarks import generation
 from benchmarks.generation_worker import GenerationWorker
@@ -32,6 +33,10 @@ class Here:
 @pytest.mark.slow
 def test_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(generation, "GenerationClient", Here)
+    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
+        monkeypatch.setattr(
+            tf.config.threading, name, lambda count: None
+        )  # too late in this process
     monkeypatch.setattr(generation, "QUICK_CASES", ((2, 9),))
     output = tmp_path / "speed.json"
     given = ["--quick", "--sides", "ours", "hugging_face", "--repeats", "1", "--new-tokens", "4"]
