@@ -32,6 +32,8 @@ class Here:
 
 @pytest.mark.slow
 def test_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch", reason="needs the extra hf: torch")
+    pytest.importorskip("transformers", reason="needs the extra hf: transformers")
     monkeypatch.setattr(generation, "GenerationClient", Here)
     for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
         monkeypatch.setattr(
