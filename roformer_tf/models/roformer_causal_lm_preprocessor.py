@@ -95,7 +95,7 @@ class RoFormerCausalLMPreprocessor(PackedInputs, keras_hub.models.CausalLMPrepro
         segments = x if isinstance(x, tuple) else (x,)
         packed = pack(tuple(tokenizer(segment) for segment in segments))
         kept = packed["padding_mask"][..., 1:]  # of each row all but the last
-        _check_room(tf.reduce_sum(kept, -1), length)
+        kept = _check_room(kept, length)
         widths = [[0, 0]] * (kept.shape.rank - 1) + [[0, length - tf.shape(kept)[-1]]]
         fill = {"token_ids": tokenizer.pad_token_id, "segment_ids": 0, "padding_mask": 0}
         return {
@@ -112,16 +112,20 @@ class RoFormerCausalLMPreprocessor(PackedInputs, keras_hub.models.CausalLMPrepro
         return self.tokenizer.detokenize(tf.ragged.boolean_mask(ids, mask))
 
 
-def _check_room(lengths, length):
+def _check_room(kept, length):
+    """Returns the mask `kept` of the prompts if all of them are shorter than `length`."""
     message = (
         "There is no room for a new token: a prompt with its special tokens must have fewer tokens than `max_length`. "
         "Shorten it, or take a larger `max_length`."
     )
+    lengths = tf.reduce_sum(kept, -1)
     if tf.executing_eagerly():
         longest = max(np.ravel(lengths), default=0)
         if longest >= length:
             raise ValueError(
                 f"{message} Received: a prompt of {longest} tokens, max_length={length}"
             )
-    else:
-        tf.debugging.assert_less(lengths, length, message)
+        return kept
+    # what uses the mask waits for the check: else padding by a negative width may fail first
+    with tf.control_dependencies([tf.debugging.assert_less(lengths, length, message)]):
+        return tf.identity(kept)
