@@ -19,7 +19,8 @@ from tests.pretraining.kill_runs import compare, kill_once
 
 @pytest.mark.slow
 def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, rng):
-    settings = runs.write_run(tmp_path / "texts")
+    # steps take milliseconds, setting up a stage takes seconds
+    settings = runs.write_run(tmp_path / "texts", lengths=(16, 40), steps=20)
     log, output, whole = tmp_path / "messages.log", tmp_path / "run", tmp_path / "whole"
     began = time.monotonic()
     assert runs.finish(runs.start(settings, whole, log=log)) == 0
@@ -30,10 +31,10 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, rng):
     # asked to leave: what is done is saved
     number = int(rng.choice([signal.SIGTERM, signal.SIGINT]))
     process = runs.start(settings, output, log=log)
-    assert runs.wait_for(lambda: runs.num_rows(output) >= 6, process)
+    assert runs.wait_for(lambda: runs.num_rows(output) >= 21, process)  # in the second stage
     process.send_signal(number)
     assert runs.finish(process, timeout=60) == 128 + number
-    assert runs.newest_step(output) == runs.num_rows(output) >= 6
+    assert runs.newest_step(output) == runs.num_rows(output) >= 21
     lives.append(kill_once(settings, output, rng, longest, kind="time", log=log))
     print(lives)
     assert runs.finish(runs.start(settings, output, log=log)) == 0

@@ -259,9 +259,9 @@ def test_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     "case",
     [
-        {"rows": 16},
-        {"num_layers": 4, "rows": 32, "slices": 2, "recompute": True},
-        {"num_layers": 1, "rows": 8, "vocabulary_size": 40_000, "optimizer": "lamb"},
+        {"rows": 8},
+        {"rows": 32, "length": 128, "slices": 2, "recompute": True},
+        {"num_layers": 1, "rows": 4, "vocabulary_size": 40_000, "optimizer": "lamb"},
     ],
     ids=["plain", "slices_recompute", "large_table"],
 )
