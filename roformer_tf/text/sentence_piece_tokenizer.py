@@ -2,11 +2,13 @@
 
 import hashlib
 import io
+import os
 import tempfile
 from pathlib import Path
 
 import keras
 import keras_hub
+import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from roformer_tf.text.strings import to_string_tensor
@@ -24,18 +26,18 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
 
     Args:
         proto: bytes of a SentencePiece model with the pieces `<pad>`, `<unk>`, `<s>` and `</s>`, such as
-            `train_sentencepiece` makes; or the path of such a file. `None`: loaded later, by `load_assets`.
+            `train_sentencepiece` makes; or the `pathlib.Path` of such a file. `None`: loaded later, by `load_assets`.
         **kwargs: of `keras_hub.tokenizers.SentencePieceTokenizer`.
 
     Call arguments:
         inputs: str, bytes, a list, NumPy array or string tensor of them.
 
     Returns:
-        int32 token ids without special tokens: a list of lists; in a `tf.function` or `tf.data` a RaggedTensor
-        `(batch, tokens)`.
+        int32 token ids without special tokens: a list of lists, for a single string a tensor `(tokens,)`; in a
+        `tf.function` or `tf.data` a RaggedTensor `(batch, tokens)`.
 
     Raises:
-        ValueError: if the vocabulary has no such special tokens.
+        ValueError: if there is no such file, it is no SentencePiece model, or one without these special tokens.
         TypeError: for input that is no string.
 
     Example:
@@ -60,13 +62,17 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         super().__init__(proto=proto, **kwargs)
 
     def set_proto(self, proto):
-        super().set_proto(proto)
-        missing = sorted(set(SPECIAL.values()) - set(self._vocabulary or SPECIAL.values()))
-        if missing:
+        if isinstance(
+            proto, os.PathLike
+        ):  # no `str`, which KerasHub refuses where a model's config has it
+            proto = _read(proto)
+        try:
+            super().set_proto(proto)
+        except (RuntimeError, tf.errors.OpError) as error:
             raise ValueError(
-                "The SentencePiece model must have the pieces <pad>, <unk>, <s> and </s>; train it with "
-                f"`roformer_tf.text.train_sentencepiece`. Received: a model without {', '.join(missing)}"
-            )
+                "`proto` must be a SentencePiece model, as `roformer_tf.text.train_sentencepiece` makes it. "
+                f"Received: {len(proto)} bytes that are none, the first of them {proto[:16]!r}"
+            ) from error
 
     @property
     def graph(self):
@@ -74,8 +80,7 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         return self._sentence_piece
 
     def load_assets(self, dir_path):
-        # KerasHub's leaves the file open
-        self.set_proto((Path(dir_path) / VOCABULARY_FILE).read_bytes())
+        self.set_proto(_read(Path(dir_path) / VOCABULARY_FILE))
 
     def _set_proto_tf(self, proto):
         super()._set_proto_tf(proto)
@@ -95,12 +100,18 @@ class _SharedModel(sentencepiece_tokenizer._SentencepieceModelResource):
         )
 
 
+def _read(file):
+    if not Path(file).is_file():
+        raise ValueError(f"There is no SentencePiece model at {file}.")
+    return Path(file).read_bytes()
+
+
 def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
     """A SentencePiece model of texts, for translation of those of both languages together.
 
     Texts are taken as they are but for no-break spaces, which become spaces, so that a translation can be compared with
-    a reference to the letter; every character of them is in the vocabulary. Which of several pairs that are equally
-    frequent becomes a piece may differ from run to run: keep the model that was made.
+    a reference to the letter; every character of them is in the vocabulary. The same texts in the same order give the
+    same bytes.
 
     Args:
         texts: iterable of str.
@@ -124,6 +135,7 @@ def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
     Reference: Sennrich et al. (BPE), arXiv 1508.07909; Kudo and Richardson, arXiv 1808.06226.
     """
     import sentencepiece
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
     model = io.BytesIO()
     special = {}
@@ -151,4 +163,6 @@ def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
             f"There is no vocabulary of {vocabulary_size} pieces for these texts: take another `vocabulary_size`. "
             f"SentencePiece says: {error}"
         ) from error
-    return model.getvalue()
+    proto = ModelProto.FromString(model.getvalue())
+    proto.normalizer_spec.normalization_rule_tsv = ""  # the file is gone; the compiled rules stay
+    return proto.SerializeToString()
