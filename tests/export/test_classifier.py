@@ -158,7 +158,7 @@ def test_mixed_bfloat16_gives_float32(build, ask, texts, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`:UserWarning")
-def test_int8(build, ask, texts, tmp_path, quick_collection):
+def test_int8(build, ask, texts, tmp_path):
     task = build(RoFormerTextClassifier, num_classes=2)
     exact = task.predict(texts, verbose=0)
     task.quantize("int8")

@@ -1,6 +1,5 @@
 """What every task passes: float64 values, its life in Keras, LoRA, int8."""
 
-import gc
 
 import keras
 import numpy as np
@@ -145,17 +144,8 @@ def test_lora(name, rng, tmp_path):
     np.testing.assert_allclose(numpy(loaded(x)), after, atol=2e-5)
 
 
-@pytest.fixture
-def quick_collection():
-    """Keras collects garbage for each layer it quantizes, which takes a second with all a test run holds."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @every_task
-def test_int8(name, rng, tmp_path, quick_collection):
+def test_int8(name, rng, tmp_path):
     model = task(name)
     x, _, _ = data(name, rng)
     exact = numpy(model(x))
