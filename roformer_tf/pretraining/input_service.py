@@ -2,11 +2,13 @@
 
 import queue
 import threading
+import time
 
 import tensorflow as tf
 
-# A worker that is so many windows behind the others is taken for lost; batches of all these wait in memory.
+# A worker that is so many windows and seconds behind the others is taken for lost; their batches wait in memory.
 _MAX_WINDOWS_AHEAD = 32
+_MAX_SECONDS_AHEAD = 60.0
 TIMEOUT_SECONDS = 600.0
 
 
@@ -17,8 +19,8 @@ def ordered_batches(batches, service, start=(0, 0), timeout=None):
     carries its place, and waits here until those before it have come.
 
     A worker that dies takes its window with it, and nobody makes it again: then there is an error, at the latest after
-    `timeout` seconds in which no batch comes, or when the others are 32 windows ahead. A run that is started again goes
-    on from its checkpoint.
+    `timeout` seconds in which no batch comes, or when the others have been ahead for a minute and are by 32 windows. A
+    run that is started again goes on from its checkpoint.
 
     A service on one machine, its dispatcher and a worker in processes of their own::
 
@@ -90,6 +92,7 @@ def _sorted(arrived, service, start, timeout):
             f"The tf.data service at {service} did not give batch {index} of window {window}: a worker or the "
             "dispatcher is lost. Start the service again, and then the run, which goes on from its last checkpoint"
         )
+        began = time.monotonic()
         while (window, index) not in waiting:
             try:
                 batch = arrived.get(timeout=timeout)
@@ -99,7 +102,8 @@ def _sorted(arrived, service, start, timeout):
                 raise RuntimeError(f"{lost} ({batch}).") from batch
             place = (int(batch["window"][0]), int(batch["index"][0]))
             waiting[place] = batch
-            if place[0] > window + _MAX_WINDOWS_AHEAD:
+            is_late = time.monotonic() - began > min(timeout, _MAX_SECONDS_AHEAD)
+            if is_late and place[0] > window + _MAX_WINDOWS_AHEAD:
                 raise RuntimeError(f"{lost} (others are at window {place[0]}).")
         batch = waiting.pop((window, index))
         yield batch

@@ -1,6 +1,5 @@
 """Small models with random weights, a small dictionary, real texts, and a process that serves."""
 
-
 import numpy as np
 import pytest
 

@@ -1,6 +1,5 @@
 """What every task passes: float64 values, its life in Keras, LoRA, int8."""
 
-
 import keras
 import numpy as np
 import pytest

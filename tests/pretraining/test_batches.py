@@ -322,11 +322,11 @@ def test_service_gives_the_same_batches(folder, stream, service, monkeypatch):
         next(iter(data_set))
 
 
-def in_order(places, start=(0, 0), then=()):
+def in_order(places, start=(0, 0), then=(), timeout=0.2):
     """Places of batches as `ordered_batches` gives them, when they come as `places`; windows have three."""
     made = [{"window": [w], "index": [i], "count": [3]} for w, i in places]
     made = itertools.chain(made, then)
-    stream = input_service._in_order(made, "grpc://nowhere:1", start, timeout=0.2)
+    stream = input_service._in_order(made, "grpc://nowhere:1", start, timeout)
     return [(b["window"][0], b["index"][0]) for b in itertools.islice(stream, len(places))]
 
 
@@ -337,13 +337,16 @@ def test_batches_are_put_in_order(rng):
     assert in_order(shuffled[::-1], start=(2, 0)) == places
 
 
-def test_a_batch_that_does_not_come_is_an_error():
+def test_a_batch_that_does_not_come_is_an_error(monkeypatch):
     with pytest.raises(RuntimeError, match="batch 1 of window 0: .*no more batches"):
         in_order([(0, 0), (0, 2), (1, 0)])
     never = (threading.Event().wait() for _ in range(1))
     with pytest.raises(RuntimeError, match="batch 1 of window 0: .*none came in 0.2 seconds"):
         in_order([(0, 0), (0, 2), (1, 0)], then=never)
     many = [(0, 0), *((w, i) for w in range(1, 60) for i in range(3))]
+    late = [*many, (0, 1), (0, 2)]  # for a moment it is no fault
+    assert in_order(late, timeout=60.0) == sorted(late)
+    monkeypatch.setattr(input_service, "_MAX_SECONDS_AHEAD", 0.0)
     with pytest.raises(RuntimeError, match=r"batch 1 of window 0: .*others are at window 33"):
         in_order(many)
 
