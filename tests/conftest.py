@@ -12,6 +12,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+# XLA does all that it does; only LLVM does not polish machine code that runs once (a quarter of a compilation's time).
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 # Drawn anew for every run; worker processes find it in the environment.
 SEED = int(os.environ.setdefault("ROFORMER_TF_SEED", str(random.SystemRandom().randrange(2**31))))
 if "PYTEST_XDIST_WORKER" not in os.environ:  # worker processes find it in the environment

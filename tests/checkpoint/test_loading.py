@@ -10,6 +10,7 @@ from roformer_tf.checkpoint.original_config import backbone_arguments
 from roformer_tf.checkpoint.vocabulary import edit_rows
 from tests.checkpoint.conftest import random_variables, read_variables, write_original
 from tests.checkpoint.golden import numpy
+from tests.layers.harness import quantized
 from tests.oracles.run_original import small_config
 
 
@@ -214,7 +215,7 @@ def test_what_is_no_roformer_is_refused(folder):
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 def test_quantized_models_are_refused(folder):
     backbone = make_backbone()
-    backbone.quantize("int8")
+    quantized(backbone)
     with pytest.raises(ValueError, match="quantized .* Load first, then call `quantize`"):
         load_checkpoint(backbone, folder)
 

@@ -10,6 +10,7 @@ from roformer_tf import RoFormerTextClassifier
 from roformer_tf.export import export_saved_model
 from tests.export.conftest import assert_close, encoded
 from tests.export.server import BLOCKED
+from tests.layers.harness import quantized
 
 LABELS = ["差 评", "一般", "好评"]
 V2 = {"norm": "rms_norm", "activation": "relu", "layer_norm_epsilon": 1e-7}
@@ -161,7 +162,7 @@ def test_mixed_bfloat16_gives_float32(build, ask, texts, tmp_path):
 def test_int8(build, ask, texts, tmp_path):
     task = build(RoFormerTextClassifier, num_classes=2)
     exact = task.predict(texts, verbose=0)
-    task.quantize("int8")
+    quantized(task)
     folder = export_saved_model(task, tmp_path / "served")
     logits = ask(folder, texts=encoded(texts))["logits"]
     # activations are quantized too: a value on the edge between two integers may go either way

@@ -4,6 +4,7 @@ A `Case` is a layer, its inputs, and the same computation in float64 NumPy.
 """
 
 import dataclasses
+import gc
 import zlib
 from collections.abc import Callable
 
@@ -191,6 +192,14 @@ def compiled(function):
 
         return jax.jit(function)
     return function
+
+
+def quantized(model):
+    """The model in int8. Keras searches for garbage after each layer it quantizes: not in what is there already."""
+    gc.collect()
+    gc.freeze()
+    model.quantize("int8")
+    return model
 
 
 def float_inputs(inputs):

@@ -121,8 +121,9 @@ def test_compiled(case, dtype):
     expected = flat(call(case.inputs))
     # XLA may fuse a product and a sum, or keep float32 where eager execution rounds in between
     share = case.noise if dtype == "float32" else case.roundings * ROUNDING["float16"]
-    assert_close(flat(compiled(call)(case.inputs)), expected, share, f"{case.name} compiled")
-    if keras.backend.backend() == "tensorflow":
+    if keras.backend.backend() == "tensorflow" and dtype == "float32":
         import tensorflow as tf
 
-        assert_close(flat(tf.function(call)(case.inputs)), expected, share, f"{case.name} as graph")
+        call = tf.function(call)  # what XLA compiles is this very graph
+        assert_close(flat(call(case.inputs)), expected, share, f"{case.name} as graph")
+    assert_close(flat(compiled(call)(case.inputs)), expected, share, f"{case.name} compiled")

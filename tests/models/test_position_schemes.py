@@ -7,7 +7,7 @@ import pytest
 import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES
-from tests.layers.harness import gradients, numpy, variables
+from tests.layers.harness import gradients, numpy, quantized, variables
 from tests.models.builders import backbone, inputs, sequence
 from tests.models.test_document_ids import NOISE, documents_and_rows
 
@@ -133,5 +133,5 @@ def test_deberta_projects_distances_by_whatever_the_block_projects_with(rng):
         ours.attention.qkv.kernel.assign(numpy(theirs.attention.qkv.kernel))
     np.testing.assert_allclose(sequence(merged(given)), adapted, atol=1e-5)
     assert np.abs(adapted - before).max() > 1e-2
-    merged.quantize("int8")
+    quantized(merged)
     assert np.abs(sequence(merged(given)) - adapted).max() < 0.2

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.layers.harness import numpy
+from tests.layers.harness import numpy, quantized
 from tests.models.builders import TASKS, data, expected_outputs, task, texts
 from tests.oracles import numpy_roformer as oracle
 
@@ -85,7 +85,8 @@ def test_life(name, rng, tmp_path):
     np.testing.assert_array_equal(numpy(fresh(x)), numpy(model(x)))
 
 
-@one_of_each
+# texts and pairs of them; where the labels are given, and where they come from the preprocessor
+@pytest.mark.parametrize("name", ["classifier_mean", "masked_lm", "causal_lm_sim"])
 def test_raw_strings_and_preset(name, rng, tmp_path):
     model = task(name, preprocessor={})
     pairs = name in ("classifier_mean", "causal_lm_sim")
@@ -148,8 +149,7 @@ def test_int8(name, rng, tmp_path):
     model = task(name)
     x, _, _ = data(name, rng)
     exact = numpy(model(x))
-    model.quantize("int8")
-    output = predicted(model, x)
+    output = numpy(quantized(model)(x))
     # 127 steps for the largest weight and the largest feature: half a percent of each factor, times the sums' depth
     error = np.sqrt(((output - exact) ** 2).mean() / (exact**2).mean())
     assert 0 < error < 0.05, error
