@@ -92,7 +92,7 @@ def test_greedy(name):
 
 @pytest.mark.parametrize(
     ("name", "sampler", "length"),
-    [("gpt", "greedy", 220), ("sim", "beam", 220), ("favor", "beam", 50)],
+    [("gpt", "greedy", 220), ("sim", "beam", 220), ("favor", "beam", 40)],
 )
 def test_cached_equals_uncached(name, sampler, length, monkeypatch):
     """More than 200 tokens, beside the same loop over whole rows, which `test_greedy` takes through the models."""
