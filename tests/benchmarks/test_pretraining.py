@@ -103,9 +103,11 @@ def test_time_of_the_input_between_turns_is_charged():
 def test_small_measurements(setting):
     if keras.config.backend() != "tensorflow":
         pytest.skip("pretraining is TensorFlow")
-    models = ("ours", "ours_packed", "original")
-    results = {part: measure(setting, part, models) for part in ("pretraining", "end_to_end")}
-    assert set(results["pretraining"]["2 x 64"]["cases"]) == {"ours", "original"}
+    parts = {"pretraining": ("ours", "original"), "end_to_end": ("ours_packed", "original")}
+    results = {part: measure(setting, part, models) for part, models in parts.items()}
+    for part, models in parts.items():
+        [measured] = [results[part]] if "cases" in results[part] else results[part].values()
+        assert set(measured["cases"]) == set(models)
     for case in results["end_to_end"]["cases"].values():
         assert 0 < case["tokens"][0] <= case["places"][0] <= 2 * 4 * 32
         assert case["input"]["tokens"] > 0

@@ -65,7 +65,7 @@ def texts(seed):
     return drawn
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build(tokenizer):
     """A function that makes a task with random weights: `build(cls, backbone options, options of the task)`."""
 

@@ -17,17 +17,23 @@ def assert_same_scores(answer, expected, tolerance=1e-5):
     assert_close(ours, theirs, tolerance)
 
 
-@pytest.mark.parametrize(
-    "backbone, tolerance",
-    [
-        ({"masking": "causal", "num_segments": 0}, 1e-5),
-        # bfloat16 logits: where they are rounded differs between two compilations
-        ({"masking": "unilm", "dtype": "mixed_bfloat16"}, 1e-2),
-    ],
-)
-def test_scores(build, ask, texts, tmp_path, backbone, tolerance):
-    task = build(RoFormerCausalLM, backbone)
-    folder = export_saved_model(task, tmp_path / "served")
+@pytest.fixture(scope="module", params=["causal", "unilm", "unilm mixed_bfloat16"])
+def exported(request, build, tmp_path_factory):
+    """A task, the folder it is exported to, and how far from it the SavedModel may be."""
+    masking, *dtype = request.param.split()
+    options = {"num_segments": 0} if masking == "causal" else {}
+    task = build(
+        RoFormerCausalLM, {"masking": masking, "dtype": dtype[0] if dtype else None, **options}
+    )
+    task.compile(sampler="greedy")
+    folder = export_saved_model(task, tmp_path_factory.mktemp(masking) / "served")
+    # bfloat16 logits: where they are rounded differs between two compilations
+    return task, folder, 1e-2 if dtype else 1e-5
+
+
+@pytest.mark.parametrize("exported", ["causal", "unilm mixed_bfloat16"], indirect=True)
+def test_scores(exported, ask, texts):
+    task, folder, tolerance = exported
     texts = ["", *texts]
     assert_same_scores(ask(folder, texts=encoded(texts)), task.score(texts), tolerance)
     pairs = texts[:50], texts[50:100]
@@ -37,9 +43,9 @@ def test_scores(build, ask, texts, tmp_path, backbone, tolerance):
     assert {x.shape for x in empty.values()} == {(0,)}
 
 
-def test_one_text_by_hand(build, ask, tmp_path):
-    task = build(RoFormerCausalLM, {"masking": "causal"})
-    folder = export_saved_model(task, tmp_path / "served")
+@pytest.mark.parametrize("exported", ["causal"], indirect=True)
+def test_one_text_by_hand(exported, ask):
+    task, folder, _ = exported
     ids = np.int32([task.preprocessor.tokenizer.encode("很好，好")[0]])
     inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
     logits = np.float64(ask(folder, "token_ids", **inputs)["logits"])
@@ -54,11 +60,9 @@ def test_one_text_by_hand(build, ask, tmp_path):
     assert_close(answer["perplexity"], [np.exp(-expected / count)])
 
 
-@pytest.mark.parametrize("masking", ["causal", "unilm"])
-def test_generate(build, ask, texts, tmp_path, masking):
-    task = build(RoFormerCausalLM, {"masking": masking})
-    task.compile(sampler="greedy")
-    folder = export_saved_model(task, tmp_path / "served")
+@pytest.mark.parametrize("exported", ["causal", "unilm"], indirect=True)
+def test_generate(exported, ask, texts):
+    task, folder, _ = exported
     texts = ["", *(text[:9] for text in texts[:5])]
     expected = task.generate(texts, max_length=24)
     answer = ask(folder, "generate", texts=encoded(texts), max_length=24)
