@@ -10,7 +10,7 @@ import pytest
 def test_demo_runs_where_there_is_no_terminal(examples, repository, tmp_path):
     """In a process of its own, as `make demo` starts it; it starts a second one that must not import Keras."""
     process = subprocess.run(
-        [sys.executable, examples / "demo.py", "--train-examples", "64", "--test-examples", "64"]
+        [sys.executable, examples / "demo.py", "--train-examples", "16", "--test-examples", "16"]
         + ["--epochs", "1", "--output", tmp_path],
         capture_output=True,
         text=True,

@@ -89,11 +89,9 @@ def reference(data, prepared):
 @pytest.mark.parametrize(
     ("replicas", "slices", "recompute"),
     [
-        (1, 4, False),
         (1, 3, True),  # the last slice is smaller
         (2, 1, False),
         (2, 2, True),
-        (4, 1, False),
     ],
 )
 def test_replicas_and_slices_change_nothing(data, prepared, reference, replicas, slices, recompute):
@@ -130,13 +128,11 @@ def test_xla_gives_the_same(data, replicas=2, slices=2):
     assert distance(compiled.task.get_weights(), plain.task.get_weights()) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    ("slices", "options"), [(2, {}), (1, {"norm": "rms_norm", "activation": "relu"})]
-)
-def test_recomputation_with_dropout_is_exact(data, slices, options):
+def test_recomputation_with_dropout_is_exact(data):
     """The mask of the second forward pass is that of the first: else the gradients are silently wrong."""
     # two blocks, each with masks of its own
-    options = {**options, "dropout": 0.3, "slices": slices, "num_layers": 2}
+    options = {"norm": "rms_norm", "activation": "relu"}
+    options |= {"dropout": 0.3, "slices": 2, "num_layers": 2}
     weights = None
     results = []
     for recompute in (False, True):

@@ -107,21 +107,18 @@ class SignalAt(keras.callbacks.Callback):
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(texts, whole, tmp_path, step=6):
-    folder, result = whole
+def test_a_stopped_run_is_saved(texts, whole, tmp_path, step=2):
+    """What it goes on to is that of `test_kills.py`."""
+    folder, _ = whole
     stopped = pretrain(make_settings(texts), tmp_path, callbacks=[SignalAt(step)], verbose=False)
     assert not stopped.completed
     assert stopped.signal == signal.SIGTERM
     assert len(rows(tmp_path / "log.csv")) == step
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    done = pretrain(make_settings(texts), tmp_path, verbose=False)
-    assert done.completed
-    for a, b in zip(done.task.get_weights(), result.task.get_weights()):
-        np.testing.assert_array_equal(a, b)
-    for name in ("log.csv", "held_out.csv"):
-        for mine, other in zip(rows(tmp_path / name), rows(folder / name), strict=True):
-            for column in ("step", "tokens", "loss", "accuracy"):
-                assert mine[column] == other[column]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000002"]
+    for mine, other in zip(rows(tmp_path / "log.csv"), rows(folder / "log.csv")):
+        for column in ("step", "tokens", "loss", "accuracy"):
+            assert mine[column] == other[column]
 
 
 def test_other_settings_are_refused_for_the_same_folder(texts, whole):
