@@ -1,14 +1,11 @@
 """What `inspect_checkpoint` and the command line say of a folder."""
 
 import json
-import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from roformer_tf.__main__ import COMMANDS, main
+from roformer_tf.__main__ import main
 from roformer_tf.checkpoint import inspect_checkpoint
 from roformer_tf.checkpoint.family import guess_family, is_optimizer_slot
 from tests.checkpoint.conftest import random_variables, read_variables, write_original
@@ -177,23 +174,3 @@ def test_command_line_says_what_went_wrong(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["no-such-command"])
     assert stop.value.code == 2
-
-
-def test_help_answers_without_tensorflow(repository):
-    program = "import sys; from roformer_tf.__main__ import make_parser; print(make_parser().format_help())"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=repository, capture_output=True, text=True, check=True
-    )
-    assert all(command in done.stdout for command in COMMANDS)
-
-
-def test_the_command_runs_as_a_module(folder, repository):
-    done = subprocess.run(
-        [sys.executable, "-m", "roformer_tf", "inspect", str(folder)],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "RoFormer" in done.stdout or "roformer" in done.stdout
-    shutil.rmtree(folder)

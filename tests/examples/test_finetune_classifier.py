@@ -28,22 +28,21 @@ def test_files_of_texts_are_learned_and_exported(example, run, tables, tiny, tmp
     out = run(
         example.main,
         *("--model", tiny, "--train", tables[0], "--test", tables[1], "--epochs", 1),
+        *("--from-scratch", "--max-examples", 48, "--pooling", "cls"),
         *("--sequence-length", 32, "--export", tmp_path / "served"),
     )
-    assert "test, the most frequent class" in out
+    assert "48 training texts" in out and "test, the most frequent class" in out
     served = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
     answer = served(texts=tf.constant(["房间很干净", ""]))
     assert {label.decode() for label in answer["label"].numpy()} <= {"好", "坏"}
 
 
-@pytest.mark.slow
-def test_from_scratch_on_the_reviews(example, run, tiny):
-    out = run(
-        example.main,
-        *("--model", tiny, "--from-scratch", "--max-examples", 48, "--epochs", 1),
-        *("--sequence-length", 32, "--pooling", "cls"),
-    )
-    assert "48 training texts" in out
+def test_the_reviews_are_the_default(example):
+    """Fine-tuned by `demo.py`, from the checkpoint's weights and from random ones."""
+    data, labels = example.load_data(example.parse_arguments(["--max-examples", "48"]))
+    assert set(data) == {"train", "validation", "test"} and len(labels) == 2
+    for texts, y in data.values():
+        assert len(texts) == len(y) == 48 and set(y) == {0, 1}
 
 
 def test_validation_texts_are_no_training_texts(example):

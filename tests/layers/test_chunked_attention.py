@@ -281,8 +281,9 @@ def signature():
 
 
 @tensorflow_only
-@pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("masking", MASKINGS)
+@pytest.mark.parametrize(
+    ("masking", "xla"), [*((masking, False) for masking in MASKINGS), ("unilm", True)]
+)
 def test_length_known_at_run_time_only(masking, xla, rng):
     import tensorflow as tf
 
@@ -351,12 +352,12 @@ def test_no_tensor_of_all_queries_and_keys(masking):
 
 
 @tensorflow_only
-@pytest.mark.parametrize("length", [6, 9])
-def test_recomputed_activations(length, rng):
+def test_recomputed_activations(rng):
     """Dropout in a branch, in a block that is computed twice, in a graph: the gradients are those of one seed."""
     import tensorflow as tf
 
-    x, seeds = tf.constant(inputs(rng, length)), tf.constant([[1, 2], [3, 4]])
+    lengths, seeds = (6, 9), tf.constant([[1, 2], [3, 4]])  # to both sides of the branch
+    given = [tf.constant(inputs(rng, length)) for length in lengths]
     found = []
     for recompute in (False, True):
         block = layer(8, cls=EncoderBlock, dropout=0.2, attention_dropout=0.3)
@@ -372,6 +373,7 @@ def test_recomputed_activations(length, rng):
                     loss = tf.reduce_sum(output**3)
                 return output, tape.gradient(loss, x)
 
-        found.append(flat(step(x, PADDING[:, :length])))
+        found.append([y for x in given for y in flat(step(x, PADDING[:, : x.shape[1]]))])
     for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+        # gradients of up to 10, whose roundings are shares of the largest
+        np.testing.assert_allclose(one, other, atol=5e-6 * max(1, np.abs(other).max()))

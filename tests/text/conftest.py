@@ -33,7 +33,7 @@ EDITS = [
     ["suggest_freq", "机器学习", True],
 ]
 SIMPLIFIED_START = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[unused5]"]
-REAL, HOSTILE, WITH_OFFSETS, PAIRS = 30_200, 2_400, 8_000, 1_500
+REAL, HOSTILE, WITH_OFFSETS, PAIRS = 30_200, 2_400, 4_000, 1_500
 
 
 @pytest.fixture(scope="session")
