@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 # as make hf TORCH_INDEX=...
 TORCH_INDEX ?=
 # In two processes where there are two cores: each grows to some 6 GB.
-PYTEST_ARGS ?= --numprocesses auto --maxprocesses 2 --dist loadfile
+PYTEST_ARGS ?= --numprocesses auto --maxprocesses 2 --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?=
 BENCHMARK_ARGS ?=
 

@@ -43,6 +43,12 @@ def pytest_report_header():
     return SEED_LINE
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests first: of two processes, none is left alone with them at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_terminal_summary(terminalreporter):
     if not terminalreporter.showheader:  # with -q: say it all the same
         terminalreporter.write_line(SEED_LINE)

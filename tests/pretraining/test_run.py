@@ -66,6 +66,7 @@ def whole(texts, tmp_path_factory):
     return folder, pretrain(make_settings(texts), folder, verbose=False)
 
 
+@pytest.mark.slow
 def test_a_run_passes_through_all_stages(texts, whole):
     folder, result = whole
     assert result.completed and result.signal is None
