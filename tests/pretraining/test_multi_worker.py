@@ -35,7 +35,7 @@ def start_workers(tmp_path):
 def test_two_workers_are_one_device_also_after_losses(tmp_path, start_workers):
     """Clipping, weight decay and uneven masks included; one worker is asked to leave, later one is killed."""
     settings = runs.write_run(
-        tmp_path / "texts", lengths=(16,), steps=16, dropout=0.0, deterministic=False
+        tmp_path / "texts", lengths=(16, 40), steps=8, dropout=0.0, deterministic=False
     )
     output, alone = tmp_path / "run", tmp_path / "alone"
     assert main(["pretrain", str(settings), "--output", str(alone), "--quiet"]) == 0
@@ -50,7 +50,8 @@ def test_two_workers_are_one_device_also_after_losses(tmp_path, start_workers):
 
     # SIGKILL to one: the other ends with a message, within a minute
     workers = start_workers(settings, output)
-    assert runs.wait_for(lambda: runs.num_rows(output) > left_after, workers[0])
+    in_second_stage = max(9, left_after + 1)
+    assert runs.wait_for(lambda: runs.num_rows(output) >= in_second_stage, workers[0])
     runs.kill(workers[1])
     assert runs.finish(workers[0], timeout=60) == 4
     messages = (tmp_path / "worker-0.log").read_text()

@@ -90,8 +90,10 @@ def reference(data, prepared):
     ("replicas", "slices", "recompute"),
     [
         (1, 3, True),  # the last slice is smaller
+        (1, 4, False),
         (2, 1, False),
         (2, 2, True),
+        (4, 1, False),
     ],
 )
 def test_replicas_and_slices_change_nothing(data, prepared, reference, replicas, slices, recompute):
