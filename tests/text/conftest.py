@@ -106,7 +106,7 @@ def requests(texts, seed, vocabulary_path):
     jobs = {}
     for mode in MODES:
         inputs = everything if "_" not in mode else sample + texts["hostile"]
-        inputs = everything[::3] if mode == "edited" else inputs
+        inputs = everything[::10] if mode == "edited" else inputs
         jobs[f"ids_{mode}"] = ("ids", mode, inputs)
         if mode not in ("char_short", "edited"):
             jobs[f"offsets_{mode}"] = ("offsets", mode, sample[::4] + texts["hostile"])
