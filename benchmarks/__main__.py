@@ -3,14 +3,12 @@
 import argparse
 import datetime
 import json
-import os
-import shlex
 import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from benchmarks import machine, measure, pretraining_measure
+from benchmarks import machine, measure, pretraining_measure, records
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -75,7 +73,7 @@ def main():
         quick=quick,
         say=lambda line: print(line, flush=True),
         # all the time: an error at the end costs no more than the end
-        keep=lambda: save(record, output),
+        keep=lambda: records.write_json(output, record),
         models=arguments.models and arguments.models.split(","),
         pretraining=setting,
     )
@@ -88,8 +86,8 @@ def main():
     for part in parts:
         record["results"][part] = measurement.results[part] = {}
         run = record["runs"][part] = {
-            "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-            "date": f"{now():%Y-%m-%d %H:%M} UTC",
+            "command": records.command("benchmarks", sys.argv[1:]),
+            "date": records.date(),
             "seed": arguments.seed,
             "repeats": arguments.repeats,
             "load_average_before": machine.load_average(),
@@ -98,20 +96,12 @@ def main():
         measurement.run(part)
         run["load_average_after"] = machine.load_average()
         run["minutes"] = round((time.monotonic() - start) / 60, 1)
-        save(record, output)
+        records.write_json(output, record)
     print(f"kept in {output}")
 
 
 def now():
     return datetime.datetime.now(datetime.UTC)
-
-
-def save(record, path):
-    """To a temporary name, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(temporary, path)
 
 
 if __name__ == "__main__":

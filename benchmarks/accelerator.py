@@ -6,7 +6,6 @@ same part of Hugging Face's PyTorch model. TensorFlow need not be installed.
 
 import argparse
 import importlib.util
-import json
 import os
 import sys
 import time
@@ -20,7 +19,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch needs
 
 import numpy as np
 
-from benchmarks import machine
+from benchmarks import machine, records
 from benchmarks.models import INPUTS, LEARNING_RATE, torch_inputs
 from benchmarks.sizes import BASE, QUICK, labels_everywhere, make_batch
 
@@ -58,11 +57,7 @@ class Ours:
 
         self.keras, self.sizes, self.dtype = keras, sizes, dtype
         self.backbone = RoFormerBackbone(
-            vocabulary_size=sizes.vocabulary,
-            num_layers=sizes.layers,
-            num_heads=sizes.heads,
-            hidden_dim=sizes.width,
-            intermediate_dim=sizes.intermediate,
+            **sizes.backbone_arguments(),
             dtype=DTYPES[dtype],
         )
         positions = keras.Input((None,), dtype="int32", name="mask_positions")
@@ -119,7 +114,7 @@ class HuggingFace:
 
         self.torch, self.sizes, self.device = torch, sizes, device
         self.dtype = getattr(torch, dtype)
-        config = RoFormerConfig(**{**sizes.config(), "embedding_size": sizes.width})
+        config = RoFormerConfig(**sizes.hugging_face_config())
         self.model = RoFormerForMaskedLM(config).to(device)
         self.inference_model = RoFormerForMaskedLM(config).roformer.to(device, self.dtype).eval()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE)
@@ -219,9 +214,7 @@ def main():
                     {"dtype": dtype, "shape": [rows, length], "case": case, "seconds": seconds}
                 )
     if arguments.output:
-        temporary = arguments.output.with_suffix(".part")
-        temporary.write_text(json.dumps(record, indent=1) + "\n")
-        os.replace(temporary, arguments.output)
+        records.write_json(arguments.output, record)
 
 
 if __name__ == "__main__":

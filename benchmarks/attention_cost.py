@@ -1,17 +1,15 @@
 """`python -m benchmarks.attention_cost`: time and peak memory of an attention layer against the length of its input."""
 
 import argparse
-import datetime
 import json
 import os
-import shlex
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from benchmarks import machine
+from benchmarks import records
 
 FOLDER = Path(__file__).resolve().parent
 HEAD_DIM = 64
@@ -211,8 +209,7 @@ def draw(record, path):
 
 def write(record, output):
     """The results as JSON, and beside them the table and the figure."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    records.write_json(output, record)
     kind = record["machine"]
     head = [
         "# Time and memory of one attention layer against the length",
@@ -227,7 +224,7 @@ def write(record, output):
         f"![{output.stem}]({output.stem}.png)",
     ]
     text = "\n".join([*head, *table(record)]) + "\n"
-    output.with_suffix(".md").write_text(text, encoding="utf-8")
+    records.write_text(output.with_suffix(".md"), text)
     draw(record, output.with_suffix(".png"))
 
 
@@ -260,9 +257,7 @@ def main(arguments=None):
     )
     words = sys.argv[1:] if arguments is None else arguments
     record = {
-        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "command": shlex.join(["python", "-m", "benchmarks.attention_cost", *words]),
-        "machine": machine.describe(),
+        **records.made_by("benchmarks.attention_cost", words),
         "num_heads": given.heads,
         "causal": given.causal,
         "attentions": given.attentions,

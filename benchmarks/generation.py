@@ -7,15 +7,13 @@ and the differences are what a token takes early and late in the text.
 
 import argparse
 import contextlib
-import datetime
 import json
-import shlex
 import statistics
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import machine
+from benchmarks import records
 from benchmarks.client import Client
 from benchmarks.sizes import BASE, QUICK
 
@@ -126,8 +124,7 @@ def table(record):
 
 def write(record, output):
     """The results as JSON, and the table beside them."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    records.write_json(output, record)
     sizes, kind = record["sizes"], record["machine"]
     head = [
         "# Generation",
@@ -140,7 +137,7 @@ def write(record, output):
         "",
     ]
     text = "\n".join([*head, *table(record)]) + "\n"
-    output.with_suffix(".md").write_text(text, encoding="utf-8")
+    records.write_text(output.with_suffix(".md"), text)
 
 
 def main(arguments=None):
@@ -160,9 +157,7 @@ def main(arguments=None):
     words = sys.argv[1:] if arguments is None else arguments
     sizes = QUICK if given.quick else BASE
     record = {
-        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "command": shlex.join(["python", "-m", "benchmarks.generation", *words]),
-        "machine": machine.describe(),
+        **records.made_by("benchmarks.generation", words),
         "sizes": asdict(sizes),
         "new_tokens": given.new_tokens or (6 if given.quick else 128),
         "repeats": given.repeats,

@@ -21,11 +21,7 @@ def ours(sizes, seed):
 
     keras.utils.set_random_seed(seed)
     backbone = roformer_tf.RoFormerBackbone(
-        vocabulary_size=sizes.vocabulary,
-        num_layers=sizes.layers,
-        num_heads=sizes.heads,
-        hidden_dim=sizes.width,
-        intermediate_dim=sizes.intermediate,
+        **sizes.backbone_arguments(),
         masking="causal",
     )
     model = roformer_tf.RoFormerCausalLM(backbone)
@@ -47,7 +43,7 @@ def hugging_face(sizes, seed):
 
     torch.set_num_threads(models.THREADS)
     torch.manual_seed(seed)
-    config = {**sizes.config(), "embedding_size": sizes.width, "is_decoder": True}
+    config = {**sizes.hugging_face_config(), "is_decoder": True}
     model = RoFormerForCausalLM(RoFormerConfig(**config)).eval()
     options = {"do_sample": False, "use_cache": True, "pad_token_id": 0, "eos_token_id": None}
 

@@ -18,17 +18,13 @@ def make_checkpoint(library, folder, sizes):
 
         keras.utils.set_random_seed(0)
         backbone = roformer_tf.RoFormerBackbone(
-            vocabulary_size=sizes.vocabulary,
-            num_layers=sizes.layers,
-            num_heads=sizes.heads,
-            hidden_dim=sizes.width,
-            intermediate_dim=sizes.intermediate,
+            **sizes.backbone_arguments(),
         )
         save_checkpoint(roformer_tf.RoFormerMaskedLM(backbone), folder)
     else:
         from transformers import RoFormerConfig, RoFormerForMaskedLM
 
-        config = RoFormerConfig(**{**sizes.config(), "embedding_size": sizes.width})
+        config = RoFormerConfig(**sizes.hugging_face_config())
         RoFormerForMaskedLM(config).save_pretrained(folder)
     return sum(file.stat().st_size for file in Path(folder).iterdir()) / 2**20
 

@@ -30,11 +30,7 @@ def ours(task, sizes, seed, dtype="float32"):
 
     keras.utils.set_random_seed(seed)
     backbone = roformer_tf.RoFormerBackbone(
-        vocabulary_size=sizes.vocabulary,
-        num_layers=sizes.layers,
-        num_heads=sizes.heads,
-        hidden_dim=sizes.width,
-        intermediate_dim=sizes.intermediate,
+        **sizes.backbone_arguments(),
         dtype=dtype,
     )
     if task == "inference":
@@ -107,7 +103,7 @@ def hugging_face(task, sizes, seed, dtype="float32"):
 
     torch.set_num_threads(THREADS)
     torch.manual_seed(seed)
-    config = RoFormerConfig(**{**sizes.config(), "embedding_size": sizes.width})
+    config = RoFormerConfig(**sizes.hugging_face_config())
     if task == "inference":
         model = RoFormerModel(config).to(getattr(torch, dtype)).eval()
 

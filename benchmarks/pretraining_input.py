@@ -7,7 +7,6 @@ masked in which way. The tables are written to standard output in Markdown, all 
 
 import argparse
 import datetime
-import json
 import os
 import tempfile
 import time
@@ -19,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import roformer_tf
-from benchmarks import machine
+from benchmarks import machine, records
 from roformer_tf.pretraining import Stage, prepare_corpus, training_batches
 from roformer_tf.pretraining.settings import DataSettings
 
@@ -58,7 +57,7 @@ def main():
     record = {
         "machine": machine.describe(),
         "tensorflow": tf.__version__,
-        "date": f"{now:%Y-%m-%d %H:%M} UTC",
+        "date": records.date(),
         "batch": arguments.batch,
         "windows": arguments.windows,
         "word_level": tokenizer.word_level,
@@ -80,9 +79,7 @@ def main():
                     record["results"].append(result)
         record["masking"] = masking(corpus, tokenizer, files)
     record["load_average_after"] = machine.load_average()
-    temporary = output.with_suffix(".part")
-    temporary.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(temporary, output)
+    records.write_json(output, record)
     print("\n".join(report(record)))
     print(f"\nkept in {output}")
 

@@ -1,14 +1,13 @@
 """`python -m benchmarks.pretraining_memory`: the memory of a pretraining step, as predicted and as measured."""
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import machine
+from benchmarks import machine, records
 
 FOLDER = Path(__file__).resolve().parent
 _MB = 2**20
@@ -192,7 +191,7 @@ def main():
         results.append({"case": case, "predicted": predict(case).peak, "measured": measured})
         print(_table(results)[-1], flush=True)
         record = kept or {
-            "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+            "date": records.date(),
             "machine": machine.describe(),
             "defaults": DEFAULTS,
         }
@@ -201,11 +200,11 @@ def main():
 
 def _write(record, output):
     # after each case: an error costs no more than what follows it
-    output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    records.write_json(output, record)
     defaults = ", ".join(f"{name}={value}" for name, value in DEFAULTS.items())
     head = ["# Memory of a pretraining step", "", f"What a case leaves out: {defaults}.", ""]
     text = "\n".join([*head, *_table(record["results"])]) + "\n"
-    output.with_suffix(".md").write_text(text, encoding="utf-8")
+    records.write_text(output.with_suffix(".md"), text)
 
 
 if __name__ == "__main__":

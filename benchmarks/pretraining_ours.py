@@ -41,10 +41,7 @@ def make_pretrainer(sizes, seed, dtype="float32", optimizer="adamw", cls=Pretrai
     keras.utils.set_random_seed(seed)
     model = ModelSettings(
         vocabulary="-",
-        num_layers=sizes.layers,
-        num_heads=sizes.heads,
-        hidden_dim=sizes.width,
-        intermediate_dim=sizes.intermediate,
+        **sizes.encoder_arguments(),
         dtype=dtype,
     )
     task = task or make_task(model, "masked_lm", sizes.vocabulary, 512)

@@ -33,6 +33,23 @@ class Sizes:
             "vocab_size": self.vocabulary,
         }
 
+    def hugging_face_config(self):
+        """Arguments of Transformers' `RoFormerConfig`."""
+        return {**self.config(), "embedding_size": self.width}
+
+    def backbone_arguments(self):
+        """Arguments of `RoFormerBackbone`."""
+        return {"vocabulary_size": self.vocabulary, **self.encoder_arguments()}
+
+    def encoder_arguments(self):
+        """The same without the vocabulary."""
+        return {
+            "num_layers": self.layers,
+            "num_heads": self.heads,
+            "hidden_dim": self.width,
+            "intermediate_dim": self.intermediate,
+        }
+
     def inference_flops(self, batch, length):
         """Multiplications and additions of all matrix products of the encoder, forward."""
         per_token = 2 * (4 * self.width**2 + 2 * self.width * self.intermediate)

@@ -62,9 +62,8 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         super().__init__(proto=proto, **kwargs)
 
     def set_proto(self, proto):
-        if isinstance(
-            proto, os.PathLike
-        ):  # no `str`, which KerasHub refuses where a model's config has it
+        # no `str`: KerasHub refuses one that a model's config has
+        if isinstance(proto, os.PathLike):
             proto = _read(proto)
         try:
             super().set_proto(proto)

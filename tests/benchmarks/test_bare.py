@@ -19,11 +19,7 @@ def models():
 
     bare = BareRoFormer(SIZES, seed=0)
     backbone = roformer_tf.RoFormerBackbone(
-        vocabulary_size=SIZES.vocabulary,
-        num_layers=SIZES.layers,
-        num_heads=SIZES.heads,
-        hidden_dim=SIZES.width,
-        intermediate_dim=SIZES.intermediate,
+        **SIZES.backbone_arguments(),
         dropout=0.0,
         attention_dropout=0.0,
     )
