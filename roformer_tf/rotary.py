@@ -164,7 +164,11 @@ def rotate(x, cos, sin, layout="half"):
     dtype = x.dtype
     x = ops.cast(x, "float32")
     if layout == "half":
-        partner = ops.roll(x, shift=x.shape[-1] // 2, axis=-1)
+        half = x.shape[-1] // 2
+        if x.shape[-2] == 1:  # a single token: a roll wakes all threads for it
+            partner = ops.concatenate([x[..., half:], x[..., :half]], axis=-1)
+        else:
+            partner = ops.roll(x, shift=half, axis=-1)
     elif layout == "interleaved":
         order = half_to_interleaved(x.shape[-1])
         cos, sin = ops.take(cos, order, axis=-1), ops.take(sin, order, axis=-1)

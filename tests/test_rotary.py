@@ -145,6 +145,16 @@ def test_against_the_oracle_of_another_base(rng, layout):
 
 
 @pytest.mark.parametrize("layout", rotary.LAYOUTS)
+def test_single_tokens(rng, layout):
+    """As in generation: the last of a text, by itself."""
+    x = rng.normal(size=(7, HEAD_DIM)).astype("float32")
+    one_by_one = [rotated(x[m : m + 1], np.array([m]), layout) for m in range(len(x))]
+    together = numpy(rotated(x, np.arange(len(x)), layout))
+    # the same products and sums, which a compiler may fuse otherwise
+    np.testing.assert_allclose(np.concatenate([*map(numpy, one_by_one)]), together, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", rotary.LAYOUTS)
 def test_norms_are_kept(rng, layout):
     x = rng.normal(size=(5, HEAD_DIM)).astype("float32")
     result = numpy(rotated(x, POSITIONS["large"][:5], layout))

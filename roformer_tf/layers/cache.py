@@ -26,20 +26,25 @@ def write(cache, update, index):
     """
     cache = ops.convert_to_tensor(cache)
     update = ops.cast(update, cache.dtype)
-    if keras.config.backend() == "tensorflow" and not _in_xla():
+    if in_plain_graph():
         import tensorflow as tf
 
-        # `ops.slice_update` copies the whole cache, except in XLA, and so does `tf.tensor_scatter_nd_update`
-        start = tf.stack([0, 0, index, 0])
-        return tf.raw_ops.TensorStridedSliceUpdate(
-            input=cache,
-            begin=start,
-            end=start + tf.shape(update),
-            strides=[1, 1, 1, 1],
-            value=update,
-            begin_mask=0b1011,  # of axis 2 only is there a begin and an end
-            end_mask=0b1011,
+        # `ops.slice_update` copies the whole cache, except in XLA, and so does `tf.tensor_scatter_nd_update`;
+        # a matrix is written in half the time
+        batch, num_heads, max_length, head_dim = ops.shape(cache)
+        rows = batch * num_heads
+        new = tf.reshape(update, (rows, ops.shape(update)[2] * head_dim))
+        start = index * head_dim
+        written = tf.raw_ops.TensorStridedSliceUpdate(
+            input=tf.reshape(cache, (rows, max_length * head_dim)),
+            begin=tf.stack([0, start]),
+            end=tf.stack([0, start + tf.shape(new)[1]]),
+            strides=[1, 1],
+            value=new,
+            begin_mask=0b01,  # all rows
+            end_mask=0b01,
         )
+        return tf.reshape(written, (batch, num_heads, max_length, head_dim))
     return ops.slice_update(cache, (0, 0, index, 0), update)
 
 
@@ -57,6 +62,11 @@ def is_start(index):
 def has_fixed_shapes():
     """Whether this is traced for a compiler to which all shapes must be known, XLA or JAX."""
     return keras.config.backend() == "jax" or _in_xla()
+
+
+def in_plain_graph():
+    """Whether TensorFlow runs this itself, operation by operation: neither XLA nor another backend."""
+    return keras.config.backend() == "tensorflow" and not _in_xla()
 
 
 def _in_xla():

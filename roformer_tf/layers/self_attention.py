@@ -217,6 +217,9 @@ class SelfAttention(keras.layers.Layer):
     def split(self, x):
         """Queries, keys and values, `(batch, num_heads, length, head_dim)` each."""
         batch, length = ops.shape(x)[:2]
+        if x.shape[1] == 1:  # a step: nothing to transpose
+            qkv = ops.reshape(self.qkv(x), (batch, 3, self.num_heads, 1, self.head_dim))
+            return ops.unstack(qkv, 3, axis=1)
         qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
         return ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
 

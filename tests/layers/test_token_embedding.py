@@ -68,6 +68,22 @@ def test_gradient_of_both_uses_of_a_tied_table(rng):
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+def test_logits_of_a_step(rng, rows):
+    """Of one token for each text; on TensorFlow the number of texts decides how they are computed."""
+    layer = TokenEmbedding(20, 6)
+    layer.build(None)
+    randomize(layer)
+    x, cotangent = rng.normal(size=(rows, 1, 6)).astype("float32"), rng.normal(size=(rows, 1, 20))
+    (logits,), (by_x, by_table) = gradients(lambda x: layer(x, reverse=True), [x], cotangent, layer)
+    table = layer.get_weights()[0].astype("float64")
+    # sums of up to nine products in float32
+    np.testing.assert_allclose(logits, x @ table.T, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(by_x, cotangent @ table, rtol=1e-6, atol=1e-6)
+    expected = np.einsum("btv,bte->ve", cotangent, x)
+    np.testing.assert_allclose(by_table, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_head_at_positions_is_rows_of_the_whole(rng):
     embedding = TokenEmbedding(20, 6)
     embedding.build(None)

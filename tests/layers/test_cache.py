@@ -1,0 +1,21 @@
+"""The cache of keys and values: what is written stands where it belongs, and nothing else has changed."""
+
+import numpy as np
+import pytest
+
+from roformer_tf.layers.cache import read, write
+from tests.layers.harness import compiled, numpy
+
+
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("index", [0, 3, 6])
+def test_write_and_read(rng, index, length):
+    cache = rng.normal(size=(2, 3, 10, 4)).astype("float32")
+    new = rng.normal(size=(2, 3, length, 4)).astype("float32")
+    expected = cache.copy()
+    expected[:, :, index : index + length] = new
+    # a graph in which the place is not known, as in the loop of a generation
+    for function in (write, compiled(write)):
+        written = function(cache + 0, new, np.int32(index))
+        assert (numpy(written) == expected).all()
+        assert (numpy(read(written, index, length)) == new).all()
