@@ -1,5 +1,7 @@
 """Numbers of layers and models on whatever backend Keras runs; as a program it writes them to a file.
 
+The program looks at the tokenizer, too: a process that has a backend takes seconds to start.
+
 `KERAS_BACKEND=jax python -m tests.models.backend_results numbers.npz`
 """
 
@@ -148,4 +150,7 @@ def all_results():
 
 
 if __name__ == "__main__":
+    from tests.text import on_any_backend
+
+    on_any_backend.check()
     np.savez(sys.argv[1], **all_results(), backend=np.array(keras.backend.backend()))

@@ -1,4 +1,4 @@
-"""JAX and PyTorch give the numbers of TensorFlow: layers, models, gradients, training.
+"""JAX and PyTorch give the numbers of TensorFlow: layers, models, gradients, training; and tokenizers work there.
 
 The tests of `tests/test_rotary.py`, `tests/layers` and `tests/models/test_backbone.py` run on any backend as they are,
 with `KERAS_BACKEND=jax python -m pytest ...`; here the backends are held against each other.

@@ -1,11 +1,9 @@
-"""The tokenizer in a process that has only TensorFlow, and under the other Keras backends."""
+"""The tokenizer in a process that has only TensorFlow."""
 
 import json
-import os
 import subprocess
 import sys
 
-import pytest
 import tensorflow as tf
 
 from roformer_tf.text import PairPacker
@@ -91,38 +89,3 @@ def test_a_saved_model_needs_nothing_but_tensorflow(tokenizers, texts, tmp_path)
             batch = tf.constant(sample[i : i + 500])
             ids += module.pack(batch, batch[::-1])["token_ids"].numpy().tolist()
         assert answers["ids"] == ids
-
-
-OTHER_BACKEND = """
-import sys
-import keras, numpy as np, tensorflow as tf
-from tests.text.conftest import VOCABULARY
-from roformer_tf.text import PairPacker, RoFormerTokenizer
-
-assert keras.backend.backend() == sys.argv[1]
-tokenizer = RoFormerTokenizer(VOCABULARY, word_level=False)
-assert tokenizer(["追一", ""]) == [[5, 6], []]
-ids = tokenizer("追一")
-assert keras.ops.is_tensor(ids) and keras.ops.convert_to_numpy(ids).tolist() == [5, 6]
-assert tokenizer.detokenize(ids) == "追一"
-assert tokenizer.detokenize(keras.ops.convert_to_tensor([[5, 6], [6, 0]])) == ["追一", "一"]
-assert tokenizer.encode(["追"])[0] == [[2, 5, 3]]
-assert tokenizer.tokenize_with_offsets(["a 追"])[1] == [[0, 2]]
-data = tf.data.Dataset.from_tensor_slices(["追一", "a"]).batch(2).map(tokenizer)
-assert next(iter(data)).to_list() == [[5, 6], [10]]
-packer = PairPacker(2, 3, 0, 6)
-assert packer((ids,))["token_ids"].numpy().tolist() == [2, 5, 6, 3, 0, 0]
-"""
-
-
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends(backend, repository):
-    pytest.importorskip(backend)
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER_BACKEND, backend],
-        capture_output=True,
-        text=True,
-        cwd=repository,
-        env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(repository)},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
