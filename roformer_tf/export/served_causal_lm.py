@@ -45,8 +45,7 @@ class ServedCausalLM(ServedAnswers):
         unilm = task.backbone.masking == "unilm"
         prompts = (texts, tf.fill([tf.size(texts)], "")) if unilm else texts
         prompts = preprocessor.generate_preprocess(prompts, sequence_length=max_length)
-        with task.in_one_piece():
-            rows = task.generate_step(prompts, [preprocessor.tokenizer.end_token_id], 0)
+        rows = task.generate_step(prompts, [preprocessor.tokenizer.end_token_id], 0)
         if unilm:
             new = tf.cast(rows["padding_mask"], tf.int32) * (1 - prompts["padding_mask"])
             rows = {**rows, "padding_mask": new}

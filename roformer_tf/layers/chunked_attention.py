@@ -1,6 +1,9 @@
+import functools
+
 from keras import ops
 
 from roformer_tf.layers.attention_mask import HIDDEN, dense_bias
+from roformer_tf.layers.cache import in_plain_graph
 from roformer_tf.layers.dropout import block_seeds, stateless_dropout
 
 BLOCK_SIZE = 256
@@ -49,6 +52,8 @@ def chunked_attention(
     """
     if not isinstance(attention_bias, dict):
         attention_bias = {"bias": attention_bias}
+    if not dropout:
+        seed = None
     masks = {
         name: ops.stop_gradient(ops.convert_to_tensor(x))
         for name, x in attention_bias.items()
@@ -61,40 +66,80 @@ def chunked_attention(
 
     @ops.custom_gradient
     def attend(query, key, value):
-        blocks = _Blocks(query, key, value, masks, dropout, seed, block_size)
-        output, largest, total = _forward(blocks)
+        inputs = tuple(map(ops.stop_gradient, (query, key, value)))
+        attended, known = _traced_once(_attended)(inputs, masks, seed, dropout, block_size)
 
         def gradients(*args, upstream=None):
             if upstream is None:  # PyTorch hands the arguments over, too
                 (upstream,) = args
-            parts = _backward(blocks, output, largest, total, _split(upstream, 2, block_size))
-            return tuple(ops.cast(_join(x, upstream), upstream.dtype) for x in parts)
+            return _traced_once(_gradients)(known, upstream, dropout, block_size)
 
-        return _join(output, query), gradients
+        return attended, gradients
 
     return attend(query, key, value)
 
 
-class _Blocks:
-    """The inputs in blocks, and what a block of queries and a block of keys make of each other.
+def _traced_once(function):
+    """The function; on TensorFlow as a graph that all layers of a model call.
 
-    Blocks are stacked along a first axis. The last one is filled up with zeros, which `bias` hides.
+    In a model for inputs of any length all of this is a branch of each layer, and mostly the one not taken. Were it
+    made anew in each of them, the first step of `fit` would take twice as long.
     """
+    return _graph_function(function) if in_plain_graph() else function
 
-    def __init__(self, query, key, value, masks, dropout, seed, size):
-        self.query, self.key, self.value = (_split(x, 2, size) for x in (query, key, value))
-        bias = masks.get("bias")
-        if bias is None:
-            bias = _float(_transposed(query[:1, :1, :, :1]))
-        self.bias = _split(bias, 3, size, _OUTSIDE)
-        # places after the last come after all others in the order
-        fills = {"order": 2**31 - 1, "document": 0}
-        self.rows = {
-            name: _split(masks[name], 1, size, fills[name]) for name in fills if name in masks
-        }
-        self.dropout = dropout
+
+@functools.cache
+def _graph_function(function):
+    import tensorflow as tf
+
+    # not copied into each branch that calls it, either
+    attributes = {"_noinline": True}
+    return tf.function(function, autograph=False, experimental_attributes=attributes)
+
+
+def _attended(inputs, masks, seed, dropout, block_size):
+    """The output, and all that the backward pass has to know."""
+    tensors = _in_blocks(*inputs, masks, seed, block_size)
+    output, largest, total = _forward(_Blocks(tensors, dropout))
+    return _join(output, inputs[0]), (tensors, output, largest, total)
+
+
+def _gradients(known, upstream, dropout, block_size):
+    """The gradients by query, key and value."""
+    tensors, *known = known
+    parts = _backward(_Blocks(tensors, dropout), *known, _split(upstream, 2, block_size))
+    return tuple(ops.cast(_join(x, upstream), upstream.dtype) for x in parts)
+
+
+def _in_blocks(query, key, value, masks, seed, size):
+    """The inputs in blocks, which are stacked along a first axis, as a dictionary.
+
+    The last block is filled up with zeros, which `bias` hides.
+    """
+    tensors = {"query": query, "key": key, "value": value}
+    tensors = {name: _split(x, 2, size) for name, x in tensors.items()}
+    bias = masks.get("bias")
+    if bias is None:
+        bias = _float(_transposed(query[:1, :1, :, :1]))
+    tensors["bias"] = _split(bias, 3, size, _OUTSIDE)
+    # places after the last come after all others in the order
+    for name, fill in (("order", 2**31 - 1), ("document", 0)):
+        if name in masks:
+            tensors[name] = _split(masks[name], 1, size, fill)
+    if seed is not None:
         # one for each block of weights, which draws the same when it is computed again
-        self.seeds = block_seeds(seed, ops.shape(self.query)[0]) if dropout else None
+        tensors["seeds"] = block_seeds(seed, ops.shape(tensors["query"])[0])
+    return tensors
+
+
+class _Blocks:
+    """What a block of queries and a block of keys make of each other, of the tensors of `_in_blocks`."""
+
+    def __init__(self, tensors, dropout):
+        self.query, self.key, self.value = (tensors[name] for name in ("query", "key", "value"))
+        self.bias, self.seeds = tensors["bias"], tensors.get("seeds")
+        self.rows = {name: tensors[name] for name in ("order", "document") if name in tensors}
+        self.dropout = dropout
 
     def scores(self, i, j):
         """Of queries i and keys j: float32 `(batch, num_heads, query, key)`."""

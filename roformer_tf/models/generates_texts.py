@@ -1,11 +1,9 @@
-import contextlib
 import functools
 
 import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.layers import SelfAttention
 from roformer_tf.layers.cache import has_fixed_shapes
 from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import sequence_output
@@ -145,36 +143,18 @@ class GeneratesTexts:
         signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in NAMES}]
 
         @functools.cache
-        def graph(stop_token_ids, is_long):
+        def graph(stop_token_ids):
             def step(inputs):
-                with contextlib.nullcontext() if is_long else self.in_one_piece():
-                    return self.generate_step(inputs, stop_token_ids)
+                return self.generate_step(inputs, stop_token_ids)
 
             return tf.function(step, input_signature=signature, autograph=False)
 
         def generate(inputs, stop_token_ids=None):
             shape = tf.shape(inputs["token_ids"])
             inputs = {name: tf.cast(inputs.get(name, tf.zeros(shape)), tf.int32) for name in NAMES}
-            is_long = int(shape[1]) > (SelfAttention.chunked_above or float("inf"))
-            return graph(None if stop_token_ids is None else tuple(stop_token_ids), is_long)(inputs)
+            return graph(None if stop_token_ids is None else tuple(stop_token_ids))(inputs)
 
         return generate
-
-    @contextlib.contextmanager
-    def in_one_piece(self):
-        """While a graph is traced: attention is not taken in blocks, whatever the length will be.
-
-        A graph that has both ways in each layer takes three times as long to make.
-        """
-        layers = [block.attention for block in self.backbone.encoder_blocks]
-        limits = [layer.chunked_above for layer in layers]
-        try:
-            for layer in layers:
-                layer.chunked_above = None
-            yield
-        finally:
-            for layer, limit in zip(layers, limits, strict=True):
-                layer.chunked_above = limit
 
     def _read_prompts(self, ids, known, lengths):
         """The cache before the first new token, and the prompts' hidden states `(batch, length, hidden_dim)`."""

@@ -51,14 +51,22 @@ def text_segmentate(texts, max_characters, separators="\n。", cut_long=False):
         raise ValueError(f"`max_characters` must be at least 1. Received: {max_characters}")
     if not isinstance(separators, str):
         raise ValueError(f"`separators` must be a string. Received: {separators!r}")
-    limit = int(max_characters)
     with tf.device("CPU"):
-        rows = tf.strings.unicode_decode(to_string_tensor(texts), "UTF-8")
+        texts = to_string_tensor(texts)
+        codes = tuple(map(ord, dict.fromkeys(separators)))
+        return _segmentate(texts, tf.constant(int(max_characters)), codes, bool(cut_long))
+
+
+@tf.function(autograph=False, reduce_retracing=True)
+def _segmentate(texts, limit, separators, cut_long):
+    """`text_segmentate`, made a graph once: `separators` is a tuple of code points, `limit` a tensor."""
+    with tf.device("CPU"):
+        rows = tf.strings.unicode_decode(texts, "UTF-8")
         codes, splits = rows.flat_values, tf.cast(rows.row_splits, tf.int32)
         strip = _stripper(codes)
         starts, ends = strip(splits[:-1], splits[1:])
-        for separator in dict.fromkeys(separators):
-            starts, ends = strip(*_split(codes, starts, ends, ord(separator), limit))
+        for separator in separators:
+            starts, ends = strip(*_split(codes, starts, ends, separator, limit))
         if cut_long:
             starts, ends = strip(*_cut(starts, ends, limit))
         pieces = tf.RaggedTensor.from_row_splits(

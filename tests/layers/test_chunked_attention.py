@@ -321,6 +321,26 @@ def test_no_condition_where_the_length_is_known(rng):
 
 
 @tensorflow_only
+def test_layers_share_the_graphs_of_blocks():
+    import tensorflow as tf
+
+    layers = [layer(8) for _ in range(3)]
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = x
+            for made in layers:
+                output = call(made, output)
+        return tape.gradient(output, x)
+
+    graph = tf.function(step).get_concrete_function(tf.TensorSpec([None, None, 16])).graph
+    made = [function.signature.name for function in graph.as_graph_def().library.function]
+    for shared in ("_attended", "_gradients"):
+        assert sum(shared in name for name in made) == 1, made
+
+
+@tensorflow_only
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_no_tensor_of_all_queries_and_keys(masking):
     """Neither forward nor backward, in any graph that is run."""
