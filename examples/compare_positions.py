@@ -245,7 +245,6 @@ def report(results):
                 "–" if name == "rotary" else mean_and_spread(against, "{:+.3f}"),
                 mean_and_spread([r["result"]["final"]["accuracy"] * 100 for r in runs], "{:.1f}"),
                 f"{runs[0]['result']['weights']:,}",
-                f"{statistics.median(r['result']['tokens'] / r['cpu_seconds'] for r in runs):,.0f}",
             )
         )
     header = "scheme | equation | held-out loss | against rotary, same seed | accuracy % | weights"
@@ -258,7 +257,7 @@ def report(results):
         f"{stage['steps']:,} steps of {stage['global_batch_size']} rows of {stage['max_length']} tokens, learning "
         f"rate {stage['learning_rate']:g}. Loss and accuracy on {predicted:,.0f} masked tokens of documents that were "
         "not trained on, the same for all. Mean ± standard deviation (number of seeds).",
-        markdown_table([*header.split(" | "), "tokens per CPU second"], rows),
+        markdown_table(header.split(" | "), rows),
         "![BERT and RoFormer](figure3_left.png)",
         "Lines are means over the seeds, bands reach from the lowest to the highest.",
         "![all schemes](all_schemes.png)",

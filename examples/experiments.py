@@ -235,7 +235,10 @@ def draw(path, panels, width=6):
         axis.set_ylim(panel.get("bottom"), panel.get("top"))
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
-        axis.legend(fontsize=8, frameon=False)
+        beside = (
+            {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if len(panel["curves"]) > 8 else {}
+        )
+        axis.legend(fontsize=8, frameon=False, **beside)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".new-{path.name}")
