@@ -17,6 +17,7 @@ For longer texts than a model was trained on, `roformer_tf.rope_scaling` has rul
 
 import math
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -81,30 +82,45 @@ def angles(positions, theta):
 
     Reference: equation 16 of arXiv 2104.09864.
     """
+    dtype = getattr(positions, "dtype", "float32")
+    are_whole = "int" in keras.backend.standardize_dtype(dtype)
     positions = ops.expand_dims(ops.cast(positions, "float32"), -1)
-    # positions = high + middle + low: multiples of 2^12, whole numbers below 2^12, fractions
-    whole = ops.floor(positions)
+    # positions = high + low + fraction: multiples of 2^12, whole numbers below 2^12, and below 1
+    whole = positions if are_whole else ops.floor(positions)
     high = ops.trunc(whole / _UNIT) * _UNIT
-    parts = (high, whole - high, positions - whole)
-    turns = 0.0
-    for piece in _pieces(theta):
-        for part in parts:
-            product = part * piece
-            turns = turns + (product - ops.round(product))
-            turns = turns - ops.round(turns)  # small sums keep small errors
-    return turns * (2 * math.pi)
+    low = whole - high
+    turns, first, second, third, rest, after_second = _pieces(theta)
+    # `high * first` is a whole number; the products of this sum are at most 1/2, and need not be reduced by themselves
+    small = low * after_second + high * rest + high * third + low * second
+    if not are_whole:
+        small = small + (positions - whole) * turns
+    # small sums keep small errors
+    parts = _reduced(small) + _reduced(low * first) + _reduced(high * second)
+    return _reduced(parts) * (2 * math.pi)
+
+
+def _reduced(turns):
+    """The same angle, at most half a turn."""
+    return turns - ops.round(turns)
 
 
 def _pieces(theta):
-    """Turns per position as a sum of float32 numbers of 12 bits each; the last is the rest, and takes the gradient."""
+    """Turns per position, and these as a sum: numbers of 12 bits from 2^-12, 2^-24 and 2^-36 on, and the rest.
+
+    Returns:
+        float32 `turns, first, second, third, rest, after_second`, where `after_second` is all behind the second. Of a
+        tensor, whose 24 bits are a rounding away from the frequency anyway, all that is behind the second is `third`.
+        What takes the gradient is `turns`, `third` and `after_second`.
+    """
     fixed = isinstance(theta, np.ndarray)
-    rest = (theta if fixed else ops.cast(theta, "float32")) * (0.5 / math.pi)
-    pieces = []
-    for i in range(1, 4 if fixed else 3):  # of the 53 bits of float64, or the 24 of float32
-        piece = (np if fixed else ops).floor(rest * _UNIT**i) / _UNIT**i
-        rest = rest - piece
-        pieces.append(piece)
-    return [ops.cast(piece, "float32") for piece in (*pieces, rest)]
+    turns = (theta if fixed else ops.cast(theta, "float32")) * (0.5 / math.pi)
+    round = np.round if fixed else ops.round
+    first = round(turns * _UNIT) / _UNIT
+    second = round((turns - first) * _UNIT**2) / _UNIT**2
+    after_second = turns - first - second
+    third = round(after_second * _UNIT**3) / _UNIT**3 if fixed else after_second
+    pieces = turns, first, second, third, after_second - third, after_second
+    return [ops.cast(piece, "float32") for piece in pieces]
 
 
 def tables(positions, theta):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.layers.harness import numpy, variables
+from tests.models import seq_2_seq
 from tests.models.builders import NUM_CLASSES, task, texts
 
 tf = pytest.importorskip("tensorflow")
@@ -29,20 +30,45 @@ def trained(name, strategy, x, y):
     return history["loss"], weights, model.predict(x, batch_size=BATCH, verbose=0)
 
 
-def test_equals_one_device(rng):
+def two_replicas():
     devices = tf.config.list_logical_devices("CPU")
     assert len(devices) == 4, "tests/conftest.py makes four logical CPUs"
-    x = (texts(rng, BATCH * STEPS), texts(rng, BATCH * STEPS))
-    y = rng.integers(0, NUM_CLASSES, size=BATCH * STEPS)
-    loss, weights, predictions = trained("classifier", tf.distribute.get_strategy(), x, y)
-    strategy = tf.distribute.MirroredStrategy(
+    return tf.distribute.MirroredStrategy(
         [d.name for d in devices[:2]],
         # with the default two strategies in one process abort it
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
+
+
+def test_equals_one_device(rng):
+    x = (texts(rng, BATCH * STEPS), texts(rng, BATCH * STEPS))
+    y = rng.integers(0, NUM_CLASSES, size=BATCH * STEPS)
+    loss, weights, predictions = trained("classifier", tf.distribute.get_strategy(), x, y)
+    strategy = two_replicas()
     assert strategy.num_replicas_in_sync == 2
     other_loss, other_weights, other_predictions = trained("classifier", strategy, x, y)
     np.testing.assert_allclose(other_loss, loss, rtol=1e-5)
     for path, weight in weights.items():
         np.testing.assert_allclose(other_weights[path], weight, atol=1e-5, err_msg=path)
     np.testing.assert_allclose(other_predictions, predictions, atol=1e-4)
+
+
+def trained_translator(strategy):
+    """Losses and weights after three steps; in each batch both replicas have targets of as many tokens."""
+    texts = seq_2_seq.TEXTS
+    rows = [0, 1, 1, 0, 2, 3, 3, 2, 4, 5, 5, 4]
+    with strategy.scope():
+        model = seq_2_seq.translator(dropout=0.0)
+        model.compile(keras.optimizers.Adam(1e-3, beta_2=0.98))
+    pairs = [texts[i] for i in rows], [texts[i - 2] for i in rows]
+    dataset = tf.data.Dataset.from_tensor_slices((pairs,)).batch(4)
+    loss = model.fit(dataset, verbose=0).history["loss"]
+    return loss, {path: numpy(w.value) for path, w in variables(model).items()}
+
+
+def test_translation_equals_one_device():
+    loss, weights = trained_translator(tf.distribute.get_strategy())
+    other_loss, other_weights = trained_translator(two_replicas())
+    np.testing.assert_allclose(other_loss, loss, rtol=1e-5)
+    for path, weight in weights.items():
+        np.testing.assert_allclose(other_weights[path], weight, atol=1e-5, err_msg=path)
