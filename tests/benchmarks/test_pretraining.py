@@ -103,8 +103,7 @@ def test_time_of_the_input_between_turns_is_charged():
 def test_small_measurements(setting):
     if keras.config.backend() != "tensorflow":
         pytest.skip("pretraining is TensorFlow")
-    # the original has its own data, which the first part does not ask for: a process less
-    parts = {"pretraining": ("ours",), "end_to_end": ("ours_packed", "original")}
+    parts = {"pretraining": ("ours", "original"), "end_to_end": ("ours_packed", "original")}
     results = {part: measure(setting, part, models) for part, models in parts.items()}
     for part, models in parts.items():
         [measured] = [results[part]] if "cases" in results[part] else results[part].values()

@@ -58,8 +58,9 @@ def trained_translator(strategy):
     texts = seq_2_seq.TEXTS
     rows = [0, 1, 1, 0, 2, 3, 3, 2, 4, 5, 5, 4]
     with strategy.scope():
-        model = seq_2_seq.translator(dropout=0.0)
-        model.compile(keras.optimizers.Adam(1e-3, beta_2=0.98))
+        model = seq_2_seq.translator(dropout=0.0, num_layers=1)
+        # an epsilon that keeps the step of a gradient that should be 0 (of the keys' biases) from following its noise
+        model.compile(keras.optimizers.Adam(1e-2, beta_2=0.98, epsilon=1e-3))
     pairs = [texts[i] for i in rows], [texts[i - 2] for i in rows]
     dataset = tf.data.Dataset.from_tensor_slices((pairs,)).batch(4)
     loss = model.fit(dataset, verbose=0).history["loss"]
