@@ -196,7 +196,8 @@ def train(folder, kwargs, optimizer, batches, snapshots, dtype):
         if argument in optimizer:
             cls = extend(cls)
     chain = cls(**optimizer)
-    trained.compile(optimizer=chain)
+    # graphs of ten steps take longer to make than to run without
+    trained.compile(optimizer=chain, run_eagerly=True)
     losses, found = [], {}
     for step, batch in enumerate(batches, 1):
         losses.append(float(trained.train_on_batch(list(batch))))
