@@ -261,7 +261,10 @@ class Pretrainer(keras.Model):
             Dictionary of floats: `"loss"` and `"accuracy"` per predicted token, and `"tokens"`, how many.
         """
         if getattr(self, "_score", None) is None:
-            self._score = tf.function(self.loss_sum, reduce_retracing=True)
+            self._score = tf.function(self.loss_sum, autograph=False, reduce_retracing=True)
+        if isinstance(batches, tf.data.Dataset):
+            # one graph for batches of all widths, and not first one for that of the first
+            self._score.get_concrete_function(batches.element_spec)
         loss = correct = tokens = 0.0
         for batch in batches:
             more = self._score(batch)
