@@ -124,9 +124,8 @@ def all_agree(strategy, text):
     def sums():
         return all_reduce([tf.stack([number, number * number])])[0]
 
-    total = strategy.experimental_local_results(strategy.run(tf.function(sums, autograph=False)))[
-        0
-    ].numpy()
+    totals = strategy.run(tf.function(sums, autograph=False))
+    total = strategy.experimental_local_results(totals)[0].numpy()
     # only equal numbers have no variance; all are integers below 2^53, so this is exact
     return total[0] ** 2 == total[1] * strategy.num_replicas_in_sync
 
