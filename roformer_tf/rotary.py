@@ -89,9 +89,9 @@ def angles(positions, theta):
     whole = positions if are_whole else ops.floor(positions)
     high = ops.trunc(whole / _UNIT) * _UNIT
     low = whole - high
-    turns, first, second, third, rest, after_second = _pieces(theta)
+    turns, first, second, rest = _pieces(theta)
     # `high * first` is a whole number; the products of this sum are at most 1/2, and need not be reduced by themselves
-    small = low * after_second + high * rest + high * third + low * second
+    small = whole * rest + low * second
     if not are_whole:
         small = small + (positions - whole) * turns
     # small sums keep small errors
@@ -105,22 +105,17 @@ def _reduced(turns):
 
 
 def _pieces(theta):
-    """Turns per position, and these as a sum: numbers of 12 bits from 2^-12, 2^-24 and 2^-36 on, and the rest.
+    """Turns per position, and these as a sum: numbers of 12 bits from 2^-12 and from 2^-24 on, and the rest.
 
     Returns:
-        float32 `turns, first, second, third, rest, after_second`, where `after_second` is all behind the second. Of a
-        tensor, whose 24 bits are a rounding away from the frequency anyway, all that is behind the second is `third`.
-        What takes the gradient is `turns`, `third` and `after_second`.
+        float32 `turns, first, second, rest`. Of a tensor, `turns` and `rest` take the gradient.
     """
     fixed = isinstance(theta, np.ndarray)
     turns = (theta if fixed else ops.cast(theta, "float32")) * (0.5 / math.pi)
     round = np.round if fixed else ops.round
     first = round(turns * _UNIT) / _UNIT
     second = round((turns - first) * _UNIT**2) / _UNIT**2
-    after_second = turns - first - second
-    third = round(after_second * _UNIT**3) / _UNIT**3 if fixed else after_second
-    pieces = turns, first, second, third, after_second - third, after_second
-    return [ops.cast(piece, "float32") for piece in pieces]
+    return [ops.cast(piece, "float32") for piece in (turns, first, second, turns - first - second)]
 
 
 def tables(positions, theta):

@@ -14,7 +14,7 @@ def test_write_and_read(rng, index, length):
     new = rng.normal(size=(2, 3, length, 4)).astype("float32")
     expected = cache.copy()
     expected[:, :, index : index + length] = new
-    # a graph in which the place is not known, as in the loop of a generation
+    # as TensorFlow writes in place, and as a compiler does, which does not know the place
     for function in (write, compiled(write)):
         written = function(cache + 0, new, np.int32(index))
         assert (numpy(written) == expected).all()

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from roformer_tf.pretraining.strategies import choose_strategy
 from tests.layers.harness import numpy, variables
 from tests.models import seq_2_seq
 from tests.models.builders import NUM_CLASSES, task, texts
@@ -30,21 +31,11 @@ def trained(name, strategy, x, y):
     return history["loss"], weights, model.predict(x, batch_size=BATCH, verbose=0)
 
 
-def two_replicas():
-    devices = tf.config.list_logical_devices("CPU")
-    assert len(devices) == 4, "tests/conftest.py makes four logical CPUs"
-    return tf.distribute.MirroredStrategy(
-        [d.name for d in devices[:2]],
-        # with the default two strategies in one process abort it
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
-
-
 def test_equals_one_device(rng):
     x = (texts(rng, BATCH * STEPS), texts(rng, BATCH * STEPS))
     y = rng.integers(0, NUM_CLASSES, size=BATCH * STEPS)
     loss, weights, predictions = trained("classifier", tf.distribute.get_strategy(), x, y)
-    strategy = two_replicas()
+    strategy = choose_strategy(cpu_replicas=2)
     assert strategy.num_replicas_in_sync == 2
     other_loss, other_weights, other_predictions = trained("classifier", strategy, x, y)
     np.testing.assert_allclose(other_loss, loss, rtol=1e-5)
@@ -69,7 +60,7 @@ def trained_translator(strategy):
 
 def test_translation_equals_one_device():
     loss, weights = trained_translator(tf.distribute.get_strategy())
-    other_loss, other_weights = trained_translator(two_replicas())
+    other_loss, other_weights = trained_translator(choose_strategy(cpu_replicas=2))
     np.testing.assert_allclose(other_loss, loss, rtol=1e-5)
     for path, weight in weights.items():
         np.testing.assert_allclose(other_weights[path], weight, atol=1e-5, err_msg=path)
