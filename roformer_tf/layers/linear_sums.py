@@ -16,6 +16,8 @@ from keras import ops
 
 # As a logarithm: never. Finite, so that differences of two of them are numbers.
 _NEVER = -1e30
+# Sums of so many terms are a product with one matrix; of more, the work would grow with the square of the length.
+_FEW = 32
 
 
 def bidirectional_sums(features, turned, value, log_weight):
@@ -95,24 +97,40 @@ def causal_sums(features, turned, value, log_weight, state=None, chunk_size=128)
     added = ops.concatenate([sums[:, :, None], ops.concatenate(added, axis=-1)], axis=2)
     scale = ops.broadcast_to(scale[..., None], ops.shape(ends[..., :1]))
     scale = ops.concatenate([scale, ends], axis=-1)
-    sums = _running_sums(added, scale)
-    before = sums[:, :, :-1]
+    before, last = _running_sums(added, scale)
     carried = ops.exp(scale[..., :-1, None] - largest)[..., None]
-    numerator = numerator + ops.matmul(turned_query, before[..., :-1]) * carried
-    denominator = denominator + ops.matmul(query, before[..., -1:]) * carried
+    # not two slices, whose gradients are slow
+    earlier, normalizer = ops.split(before, [head_dim], axis=-1)
+    numerator = numerator + ops.matmul(turned_query, earlier) * carried
+    denominator = denominator + ops.matmul(query, normalizer) * carried
 
-    state = sums[:, :, -1], ops.broadcast_to(scale[..., -1], (batch, num_heads))
+    state = last, ops.broadcast_to(scale[..., -1], (batch, num_heads))
     return *(_out_of_chunks(x, length) for x in (numerator, denominator)), state
 
 
 def _running_sums(terms, scale):
     """sum_{j <= i} exp(scale_j - scale_i) terms_j along the axis 2 of `terms`; `scale` never falls.
 
-    In groups of about sqrt(number): sums within each group, then sums of groups.
+    Returns:
+        The sums but the last, `(batch, num_heads, number - 1, ...)`, and the last, `(batch, num_heads, ...)`.
     """
-    shape = ops.shape(terms)
-    size = _square_root(shape[2])
-    terms = _in_chunks(ops.reshape(terms, (*shape[:3], -1)), size)
+    batch, num_heads, number, *rest = ops.shape(terms)
+    terms = ops.reshape(terms, (batch, num_heads, number, -1))
+    if isinstance(number, int) and number <= _FEW:
+        weight = _decay(scale, scale)
+        parts = [ops.matmul(part, terms) for part in (weight[..., :-1, :], weight[..., -1:, :])]
+    else:
+        sums = _grouped_sums(terms, scale)
+        parts = sums[:, :, :-1], sums[:, :, -1:]
+    before, last = (ops.reshape(part, (batch, num_heads, -1, *rest)) for part in parts)
+    return before, last[:, :, 0]
+
+
+def _grouped_sums(terms, scale):
+    """All sums of `_running_sums`: within groups of about sqrt(number) terms, and then of groups."""
+    number = ops.shape(terms)[2]
+    size = _square_root(number)
+    terms = _in_chunks(terms, size)
     scale = _in_chunks(scale, size, fill=-_NEVER)
     ends = scale[..., -1]
     within = ops.matmul(_decay(scale, scale), terms)
@@ -120,7 +138,7 @@ def _running_sums(terms, scale):
     before = ops.concatenate([ops.zeros_like(groups[:, :, :1]), groups[:, :, :-1]], axis=2)
     scale_before = ops.concatenate([scale[..., :1, 0], ends[..., :-1]], axis=-1)
     carried = ops.exp(scale_before[..., None] - scale)[..., None]
-    return ops.reshape(_out_of_chunks(within + carried * before[:, :, :, None], shape[2]), shape)
+    return _out_of_chunks(within + carried * before[:, :, :, None], number)
 
 
 def _decay(log_weight, scale):
@@ -157,7 +175,9 @@ def _in_chunks(x, size, fill=0.0):
 def _out_of_chunks(x, length):
     """The inverse of `_in_chunks`."""
     shape = ops.shape(x)
-    return ops.reshape(x, (*shape[:2], -1, *shape[4:]))[:, :, :length]
+    x = ops.reshape(x, (*shape[:2], -1, *shape[4:]))
+    whole = isinstance(length, int) and x.shape[2] == length
+    return x if whole else x[:, :, :length]
 
 
 def _square_root(number):

@@ -202,8 +202,10 @@ def test_dropout_is_for_training_only():
     assert np.quantile(error, 0.99) < 4  # standard errors
 
 
+# 9 chunks are one product, 35 are summed in groups
+@pytest.mark.parametrize("chunk_size", [2, 8])
 @pytest.mark.parametrize("same", [False, True])
-def test_causal_sums_are_the_masked_product(same, rng):
+def test_causal_sums_are_the_masked_product(same, chunk_size, rng):
     """Values and gradients against the plain computation, with weights that rise and fall by e^100."""
     length, sizes = 70, ((2, 3, 70, 6), (2, 3, 70, 5))
     draw = [np.abs(rng.normal(size=sizes[i > 3])).astype("float32") for i in range(5)]
@@ -225,7 +227,7 @@ def test_causal_sums_are_the_masked_product(same, rng):
         return ops.matmul(scores, value), sums
 
     def chunked(*tensors):
-        return causal_sums(*split(tensors), ops.convert_to_tensor(log_weight), None, 8)[:2]
+        return causal_sums(*split(tensors), ops.convert_to_tensor(log_weight), None, chunk_size)[:2]
 
     cotangents = rng.normal(size=sizes[1]), rng.normal(size=(2, 3, length, 1))
     expected, wanted = gradients(plain, draw, cotangents)
