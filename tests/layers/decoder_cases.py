@@ -77,6 +77,7 @@ DECODER_CASES = [
         {"x": X, "memory": MEMORY, "attention_bias": MEMORY_BIAS},
         cross_attention,
         noise=2e-6,
+        roundings=8,
     ),
     Case(
         "cross_attention_without_bias",
@@ -84,6 +85,7 @@ DECODER_CASES = [
         {"x": X, "memory": MEMORY[:, :, :12]},  # a memory of another width
         cross_attention,
         noise=2e-6,
+        roundings=8,
     ),
     Case(
         "decoder_block",
