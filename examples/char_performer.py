@@ -206,7 +206,7 @@ def report(results):
     drawn = f"every {s['redraw_every']} steps" if s["redraw_every"] else "once"
     results.write_report(
         "Byte-level Performer with and without RoPE",
-        f"{s['num_layers']} layers of {s['hidden_dim']}, {s['num_heads']} heads, {s['dtype']}, causal; {s['steps']} "
+        f"{s['num_layers']} layers of {s['hidden_dim']}, {s['num_heads']} heads, {s['dtype']}, causal; {s['steps']:,} "
         f"steps of {s['batch_size']} windows of {s['length']} bytes out of {s['train_bytes']:,}, learning rate "
         f"{s['learning_rate']:g}, random features drawn {drawn}. Held-out: "
         f"{s['valid_bytes']:,} bytes that follow the training text, in windows of {s['length']}, each by itself. Bits "
