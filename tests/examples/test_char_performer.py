@@ -9,6 +9,7 @@ SMALL = ("num_layers=1", "hidden_dim=16", "num_heads=2", "length=32", "batch_siz
     "points=2",
     "looks=1",
     "look_windows=2",
+    "learning_rate=1e-3",
 )
 
 
