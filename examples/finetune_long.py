@@ -34,7 +34,7 @@ PAPER = (("BERT-512", "64.13", "67.77"), ("WoBERT-512", "64.07", "68.10")) + (
 SETTINGS = {
     "fudan_epochs": 2,
     "fudan_learning_rate": 5e-4,
-    "scm_epochs": 10,
+    "scm_epochs": 3,
     "scm_learning_rate": 2e-4,
     "batch_size": 8,
     "max_examples": 900,  # of each part
