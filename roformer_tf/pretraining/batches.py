@@ -132,7 +132,7 @@ def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
     return batches.with_options(_options()).prefetch(_PREFETCH)
 
 
-@tf.autograph.experimental.do_not_convert  # in none of its functions; looking takes seconds
+@tf.autograph.experimental.do_not_convert  # there is nothing to convert, which takes a while
 def _batches(windows, numbers, start=(0, 0), threads=None):
     calls = threads or tf.data.AUTOTUNE
 

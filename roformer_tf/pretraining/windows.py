@@ -20,6 +20,10 @@ _PART_BYTES = 2**20
 _MAX_PASSES = 1000
 
 
+# There is nothing for AutoGraph to convert, which takes seconds.
+_plain = tf.autograph.experimental.do_not_convert
+
+
 class Windows:
     """The windows of a corpus for one stage: which chunk files, which rows, which batches.
 
@@ -69,6 +73,7 @@ class Windows:
             seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64))
         return seed
 
+    @_plain
     def rows(self, window, num_parallel_calls):
         """Data set of a single element: the rows of a window, as `form_rows` gives them."""
         first = window * self.num_chunks
@@ -152,6 +157,7 @@ class Windows:
         )
         return tf.gather(order, tf.argsort(draw, stable=True))
 
+    @_plain
     def batches(self, rows, first=0):
         """Data set of the batches of a window, from batch number `first` on, without their targets."""
         order = self.order(rows)
@@ -177,6 +183,7 @@ class Windows:
 
         return tf.data.Dataset.range(tf.cast(first, tf.int64), count).map(batch)
 
+    @_plain
     def with_targets(self, batch):
         """A batch of `batches` as the model takes it; `count` is the number of batches of its window."""
         documents = None if self.data.packing == "none" else batch["document_ids"]

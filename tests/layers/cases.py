@@ -237,15 +237,13 @@ CASES = [
         )
         for masking in MASKINGS
     ),
-    # attention rounds inputs, kernel, query or key, score, probability, average, kernel and output
-    Case("attention_without_positions", attention(), {"x": X}, attention_oracle, roundings=8),
+    Case("attention_without_positions", attention(), {"x": X}, attention_oracle),
     Case(
         "attention_rotary",
         rotary_attention(),
         {"x": X, "attention_bias": PADDED, "position": context()},
         attention_oracle,
         noise=2e-6,
-        roundings=8,
     ),
     Case(
         "attention_v2_causal",
@@ -253,7 +251,6 @@ CASES = [
         {"x": X, "attention_bias": CAUSAL, "position": context()},
         attention_oracle,
         noise=2e-6,
-        roundings=8,
     ),
     Case(
         "feed_forward",

@@ -77,7 +77,6 @@ DECODER_CASES = [
         {"x": X, "memory": MEMORY, "attention_bias": MEMORY_BIAS},
         cross_attention,
         noise=2e-6,
-        roundings=8,
     ),
     Case(
         "cross_attention_without_bias",
@@ -85,6 +84,7 @@ DECODER_CASES = [
         {"x": X, "memory": MEMORY[:, :, :12]},  # a memory of another width
         cross_attention,
         noise=2e-6,
+        # inputs, kernel, query or key, score, probability, average, kernel and output
         roundings=8,
     ),
     Case(
