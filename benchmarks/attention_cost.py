@@ -16,6 +16,12 @@ HEAD_DIM = 64
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 QUICK_LENGTHS = (64, 128, 256)
 FIT_FROM = 2048  # shorter inputs are dominated by what does not grow with the length
+ENVIRONMENT = {  # of the processes that measure
+    "KERAS_BACKEND": "tensorflow",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_ENABLE_ONEDNN_OPTS": "1",  # the allocator that counts comes with oneDNN
+}
 PARTS = {"forward": "forward", "step": "forward and backward"}
 MEASURES = {"seconds": ("time", "s", 1), "bytes": ("peak memory", "MB", 2**20)}
 # name on the command line: label, color
@@ -46,15 +52,12 @@ def measure(case, limit=None):
         needed = copies * 4 * case["num_heads"] * case["length"] ** 2
         if needed > 0.8 * _available_bytes():
             return {"skipped": "does not fit"}
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    # the allocator that counts comes with oneDNN
-    environment |= {"TF_ENABLE_ONEDNN_OPTS": "1", "KERAS_BACKEND": "tensorflow"}
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.attention_cost"]
     try:
         done = subprocess.run(
             [*command, "--case", json.dumps(case)],
             cwd=FOLDER.parent,
-            env=environment,
+            env={**os.environ, **ENVIRONMENT},
             capture_output=True,
             text=True,
             timeout=limit,

@@ -6,7 +6,7 @@
     python examples/finetune_glue.py --report
 
 As in the paper: 3 epochs, batches of 32, learning rates of 2, 3, 4 and 5e-5, and of these the one that is best on the
-validation set, averaged over the seeds. Small models want larger rates: some are tried too, and reported apart. Seed s
+validation set, averaged over the seeds. Small models want larger rates: one is tried too, and reported apart. Seed s
 fine-tunes the model that was pretrained with seed s. Training sets are cut to `max_train` examples, drawn once for all.
 """
 
@@ -15,6 +15,8 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import dataclasses
+import functools
+import itertools
 import math
 from pathlib import Path
 
@@ -58,13 +60,14 @@ TASKS = {
     ),
 }
 OF_THE_PAPER = (2e-5, 3e-5, 4e-5, 5e-5)
-LARGER = (3e-4, 1e-3)
+LARGER = (5e-4,)
 SETTINGS = {
-    "max_train": 2000,
+    "max_train": 1500,
     "epochs": 3,
     "batch_size": 32,
     "sequence_length": 128,  # 512 in the paper; BERT has as many positions as it was trained with
     "pooling": "mean",
+    "pool": 16,  # batches that are sorted by length together
 }
 MODELS = "output/compare_positions"
 
@@ -107,47 +110,94 @@ def without_a_model(task, labels):
     return max(measure(task, np.tile(answer, (len(labels), 1)), labels) for answer in answers)
 
 
-def fine_tune(model, name, data, learning_rate, seed, settings):
-    """A classifier that was trained on `data["train"]` from the pretrained `model`; its result on `data["valid"]`."""
-    task, epochs, batch_size = TASKS[name], settings["epochs"], settings["batch_size"]
-    keras.backend.clear_session()
-    keras.utils.set_random_seed(seed)
-    classifier = RoFormerTextClassifier.from_preset(
-        str(experiments.existing(model)),
-        num_classes=len(task.classes) or 1,
-        pooling=settings["pooling"],
-        sequence_length=settings["sequence_length"],
-    )
-    texts, labels = data["train"]
-    if not task.classes:
-        # ranks stay the same, and a small learning rate need not first find the mean
-        labels = (labels - labels.mean()) / labels.std()
-    schedule = LinearWarmupDecay(learning_rate, epochs * math.ceil(len(labels) / batch_size), 0.1)
-    classifier.compile(
-        optimizer=LayerwiseAdamW(
-            schedule, num_layers=classifier.backbone.num_layers, global_clipnorm=1.0
-        ),
-        metrics=None,
-        jit_compile=False,  # batches differ in length, and XLA would compile each anew
-    )
-    # shuffled by the seed: the same run again takes the same order
-    train = tf.data.Dataset.from_tensor_slices((texts, labels))
-    history = classifier.fit(
-        train.shuffle(len(labels), seed=seed).batch(batch_size),
-        epochs=epochs,
-        shuffle=False,
-        verbose=0,
-    )
-    texts, labels = data["valid"]
-    outputs = classifier.predict(texts, batch_size=4 * batch_size, verbose=0)
-    return {
-        "measure": task.measure,
-        "value": measure(task, outputs, labels),
-        "without_a_model": without_a_model(task, labels),
-        "training_loss": [round(loss, 5) for loss in history.history["loss"]],
-        "train": len(data["train"][1]),
-        "valid": len(labels),
-    }
+def batches_of_like_lengths(examples, batch_size, pool, seed):
+    """Batches of `(texts, labels)` of similar length, in random order: with hardly any padding, in half the time."""
+
+    def sort(texts, labels):
+        lengths = sum(tf.strings.length(part) for part in tf.nest.flatten(texts))
+        order = tf.argsort(lengths, stable=True)
+        return tf.nest.map_structure(lambda part: tf.gather(part, order), (texts, labels))
+
+    steps = math.ceil(len(examples) / batch_size)
+    pools = examples.batch(pool * batch_size).map(sort)
+    batches = pools.unbatch().batch(batch_size).shuffle(pool, seed=seed)
+    return batches.apply(tf.data.experimental.assert_cardinality(steps))
+
+
+class FineTuning:
+    """Fine-tunes models of one shape on one task; TensorFlow makes its graphs once for all runs.
+
+    Args:
+        name: str, the task.
+        data: what `load_task` returns.
+        settings: dictionary like `SETTINGS`.
+    """
+
+    def __init__(self, name, data, settings):
+        self.task, self.data, self.settings = TASKS[name], data, settings
+        self.starts = {}  # values of the variables before the first step
+        self.classifier = None
+
+    def run(self, model, learning_rate, seed):
+        """Trains on `data["train"]` from the pretrained `model`; the result on `data["valid"]`."""
+        if (model, seed) not in self.starts:
+            self._add_start(model, seed)
+        for variable, value in zip(self.variables, self.starts[model, seed], strict=True):
+            variable.assign(value)
+        keras.utils.set_random_seed(seed)
+        self.peak.assign(learning_rate)
+        batch_size = self.settings["batch_size"]
+        texts, labels = self.data["train"]
+        if not self.task.classes:
+            # ranks stay the same, and a small learning rate need not first find the mean
+            labels = (labels - labels.mean()) / labels.std()
+        # shuffled by the seed: the same run again takes the same order
+        train = tf.data.Dataset.from_tensor_slices((texts, labels)).shuffle(len(labels), seed=seed)
+        history = self.classifier.fit(
+            batches_of_like_lengths(train, batch_size, self.settings["pool"], seed),
+            epochs=self.settings["epochs"],
+            shuffle=False,
+            verbose=0,
+        )
+        texts, labels = self.data["valid"]
+        outputs = self.classifier.predict(texts, batch_size=4 * batch_size, verbose=0)
+        return {
+            "measure": self.task.measure,
+            "value": measure(self.task, outputs, labels),
+            "without_a_model": without_a_model(self.task, labels),
+            "training_loss": [round(loss, 5) for loss in history.history["loss"]],
+            "train": len(self.data["train"][1]),
+            "valid": len(labels),
+        }
+
+    def _add_start(self, model, seed):
+        """Loads a model, with a head by the seed. The first one is the one that is trained."""
+        keras.utils.set_random_seed(seed)
+        classifier = RoFormerTextClassifier.from_preset(
+            str(experiments.existing(model)),
+            num_classes=len(self.task.classes) or 1,
+            pooling=self.settings["pooling"],
+            sequence_length=self.settings["sequence_length"],
+        )
+        values = [keras.ops.convert_to_numpy(variable) for variable in classifier.variables]
+        if self.classifier is None:
+            self._compile(classifier)
+        self.starts[model, seed] = [*values, *self.optimizer_start]
+
+    def _compile(self, classifier):
+        self.classifier, variables = classifier, classifier.variables
+        per_epoch = math.ceil(len(self.data["train"][1]) / self.settings["batch_size"])
+        self.peak = keras.Variable(0.0, trainable=False)  # as graphs hold numbers for good
+        optimizer = LayerwiseAdamW(
+            LinearWarmupDecay(self.peak, self.settings["epochs"] * per_epoch, 0.1),
+            num_layers=classifier.backbone.num_layers,
+            global_clipnorm=1.0,
+        )
+        # batches differ in length, and XLA would compile each anew
+        classifier.compile(optimizer=optimizer, metrics=None, jit_compile=False)
+        optimizer.build(classifier.trainable_variables)
+        self.variables = [*variables, *optimizer.variables]
+        self.optimizer_start = [keras.ops.convert_to_numpy(x) for x in optimizer.variables]
 
 
 def run(args):
@@ -157,18 +207,15 @@ def run(args):
     results = Results(args.results)
     for name in args.tasks:
         data = load_task(args.data, name, settings["max_train"])
-        for rate in args.learning_rates:
-            for model, folder in models.items():
-                for seed in args.seeds:
-                    place = folder.format(seed=seed)
-                    results.run(
-                        f"{model}-{name}-{rate:g}-{seed}",
-                        {"task": name, "model": model, "learning_rate": rate, "seed": seed}
-                        | settings,
-                        lambda place=place, name=name, data=data, rate=rate, seed=seed: fine_tune(
-                            place, name, data, rate, seed, settings
-                        ),
-                    )
+        for model, folder in models.items():
+            keras.backend.clear_session()
+            fine_tuning = FineTuning(name, data, settings)
+            for rate, seed in itertools.product(args.learning_rates, args.seeds):
+                results.run(
+                    f"{model}-{name}-{rate:g}-{seed}",
+                    {"task": name, "model": model, "learning_rate": rate, "seed": seed} | settings,
+                    functools.partial(fine_tuning.run, folder.format(seed=seed), rate, seed),
+                )
 
 
 def best(runs, rates):

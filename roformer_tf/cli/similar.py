@@ -64,6 +64,8 @@ def _print(texts, found):
     console = Console(highlight=False)
     for text, similar in zip(texts, found):
         table = Table(title=Text(text), title_justify="left", show_header=False)
+        if not similar:  # a table without rows would not even show its title
+            table.add_row("–", Text("no other text was generated; a larger -n gives more"))
         for other, similarity in similar:
             table.add_row(f"{similarity:.3f}", Text(other))
         console.print(table)

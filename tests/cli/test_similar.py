@@ -9,6 +9,7 @@ import pytest
 import roformer_tf
 from roformer_tf.__main__ import main
 from roformer_tf.checkpoint import save_checkpoint
+from roformer_tf.cli import similar as similar_command
 from tests.layers.harness import randomize
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天气很好差的是不我们"]
@@ -75,6 +76,12 @@ def test_similar(folders, sim, capsys):
         np.testing.assert_allclose(cosines, vectors[1:] @ vectors[0], atol=1e-5)
     assert run("similar", folders / "preset", TEXTS[0], "-n", 4, "--max-length", 12) == 0
     assert TEXTS[0] in capsys.readouterr().out
+
+
+def test_similar_without_another_text(capsys):
+    similar_command._print(TEXTS[:1], [[]])
+    printed = capsys.readouterr().out
+    assert TEXTS[0] in printed and "no other text" in printed
 
 
 @pytest.mark.parametrize("command", ["similar", "embed"])

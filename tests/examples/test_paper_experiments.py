@@ -178,6 +178,14 @@ def test_glue(trained, data, call, capsys, tmp_path):
     assert "| best constant answer | 66.7 | 0.0 |" in report
     assert "RoFormer, best rate of 0.01" in report
 
+    # nothing is left of one run in the next
+    settings = {**example.SETTINGS, **record["settings"]}
+    fine_tuning = example.FineTuning("stsb", example.load_task(data, "stsb", 16), settings)
+    folder = roformer.split("=")[1].format(seed=0)
+    losses = [fine_tuning.run(folder, 1e-2, seed)["training_loss"] for seed in (0, 1, 0)]
+    assert losses[0] == pytest.approx(record["result"]["training_loss"], abs=1e-4)
+    assert losses[2] == pytest.approx(losses[0], abs=1e-4) and losses[1] != losses[0]
+
     task = example.TASKS["mrpc"]
     outputs = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     assert example.measure(task, outputs, np.array([1, 0, 1, 0])) == pytest.approx(50)

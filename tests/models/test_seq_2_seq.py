@@ -58,8 +58,9 @@ def test_added_padding_changes_nothing(scheme, rng):
         real = given[mask] == 1
         one = numpy(outputs[f"{name}_sequence_output"])
         other = numpy(model(added)[f"{name}_sequence_output"])[:, : one.shape[1]]
-        # no weight at all falls on padding; products of other sizes may add up in another order
-        np.testing.assert_allclose(other[real], one[real], atol=2e-6)
+        # No weight at all falls on padding. Products of other sizes may add up in another order, and the difference
+        # goes through as many blocks and norms as in the test above.
+        np.testing.assert_allclose(other[real], one[real], atol=1e-5)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
