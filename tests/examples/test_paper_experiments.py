@@ -179,8 +179,8 @@ def test_glue(trained, data, call, capsys, tmp_path):
     assert "RoFormer, best rate of 0.01" in report
 
     # nothing is left of one run in the next
-    settings = {**example.SETTINGS, **record["settings"]}
-    fine_tuning = example.FineTuning("stsb", example.load_task(data, "stsb", 16), settings)
+    stsb = example.load_task(data, "stsb", 16)
+    fine_tuning = example.FineTuning("stsb", stsb, record["settings"])
     folder = roformer.split("=")[1].format(seed=0)
     losses = [fine_tuning.run(folder, 1e-2, seed)["training_loss"] for seed in (0, 1, 0)]
     assert losses[0] == pytest.approx(record["result"]["training_loss"], abs=1e-4)
