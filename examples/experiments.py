@@ -9,6 +9,7 @@ import argparse
 import ast
 import csv
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import lzma
@@ -95,16 +96,17 @@ class Results:
     def __init__(self, folder):
         self.folder = Path(folder)
 
-    def run(self, name, settings, compute):
+    def run(self, name, settings, compute, model=None):
         """The record of a run: the one that is there, or a new one.
 
         Args:
             name: str, of the file.
             settings: dictionary, all that the result depends on.
             compute: function without arguments; returns a dictionary that JSON can hold.
+            model: path of the folder of the model that the run goes on from, if it does; its `fingerprint` is kept.
 
         Raises:
-            SystemExit: if the run is there with other settings.
+            SystemExit: if the run is there with other settings, or of another model.
         """
         path = self.folder / f"{name}.json"
         settings = json.loads(json.dumps(settings))
@@ -115,6 +117,11 @@ class Results:
                     f"{path} is of a run with other settings ({_difference(record['settings'], settings)}). Name "
                     "another folder with --results, or delete the file to run it again."
                 )
+            if model is not None and record.get("model", fingerprint(model)) != fingerprint(model):
+                raise SystemExit(
+                    f"{path} is of a run with another model than {model}. Name another folder with --results, or "
+                    "delete the file to run it again."
+                )
             return record
         print(f"{name} ...", flush=True)
         start, cpu = time.time(), time.process_time()
@@ -122,6 +129,7 @@ class Results:
         record = {
             "name": name,
             "settings": settings,
+            **({} if model is None else {"model": fingerprint(model)}),
             "result": result,
             "seconds": round(time.time() - start, 1),
             "cpu_seconds": round(time.process_time() - cpu, 1),
@@ -167,6 +175,15 @@ class Results:
         # lists of numbers on a line, not one number a line
         text = re.sub(r"\[[^][{}\"]*\]", lambda match: " ".join(match[0].split()), text)
         write_text(path, text + "\n")
+
+
+def fingerprint(model):
+    """Sixteen hexadecimal digits that say which model a folder holds: settings, words and weights."""
+    digest = hashlib.sha256()
+    for pattern in ("bert_config.json", "bert_model.ckpt.*", "vocab.txt", "config.json", "*.h5"):
+        for file in sorted(existing(model).glob(pattern)):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def write_text(path, text):

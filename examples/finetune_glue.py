@@ -211,10 +211,12 @@ def run(args):
             keras.backend.clear_session()
             fine_tuning = FineTuning(name, data, settings)
             for rate, seed in itertools.product(args.learning_rates, args.seeds):
+                path = folder.format(seed=seed)
                 results.run(
                     f"{model}-{name}-{rate:g}-{seed}",
                     {"task": name, "model": model, "learning_rate": rate, "seed": seed} | settings,
-                    functools.partial(fine_tuning.run, folder.format(seed=seed), rate, seed),
+                    functools.partial(fine_tuning.run, path, rate, seed),
+                    model=path,
                 )
 
 

@@ -139,6 +139,7 @@ def run(args):
                     {"task": task, "length": length, "seed": seed}
                     | {"model": Path(args.model).name, **own},
                     lambda length=length, seed=seed, seeded=seeded: seeded(length, seed),
+                    model=args.model,
                 )
 
 

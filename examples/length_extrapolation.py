@@ -133,6 +133,7 @@ def run(args):
                 lambda folder=folder, rule=rule: evaluate(
                     folder, rule, windows, tokenizer, settings
                 ),
+                model=folder,
             )
 
 

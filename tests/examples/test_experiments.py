@@ -37,6 +37,20 @@ def test_a_finished_run_is_kept_and_not_run_again(shared, tmp_path, capsys):
     assert list(results.grouped("seed", "seed")) == [(0, 0), (1, 1)]
 
 
+def test_a_run_is_of_one_model(shared, tmp_path):
+    """Models of one name that were trained anew are not taken for each other."""
+    model, results = tmp_path / "model", shared.Results(tmp_path / "results")
+    model.mkdir()
+    (model / "vocab.txt").write_text("a\n", encoding="utf-8")
+    (model / "checkpoint").write_text("a path, which says nothing", encoding="utf-8")
+    first = results.run("one", {}, lambda: {"value": 1}, model=model)
+    (model / "checkpoint").write_text("another path", encoding="utf-8")
+    assert results.run("one", {}, lambda: {"value": 2}, model=model) == first
+    (model / "vocab.txt").write_text("b\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="of a run with another model"):
+        results.run("one", {}, lambda: {"value": 2}, model=model)
+
+
 def test_a_run_that_fails_leaves_nothing(shared, tmp_path):
     results = shared.Results(tmp_path)
     with pytest.raises(ZeroDivisionError):
