@@ -233,7 +233,9 @@ def report(results):
     )
     rotary = {r["settings"]["seed"]: final_loss(r) for r in groups.get("rotary", [])}
     rows = []
-    for name, runs in sorted(groups.items(), key=lambda item: min(map(final_loss, item[1]))):
+    for name, runs in sorted(
+        groups.items(), key=lambda item: statistics.mean(map(final_loss, item[1]))
+    ):
         label, equation, _ = SCHEMES[name]
         pairs = ((r, rotary.get(r["settings"]["seed"])) for r in runs)
         against = [final_loss(r) - other for r, other in pairs if other is not None]

@@ -191,10 +191,13 @@ class YaRNScaling(RopeScaling):
 
     def ratios(self, rotary_dim, base, length=None):
         """See `RopeScaling.ratios`."""
+        if not base > 1:
+            raise ValueError(
+                f"YaRN needs frequencies that differ: a base (`max_wavelength`) above 1. Received: base={base}"
+            )
 
-        def pair_of(
-            turns,
-        ):  # whose theta_i makes so many turns within the trained length, as a fraction
+        # whose theta_i makes so many turns within the trained length, as a fraction
+        def pair_of(turns):
             distance = self.original_max_position_embeddings / (2 * math.pi * turns)
             return rotary_dim * math.log(distance) / (2 * math.log(base))
 

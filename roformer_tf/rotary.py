@@ -38,7 +38,7 @@ def frequencies(head_dim, base=10000.0):
         NumPy float64 array of shape `(head_dim // 2,)`, in radians per position.
 
     Raises:
-        ValueError: if `head_dim` is not a positive even integer or `base` is not positive.
+        ValueError: if `head_dim` is not a positive even integer, or `base` not positive and finite.
 
     Example:
 
@@ -49,8 +49,8 @@ def frequencies(head_dim, base=10000.0):
     Reference: equation 15 of arXiv 2104.09864.
     """
     _check_head_dim(head_dim)
-    if not base > 0:
-        raise ValueError(f"`base` must be positive. Received: base={base}")
+    if not 0 < base < float("inf"):
+        raise ValueError(f"`base` must be positive and finite. Received: base={base}")
     return np.power(float(base), -np.arange(0, head_dim, 2, dtype="float64") / head_dim)
 
 

@@ -74,6 +74,8 @@ def _curves(args, distances):
             raise ValueError(
                 f"--scaling must be a dictionary in JSON. Received: {text} ({error})"
             ) from None
+        if config is None:
+            raise ValueError(f"--scaling must be a dictionary in JSON. Received: {text}")
         rule = make_rope_scaling(config)
         name = _name(config, length if rule.needs_length else None)
         ratios = ops.convert_to_numpy(rule.ratios(args.head_dim, args.base, length))
@@ -82,11 +84,14 @@ def _curves(args, distances):
 
 
 def _name(config, length):
-    known = ("rope_type", "type", "original_max_position_embeddings")
-    options = {key: value for key, value in config.items() if key not in known}
+    options = {key: value for key, value in config.items() if value is not None}
+    older_name = options.pop("type", None)
+    kind = options.pop("rope_type", older_name)
+    trained = options.pop("original_max_position_embeddings", None)
+    if trained is not None:
+        options["trained"] = trained
     if length is not None:
         options["length"] = length
-    kind = config.get("rope_type", config.get("type"))
     return " ".join([kind, *(f"{key}={value}" for key, value in options.items())])
 
 

@@ -16,6 +16,9 @@ def write(cache, update, index):
         Tensor of the shape and dtype of `cache`. On TensorFlow it is the same memory, wherever nothing else reads the
         old cache: what a step costs does not grow with the size of the cache.
 
+    Raises:
+        ValueError: if the entries do not fit in, and `index` is an integer.
+
     Example:
 
     >>> import numpy as np
@@ -26,6 +29,12 @@ def write(cache, update, index):
     """
     cache = ops.convert_to_tensor(cache)
     update = ops.cast(update, cache.dtype)
+    places, count = cache.shape[2], update.shape[2]
+    if all(isinstance(number, int) for number in (places, count, index)) and index + count > places:
+        raise ValueError(
+            f"The cache has places for {places} tokens (`max_length` of `initial_cache`). "
+            f"Received: index={index} and {count} more tokens"
+        )
     if in_plain_graph():
         import tensorflow as tf
 

@@ -23,19 +23,24 @@ def chunked_attention(
     backward pass computes each block of weights from them again.
 
     Outputs and gradients are those of the plain computation, up to float32 rounding: also for rows that see nothing,
-    which get the mean of all values. Where `order` hides all keys of a block, it is left out.
+    which get the mean of all values. Where `order` hides all keys of a block, it is left out. There are no second
+    derivatives.
 
     Args:
         query: tensor `(batch, num_heads, length, head_dim)`, scaled already.
         key, value: tensors of the shape of `query`.
         attention_bias: `None`; or a dictionary as `AttentionMask(dense=False)` returns it; or a float32 tensor that
-            broadcasts to `(batch, num_heads, 1, length)`, the same for all queries. No gradient flows to it.
+            broadcasts to `(batch, num_heads, 1, length)`, the same for all queries, in which what lies below -1e9
+            counts as -1e9. No gradient flows to it.
         dropout: float, rate on the attention weights.
         seed: integer tensor `(2,)` that decides what is dropped; needed if `dropout` is not 0.
         block_size: positive integer, how many queries and keys make a block.
 
     Returns:
         Tensor of the shape and dtype of `query`. Products are taken in this dtype, the softmax and all sums in float32.
+
+    Raises:
+        NotImplementedError: if the gradient of a gradient is asked for.
 
     Example:
 
@@ -72,11 +77,30 @@ def chunked_attention(
         def gradients(*args, upstream=None):
             if upstream is None:  # PyTorch hands the arguments over, too
                 (upstream,) = args
-            return _traced_once(_gradients)(known, upstream, dropout, block_size)
+            return _once(
+                lambda upstream: _traced_once(_gradients)(known, upstream, dropout, block_size),
+                upstream,
+            )
 
         return attended, gradients
 
     return attend(query, key, value)
+
+
+def _once(function, x):
+    """`function(x)`, a gradient that has no gradient: what it was made of is not recorded."""
+
+    @ops.custom_gradient
+    def guarded(x):
+        def refuse(*args, upstream=None):
+            raise NotImplementedError(
+                "Attention in blocks has a gradient, but no second derivative. For a gradient penalty and the like set "
+                "`chunked_above = None` on the attention layers, or on `SelfAttention` before the model is called."
+            )
+
+        return function(x), refuse
+
+    return guarded(x)
 
 
 def _traced_once(function):
@@ -121,6 +145,8 @@ def _in_blocks(query, key, value, masks, seed, size):
     bias = masks.get("bias")
     if bias is None:
         bias = _float(_transposed(query[:1, :1, :, :1]))
+    else:
+        bias = ops.maximum(bias, HIDDEN)  # below it lies what fills up
     tensors["bias"] = _split(bias, 3, size, _OUTSIDE)
     # places after the last come after all others in the order
     for name, fill in (("order", 2**31 - 1), ("document", 0)):

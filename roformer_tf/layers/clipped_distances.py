@@ -5,10 +5,14 @@ these. No tensor here has a vector for each pair of tokens: queries meet the few
 it is laid out by pairs.
 """
 
+import math
+
 import keras
 from keras import ops
 
 from roformer_tf.layers.position_scheme import PositionScheme
+
+_MOST = 2**31 - 1  # places are int32
 
 
 class ClippedDistances(PositionScheme):
@@ -172,5 +176,11 @@ def _sums(pairs, rows, count):
 def _places(rows, shape):
     """Where the entries of `rows` stand in a flat tensor `(batch, num_heads, length, rows of the table)`."""
     batch, heads, length, count = shape
+    numbers = batch, heads, length, count
+    if all(isinstance(number, int) for number in numbers) and math.prod(numbers) > _MOST:
+        raise ValueError(
+            "Relative positions look up at most 2^31 - 1 numbers at once: batch * num_heads * length * distances. "
+            f"Take smaller batches or shorter texts. Received: {' * '.join(map(str, numbers))}"
+        )
     starts = ops.arange(batch * heads * length, dtype="int32") * count
     return ops.reshape(starts, (batch, heads, length, 1)) + rows[:, None]

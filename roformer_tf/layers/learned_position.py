@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from roformer_tf.layers.cache import in_plain_graph
 from roformer_tf.layers.position_scheme import PositionScheme
 from roformer_tf.layers.token_embedding import TokenEmbedding
 
@@ -17,13 +18,16 @@ class LearnedPosition(PositionScheme):
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …
+        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …; fractions are rounded, as there is no
+            vector between two.
 
     Returns:
-        Tensor `(1 or batch, length, embedding_dim)`.
+        Tensor `(1 or batch, length, embedding_dim)`; NaN for positions outside of the table, where they cannot be
+        refused, as in XLA.
 
     Raises:
-        ValueError: if the sequence is longer than the table.
+        ValueError: if the sequence is longer than the table, and its length known when the graph is made.
+        tf.errors.InvalidArgumentError: if a position is outside of the table when a graph of TensorFlow runs.
 
     Example:
 
@@ -72,7 +76,27 @@ class LearnedPosition(PositionScheme):
                     "`sequence_length` of the preprocessor, or take a model with rotary positions."
                 )
             position_ids = ops.arange(ops.shape(token_ids)[1])[None]
-        return self.position_embedding(position_ids)
+            if isinstance(length, int):
+                return self.position_embedding(position_ids)
+        positions = ops.cast(ops.round(ops.cast(position_ids, "float32")), "int32")
+        inside = ops.logical_and(positions >= 0, positions < self.max_sequence_length)
+        self._refuse_outside(positions, inside)
+        vectors = self.position_embedding(ops.clip(positions, 0, self.max_sequence_length - 1))
+        return ops.where(inside[..., None], vectors, ops.cast(float("nan"), vectors.dtype))
+
+    def _refuse_outside(self, positions, inside):
+        if not in_plain_graph():
+            return
+        import tensorflow as tf
+
+        message = (
+            f"There are learned positions from 0 to {self.max_sequence_length - 1} only (`max_sequence_length`). "
+            "Shorten the texts, for example by the `sequence_length` of the preprocessor, or take a model with rotary "
+            "positions. Received positions from, to:"
+        )
+        # of no positions: a range within
+        ends = tf.reduce_min(tf.minimum(positions, 0)), tf.reduce_max(tf.maximum(positions, 0))
+        tf.debugging.Assert(tf.reduce_all(inside), [message, *ends])
 
     def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
         batch = 1 if position_ids is None else position_ids.shape[0]

@@ -66,6 +66,10 @@ class PositionScheme(keras.layers.Layer):
         """Hook on queries and keys, `(batch, num_heads, length, head_dim)`, before their product."""
         return query, key
 
+    def apply_to_features(self, query, key, context):
+        """Hook on the features of queries and keys that linear attention multiplies (equation 19)."""
+        return self.apply_to_query_key(query, key, context)
+
     def apply_to_value(self, value, context):
         """Hook on values, `(batch, num_heads, key, head_dim)`, before they are averaged."""
         return value

@@ -45,7 +45,7 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, pre
     Raises:
         ValueError: if there is no such scheme, or it takes no such options.
     """
-    if name not in POSITION_SCHEMES:
+    if not isinstance(name, str) or name not in POSITION_SCHEMES:
         raise ValueError(
             f"`position_scheme` must be one of {tuple(POSITION_SCHEMES)}. "
             f"Received: position_scheme={name!r}"
@@ -53,6 +53,11 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, pre
     cls = POSITION_SCHEMES[name]
 
     options = options or {}
+    if not isinstance(options, dict):
+        raise ValueError(
+            f"`position_options` must be a dictionary of arguments of `{cls.__name__}`. "
+            f"Received: position_options={options!r}"
+        )
     known = [name for name in inspect.signature(cls).parameters if name != "kwargs"]
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -65,9 +70,12 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, pre
         try:
             return cls.for_model(sizes, **options, dtype=dtype, name=layer_name)
         except TypeError as error:
+            if "multiple values" in str(error):
+                wrong = "`position_options` must be none of the arguments that the model itself gives its scheme"
+            else:
+                wrong = "An argument of the model, or of `position_options`, is of a wrong type for its scheme"
             raise ValueError(
-                "`position_options` must be none of the arguments that the model itself gives its scheme. Received: "
-                f"position_scheme={name!r}, position_options={options!r} ({error})"
+                f"{wrong}. Received: position_scheme={name!r}, position_options={options!r} ({error})"
             ) from error
 
     if cls.per_layer:

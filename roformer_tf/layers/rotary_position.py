@@ -135,7 +135,11 @@ class RotaryPosition(PositionScheme):
     def apply_to_query_key(self, query, key, context):
         factor = self._scaling.query_key_factor
         if factor != 1:
-            context = [table * factor for table in context]
+            context = [table * factor for table in _given(context)]
+        return self.apply_to_features(query, key, context)
+
+    def apply_to_features(self, query, key, context):
+        # without YaRN's factor, which sharpens a softmax: here it would make the numerator larger than its denominator
         return self._turn(rotary.rotate, query, context), self._turn(rotary.rotate, key, context)
 
     def apply_to_value(self, value, context):
@@ -156,7 +160,7 @@ class RotaryPosition(PositionScheme):
         return ops.cast(theta, "float32") * ops.cast(ratios, "float32")
 
     def _turn(self, rotate, x, context):
-        cos, sin = context
+        cos, sin = _given(context)
         if self.rotary_dim == self.head_dim:
             return rotate(x, cos, sin)
         turned = rotate(x[..., : self.rotary_dim], cos, sin)
@@ -172,6 +176,15 @@ class RotaryPosition(PositionScheme):
             "on_values": self.on_values,
             "rope_scaling": dict(self.rope_scaling) if self.rope_scaling else None,
         }
+
+
+def _given(context):
+    if context is None:
+        raise ValueError(
+            "Rotary positions need the angles of this pass: give the layer `position=scheme(token_ids)`. "
+            "Received: position=None"
+        )
+    return context
 
 
 def _reach(positions, padding_mask):

@@ -44,10 +44,11 @@ class SelfAttention(keras.layers.Layer):
 
     Attributes:
         chunked_above: the longest input whose scores are held at once, or `None` for any. It may be set on the class,
-            for all layers, or on one of them, before it is called first.
+            for all layers, or on one of them, before it is called first. Beyond it there are no second derivatives.
 
     Raises:
-        ValueError: if `num_heads` or `head_dim` is not a positive integer.
+        ValueError: if `num_heads` or `head_dim` is not a positive integer, or the scheme is one that is added to the
+            embeddings.
 
     A text can be computed in steps, of one token or of several: `initial_cache` and `step`.
 
@@ -95,6 +96,11 @@ class SelfAttention(keras.layers.Layer):
         self.dropout = dropout
         self.use_bias = use_bias
         self.position_scheme = position_scheme or PositionScheme(name="position_scheme")
+        if self.position_scheme.added_to_input:
+            raise ValueError(
+                "A position scheme that is added to the embeddings does nothing in attention: add its context to `x`, "
+                f"and leave it out here. Received: position_scheme={type(self.position_scheme).__name__}"
+            )
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         width = num_heads * head_dim
         dense = {"use_bias": use_bias, "dtype": self.dtype_policy}

@@ -30,7 +30,7 @@ class TupePosition(PositionScheme):
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …
+        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …; see `LearnedPosition`.
 
     Returns:
         float32 tensor `(1 or batch, num_heads, query, key)`.

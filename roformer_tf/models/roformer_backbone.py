@@ -9,7 +9,7 @@ from roformer_tf.layers import (
     Pooler,
     RoFormerEmbeddings,
 )
-from roformer_tf.layers.feature_maps import make_feature_maps
+from roformer_tf.layers.feature_maps import make_feature_maps, with_seed
 from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models.backbone_steps import BackboneSteps
 from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
@@ -164,6 +164,7 @@ class RoFormerBackbone(
             **common,
         )
         self.token_embedding = self.embeddings.token_embedding
+        attention_options = with_seed(attention, attention_options)
         feature_maps = make_feature_maps(attention, num_layers, attention_options, dtype)
         scheme_sizes = SimpleNamespace(
             head_dim=feature_maps[0].turned_dim(head_dim) if linear else head_dim,

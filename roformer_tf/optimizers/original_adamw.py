@@ -63,7 +63,7 @@ class OriginalAdamW(keras.optimizers.Optimizer):
         beta_2=0.999,
         epsilon=1e-6,
         weight_decay=0.01,
-        no_decay=("gamma", "beta", "(?<!output_)bias"),
+        no_decay=("gamma", "beta", "theta", "(?<!output_)bias"),
         accumulation_steps=1,
         name="original_adamw",
         **kwargs,

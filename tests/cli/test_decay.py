@@ -2,6 +2,7 @@
 
 import cmath
 import csv
+import json
 import sys
 import xml.etree.ElementTree
 
@@ -12,6 +13,7 @@ from roformer_tf.__main__ import main
 
 LINEAR = '{"rope_type": "linear", "factor": 4}'
 DYNAMIC = '{"type": "dynamic", "factor": 2, "original_max_position_embeddings": 8}'
+YARN = '{"type": "yarn", "factor": 2, "original_max_position_embeddings": 8}'
 
 
 def bound(distance, theta):
@@ -35,7 +37,7 @@ def test_numbers(tmp_path, capsys):
     scalings = ["--scaling", LINEAR, "--scaling", DYNAMIC, "--length", "16"]
     assert main(["decay", *arguments, *scalings, "--csv", str(file)]) == 0
     names, rows = read(file)
-    assert names == ["distance", "RoPE", "linear factor=4", "dynamic factor=2 length=16"]
+    assert names == ["distance", "RoPE", "linear factor=4", "dynamic factor=2 trained=8 length=16"]
     np.testing.assert_array_equal(rows[:, 0], range(41))
     plain = [500 ** (-2 * i / 16) for i in range(8)]
     longer = (500 * (2 * 16 / 8 - 1) ** (16 / 14)) ** (-2 * np.arange(8) / 16)
@@ -76,6 +78,18 @@ def test_pictures(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["decay.png", "decay.svg"]
 
 
+def test_rules_that_differ_in_the_trained_length(capsys):
+    rules = [
+        json.dumps({"type": "dynamic", "factor": 2, "original_max_position_embeddings": trained})
+        for trained in (8, 16)
+    ]
+    assert main(["decay", "--distances", "32", "--scaling", rules[0], "--scaling", rules[1]]) == 0
+    header = capsys.readouterr().out.splitlines()[0]
+    assert header.split("  ")[-2:] == [
+        f"dynamic factor=2 trained={trained} length=33" for trained in (8, 16)
+    ]
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -85,6 +99,9 @@ def test_pictures(tmp_path, capsys):
         (["--output", "decay.pdf"], "--output must end in .png or .svg. Received: decay.pdf"),
         (["--scaling", "linear"], "--scaling must be a dictionary in JSON. Received: linear"),
         (["--scaling", "[1]"], "`rope_scaling` must be None or a dictionary"),
+        (["--scaling", "null"], "--scaling must be a dictionary in JSON. Received: null"),
+        (["--base", "inf"], "`base` must be positive and finite"),
+        (["--base", "1", "--scaling", YARN], "a base (`max_wavelength`) above 1. Received: base=1"),
         (["--scaling", '{"rope_type": "linear"}'], "needs `factor`"),
     ],
 )

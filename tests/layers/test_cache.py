@@ -7,6 +7,11 @@ from roformer_tf.layers.cache import read, write
 from tests.layers.harness import compiled, numpy
 
 
+def test_full_cache_is_refused():
+    with pytest.raises(ValueError, match="places for 4 tokens.*index=3 and 2 more tokens"):
+        write(np.zeros((1, 1, 4, 2), "float32"), np.zeros((1, 1, 2, 2), "float32"), 3)
+
+
 @pytest.mark.parametrize("length", [1, 4])
 @pytest.mark.parametrize("index", [0, 3, 6])
 def test_write_and_read(rng, index, length):

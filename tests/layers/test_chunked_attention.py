@@ -105,6 +105,31 @@ def test_bias_for_each_key(rng):
         np.testing.assert_allclose(output, oracle(*in_float64(*given, bias)), atol=2e-6)
 
 
+def test_lower_bias_than_ours_hides_no_deeper(rng):
+    """-3.4e38 and minus infinity are others' ways to hide a key: a row of them is the mean of its own values."""
+    given = queries_keys_values(rng)
+    mean = given[2].mean(2, keepdims=True)
+    for lowest in (np.finfo("float32").min, -np.inf):
+        bias = np.full((1, 1, 1, LENGTH), lowest, "float32")
+        output = numpy(chunked_attention(*given, bias, block_size=SIZE))
+        np.testing.assert_allclose(output, np.broadcast_to(mean, output.shape), atol=1e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="takes TensorFlow's tapes")
+def test_second_derivatives_are_refused(rng):
+    import tensorflow as tf
+
+    given = [tf.constant(x) for x in queries_keys_values(rng)]
+    with tf.GradientTape() as outer:
+        outer.watch(given)
+        with tf.GradientTape() as inner:
+            inner.watch(given)
+            loss = tf.reduce_sum(chunked_attention(*given, block_size=SIZE) ** 2)
+        penalty = tf.add_n([tf.reduce_sum(x**2) for x in inner.gradient(loss, given)])
+    with pytest.raises(NotImplementedError, match="no second derivative.*chunked_above = None"):
+        outer.gradient(penalty, given)
+
+
 def test_hidden_blocks_are_left_out(rng):
     """What is not a number at the end reaches no query before that block, and no gradient of theirs."""
     given = queries_keys_values(rng)

@@ -186,16 +186,13 @@ def test_redraws_in_fit_and_goes_on_after_loading(tmp_path):
 
 
 def test_all_replicas_draw_the_same():
-    tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("tf.distribute is TensorFlow's")
+    from roformer_tf.pretraining.strategies import choose_strategy
+
     alone = model()
     alone.fit(X, X, batch_size=8, verbose=0, shuffle=False)
-    strategy = tf.distribute.MirroredStrategy(
-        [d.name for d in tf.config.list_logical_devices("CPU")[:2]],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
-    with strategy.scope():
+    with choose_strategy(cpu_replicas=2).scope():
         both = model()
     both.fit(X, X, batch_size=8, verbose=0, shuffle=False)
     values = both.get_layer("attention").feature_map.projection.value.values

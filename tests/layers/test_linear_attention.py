@@ -328,6 +328,23 @@ def test_what_does_not_fit_is_refused():
             run(layer, bias=bias)
 
 
+def test_yarns_factor_is_of_the_softmax():
+    """At position 0 nothing is turned, and the numerator is not made larger than its denominator."""
+    yarn = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 8}
+    outputs = []
+    for scaling in (None, yarn):
+        scheme = RotaryPosition(8, rope_scaling=scaling)
+        layer = LinearAttention(2, 8, position_scheme=scheme)
+        layer.build(X.shape)
+        for weight, value in zip(
+            layer.weights, attention("elu", causal=False).weights, strict=True
+        ):
+            weight.assign(value)
+        position = scheme(np.zeros(X.shape[:2], "int32"), np.zeros(X.shape[:2], "int32"))
+        outputs.append(numpy(layer(X, position=position)))
+    np.testing.assert_array_equal(*outputs)
+
+
 def test_schemes_say_whether_they_need_scores():
     for name, scheme in POSITION_SCHEMES.items():
         changes = scheme.apply_to_scores is not PositionScheme.apply_to_scores

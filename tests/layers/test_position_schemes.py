@@ -214,3 +214,36 @@ def test_errors_say_what_was_expected():
         layers.SinusoidalPosition(7)
     with pytest.raises(ValueError, match="The sequence has 65 tokens"):
         make_position_schemes("tupe", 1, sizes)[0](np.zeros((1, 65), "int32"))
+    with pytest.raises(ValueError, match="wrong type for its scheme.*num_buckets"):
+        make_position_schemes("t5", 2, sizes, {"num_buckets": "32"})
+    with pytest.raises(ValueError, match="must be one of .*Received: .*rotary"):
+        make_position_schemes(["rotary"], 2, sizes)
+    with pytest.raises(ValueError, match="does nothing in attention.*SinusoidalPosition"):
+        layers.SelfAttention(2, 8, position_scheme=layers.SinusoidalPosition(16))
+    scheme = layers.RotaryPosition(8)
+    with pytest.raises(
+        ValueError, match=r"`position=scheme\(token_ids\)`. Received: position=None"
+    ):
+        layers.SelfAttention(2, 8, position_scheme=scheme)(np.zeros((1, 3, 16), "float32"))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow's graphs")
+@pytest.mark.parametrize("positions", [[0, 1, 8], [-1, 0, 1]])
+def test_positions_outside_of_the_table(positions):
+    """An error where the graph runs, and NaN in XLA, which has no errors: never another position's vector."""
+    import tensorflow as tf
+
+    scheme = layers.LearnedPosition(max_sequence_length=8, embedding_dim=4)
+    ids, positions = tf.zeros([1, 3], tf.int32), tf.constant([positions], tf.float32)
+    shape = tf.TensorSpec([None, None], tf.int32)
+    counted = tf.function(lambda x: scheme(x), input_signature=[shape])
+    assert counted(tf.zeros([1, 8], tf.int32)).shape == (1, 8, 4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="positions from 0 to 7 only"):
+        counted(tf.zeros([1, 9], tf.int32))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="positions from 0 to 7 only"):
+        scheme(ids, positions)
+    compiled = tf.function(lambda: scheme(ids, positions), jit_compile=True)()
+    outside = np.array((positions < 0) | (positions > 7))
+    np.testing.assert_array_equal(np.isnan(numpy(compiled)).all(-1), outside)
+    expected = numpy(scheme.position_embedding.embeddings)[:2]
+    np.testing.assert_array_equal(numpy(compiled)[~outside], expected)

@@ -70,6 +70,18 @@ def test_options_reach_the_feature_map():
     assert weights["encoder_block_0/attention/feature_map/projection"].shape == (10, 8)
 
 
+@pytest.mark.parametrize("options", [{"redraw_every": 1}, {"redraw_every": 1, "seed": None}])
+def test_loaded_model_redraws_what_the_saved_one_would(options, tmp_path):
+    model = backbone("gpt", attention="favor", attention_options=options)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for saved, block in zip(model.encoder_blocks, loaded.encoder_blocks, strict=True):
+        maps = [each.attention.feature_map for each in (saved, block)]
+        for feature_map in maps:
+            feature_map.redraw()
+        np.testing.assert_array_equal(*(numpy(each.projection.value) for each in maps))
+
+
 def test_what_does_not_fit_is_refused(rng):
     with pytest.raises(ValueError, match="`attention` must be one of .*'favor'.*attention='relu'"):
         backbone("v1", attention="relu")
