@@ -1,7 +1,6 @@
 """`python -m benchmarks`: measures ours, a bare TensorFlow model, bert4keras and Hugging Face side by side."""
 
 import argparse
-import datetime
 import json
 import sys
 import time
@@ -60,7 +59,7 @@ def main():
     unknown = set(parts) - set(measure.PARTS)
     if unknown:
         parser.error(f"--only takes {', '.join(measure.PARTS)}. Received: {', '.join(unknown)}")
-    output = arguments.output or FOLDER / "results" / f"{now():%Y-%m-%d}.json"
+    output = arguments.output or FOLDER / "results" / f"{records.date()[:10]}.json"
     quick = arguments.quick or arguments.size == "small"
     setting = pretraining_measure.SMALL if quick else pretraining_measure.Setting()
     setting = replace(setting, data=arguments.data)
@@ -98,10 +97,6 @@ def main():
         run["minutes"] = round((time.monotonic() - start) / 60, 1)
         records.write_json(output, record)
     print(f"kept in {output}")
-
-
-def now():
-    return datetime.datetime.now(datetime.UTC)
 
 
 if __name__ == "__main__":

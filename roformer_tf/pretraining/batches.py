@@ -132,7 +132,7 @@ def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
     return batches.with_options(_options()).prefetch(_PREFETCH)
 
 
-@tf.autograph.experimental.do_not_convert  # there is nothing to convert, which takes a while
+@tf.autograph.experimental.do_not_convert  # it has nothing to convert, and looking is slow
 def _batches(windows, numbers, start=(0, 0), threads=None):
     calls = threads or tf.data.AUTOTUNE
 

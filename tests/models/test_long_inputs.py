@@ -55,13 +55,14 @@ def test_fit_of_any_length_under_a_strategy():
     """One graph for batches below and beyond the threshold, on two replicas: the losses are those of the plain way."""
     import tensorflow as tf
 
+    from roformer_tf.pretraining.strategies import choose_strategy
+
     rng = np.random.default_rng(0)
     batches = []
     for length in (7, 12, 9):
         x = inputs(rng, batch=4, length=length)
         batches.append((x, np.roll(x["token_ids"], -1, 1), x["padding_mask"].astype("float32")))
-    one_device = tf.distribute.ReductionToOneDevice()
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=one_device)
+    strategy = choose_strategy(cpu_replicas=2)
     losses = []
     for above in (None, 8):
         with strategy.scope():

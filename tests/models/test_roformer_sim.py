@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
+from roformer_tf.pretraining.strategies import choose_strategy
 from tests.layers.harness import numpy, weights_by_path
 from tests.models.builders import (
     CHARACTERS,
@@ -182,11 +183,7 @@ def test_both_losses_of_raw_strings(model, rng):
 def test_negatives_are_those_of_the_replica(rng):
     """Two replicas: the mean of the losses of the halves of the batch, not the loss of the batch."""
     first, second = texts(rng, 8), texts(rng, 8)
-    strategy = tf.distribute.MirroredStrategy(
-        [d.name for d in tf.config.list_logical_devices("CPU")[:2]],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
-    with strategy.scope():
+    with choose_strategy(cpu_replicas=2).scope():
         replicated = sim()
     dataset = tf.data.Dataset.from_tensor_slices((first, second)).batch(8)
     dataset = dataset.map(lambda a, b: ((a, b),))

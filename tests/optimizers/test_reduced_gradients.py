@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.optimizers import LayerwiseAdamW, OriginalAdamW, PiecewiseLinear
+from roformer_tf.pretraining.strategies import choose_strategy
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(
@@ -33,10 +34,7 @@ OPTIMIZERS = {
 
 @pytest.fixture(scope="module")
 def strategies():
-    devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
-    # with the default two strategies in one process abort it
-    reduce = tf.distribute.ReductionToOneDevice()
-    return {1: tf.distribute.get_strategy(), 2: tf.distribute.MirroredStrategy(devices, reduce)}
+    return {replicas: choose_strategy(replicas) for replicas in (1, 2)}
 
 
 def trained(strategy, make_optimizer, start, gradients, reduced=True):

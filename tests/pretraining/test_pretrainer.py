@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from roformer_tf.optimizers import LayerwiseAdamW
+from roformer_tf.pretraining.strategies import choose_strategy
 from tests.pretraining.builders import (
     as_data_set,
     make_batches,
@@ -23,18 +24,6 @@ TOLERANCE = 1e-6
 
 def adamw():
     return LayerwiseAdamW(1e-3, num_layers=1, weight_decay=0.05, global_clipnorm=0.5, epsilon=1e-6)
-
-
-def mirrored(count):
-    # with the default two strategies in one process abort it
-    return tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(count)],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
-
-
-def strategy_of(replicas):
-    return tf.distribute.get_strategy() if replicas == 1 else mirrored(replicas)
 
 
 def distance(weights, reference):
@@ -61,7 +50,7 @@ def prepared(data):
     def prepare(replicas=1, slices=1, recompute=False):
         key = replicas, slices, recompute
         if key not in made:
-            with strategy_of(replicas).scope():
+            with choose_strategy(replicas).scope():
                 pretrainer = make_pretrainer(adamw(), data[0], slices=slices, recompute=recompute)
             variables = pretrainer.variables + pretrainer.optimizer.variables
             made[key] = pretrainer, variables, [np.asarray(v) for v in variables]
@@ -109,7 +98,7 @@ def test_replicas_and_slices_change_nothing(data, prepared, reference, replicas,
 def test_invariance_test_can_fail(data, reference):
     """Clipping before the reduction, as Keras does it, is far outside the tolerance."""
     weights, batches = data
-    with mirrored(2).scope():
+    with choose_strategy(2).scope():
         pretrainer = make_pretrainer(adamw(), weights)
     inner = pretrainer.optimizer.inner_optimizer
     assert inner.global_clipnorm == 0.5
@@ -124,7 +113,7 @@ def test_xla_gives_the_same(data, replicas=2, slices=2):
     weights, batches = data
     plain = make_pretrainer(adamw(), weights, masking="causal")
     train(plain, batches)
-    with mirrored(replicas).scope():
+    with choose_strategy(replicas).scope():
         compiled = make_pretrainer(adamw(), weights, xla=True, masking="causal", slices=slices)
     train(compiled, batches)
     assert distance(compiled.task.get_weights(), plain.task.get_weights()) < TOLERANCE
@@ -176,7 +165,7 @@ def test_dropout_differs_between_replicas_slices_and_steps(data):
         ("seed", 1, 1, 4),
         ("one", 1, 1, 3),
     ):
-        with strategy_of(replicas).scope():
+        with choose_strategy(replicas).scope():
             # a rate of 0: only what is drawn can differ from step to step
             sgd = keras.optimizers.SGD(0.0)
             pretrainer = make_pretrainer(sgd, weights, dropout=0.5, slices=slices, seed=seed)
