@@ -32,7 +32,7 @@ def run(args):
     from roformer_tf.cli.model_source import load_model
 
     texts = read_texts(args)
-    sim, _ = load_model(args.model, "sim", args.dtype)
+    sim, _ = load_model(args.model, ("sim", "sim_classifier"), args.dtype)
     vectors = sim.embed(texts, normalize=not (args.raw and args.json))
     if args.json:
         for text, vector in zip(texts, vectors):

@@ -2,6 +2,8 @@
 
 import json
 
+from roformer_tf.cli.text_arguments import add_texts, read_texts
+
 
 def add_parser(subparsers):
     """Adds the command to the command line."""
@@ -13,7 +15,7 @@ def add_parser(subparsers):
     parser.add_argument(
         "model", help="original folder, folder written by save_to_preset, or .keras file"
     )
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="such as 今天[MASK]气很好")
+    add_texts(parser, "今天[MASK]气很好")
     parser.add_argument("--top-k", type=int, default=5, help="tokens for each [MASK] (5)")
     parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
@@ -25,18 +27,19 @@ def run(args):
     from roformer_tf.cli.model_source import load_model
     from roformer_tf.models import fill_mask
 
+    texts = read_texts(args)
     task, _ = load_model(args.model, "masked_lm", args.dtype)
-    filled = fill_mask(task, args.texts, top_k=args.top_k)
+    filled = fill_mask(task, texts, top_k=args.top_k)
     mask_token = task.preprocessor.tokenizer.mask_token
-    for text, masks in zip(args.texts, filled):
+    for text, masks in zip(texts, filled):
         if not masks:
             raise ValueError(
                 f"There is no {mask_token} in {text!r}: write it where a token is wanted."
             )
     if args.json:
-        print(json.dumps(_as_json(args.texts, filled), indent=2, ensure_ascii=False))
+        print(json.dumps(_as_json(texts, filled), indent=2, ensure_ascii=False))
     else:
-        _print(args.texts, filled)
+        _print(texts, filled)
     return 0
 
 

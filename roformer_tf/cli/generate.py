@@ -24,7 +24,7 @@ def add_parser(subparsers):
         choices=SAMPLERS,
         help="how the next token is chosen (by the options below, greedy without any)",
     )
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling (1)")
+    parser.add_argument("--temperature", type=float, help="of the sampling (1)")
     parser.add_argument("--top-k", type=int, help="draw from so many of the likeliest tokens (5)")
     parser.add_argument(
         "--top-p", type=float, help="draw from the likeliest tokens of this probability (0.95)"
@@ -52,10 +52,13 @@ def add_parser(subparsers):
 def run(args):
     """Runs the command; 0 when texts were generated."""
     from roformer_tf.cli.model_source import load_model
+    from roformer_tf.models.fill_mask import check_top_k
 
     texts = read_texts(args)
     sampler = make_sampler(args)
     task, _ = load_model(args.model, "causal_lm", args.dtype)
+    if args.top_k is not None:
+        check_top_k(args.top_k, task.backbone.vocabulary_size)
     task.compile(sampler=sampler)
     options = {"max_length": args.max_length, "min_new_tokens": args.min_new_tokens}
     if args.json:
@@ -73,7 +76,7 @@ def make_sampler(args):
     """The sampler that the options ask for.
 
     Raises:
-        ValueError: if they contradict each other.
+        ValueError: if they contradict each other, or one makes no sense.
     """
     import keras_hub
 
@@ -87,14 +90,38 @@ def make_sampler(args):
             "`--top-k`, `--top-p` and `--num-beams` are of one sampler each: give one of them. "
             f"Received: --sampler {name}, and options of {', '.join(named)}"
         )
-    samplers = keras_hub.samplers
     drawn = {"temperature": args.temperature, "seed": args.seed}
+    if name in ("greedy", "beam"):
+        given = [f"--{option}" for option, value in drawn.items() if value is not None]
+        if given:
+            raise ValueError(
+                f"{' and '.join(given)}: nothing is drawn at random by the sampler {name!r}. Take one that draws, by "
+                "--top-p, --top-k or --sampler random."
+            )
+    check_sampling(args.temperature, args.top_p)
+    drawn["temperature"] = 1.0 if args.temperature is None else args.temperature
+
+    def given_or(value, default):
+        return default if value is None else value
+
+    samplers = keras_hub.samplers
     if name == "top_k":
-        return samplers.TopKSampler(k=args.top_k or 5, **drawn)
+        return samplers.TopKSampler(k=given_or(args.top_k, 5), **drawn)
     if name == "top_p":
-        return samplers.TopPSampler(p=args.top_p or 0.95, **drawn)
+        return samplers.TopPSampler(p=given_or(args.top_p, 0.95), **drawn)
     if name == "random":
         return samplers.RandomSampler(**drawn)
     if name == "beam":
-        return BeamSearchSampler(args.num_beams or 4, args.length_penalty)
+        return BeamSearchSampler(given_or(args.num_beams, 4), args.length_penalty)
     return samplers.GreedySampler()
+
+
+def check_sampling(temperature, top_p):
+    """Refuses what gives no distribution to draw from; `None` is the default of each."""
+    if temperature is not None and not 0 < temperature < float("inf"):
+        raise ValueError(
+            "--temperature must be positive; for the likeliest token take --sampler greedy. "
+            f"Received: --temperature {temperature:g}"
+        )
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"--top-p must be above 0 and at most 1. Received: --top-p {top_p:g}")

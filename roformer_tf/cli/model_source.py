@@ -11,7 +11,8 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
 
     Args:
         path: str. Original or Hugging Face folder, `save_to_preset` folder, or `.keras` file.
-        task: one of `TASKS`, or `None` for what the path holds.
+        task: one of `TASKS`, or `"sim_classifier"`; a tuple of them, the first for original folders, which hold no
+            heads; or `None` for what the path holds.
         dtype: name of a dtype policy; `None` as saved. Not for `.keras` files.
         sequence_length: integer, the most tokens of a text; `None` as saved.
 
@@ -32,6 +33,7 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
     from roformer_tf.checkpoint import is_original_folder
 
     path = Path(path)
+    tasks = (task,) if isinstance(task, str) else task
     expected = (
         "Expected an original folder (bert_config.json), a folder written by save_to_preset (config.json), or a "
         ".keras file"
@@ -43,13 +45,15 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
             raise ValueError(f"{path} is a file, but no .keras file. {expected}.")
         model, preprocessor = _from_keras_file(path, dtype)
     elif is_original_folder(path):
-        model, preprocessor = _from_original(path, task, dtype)
+        model, preprocessor = _from_original(path, tasks and tasks[0], dtype)
     elif (path / "config.json").is_file():
         model, preprocessor = _from_preset(path, dtype)
     else:
         raise ValueError(f"{path} holds no model. {expected}.")
-    model, preprocessor = _as_task(path, model, preprocessor, task)
+    model, preprocessor = _as_task(path, model, preprocessor, tasks)
     if sequence_length is not None:
+        if hasattr(preprocessor, "encoder_sequence_length"):  # of a translation model
+            preprocessor.encoder_sequence_length = sequence_length
         if hasattr(preprocessor, "tokenizer"):
             preprocessor.sequence_length = sequence_length
         elif preprocessor is not None:
@@ -69,19 +73,20 @@ def _classes():
         "masked_lm": roformer_tf.RoFormerMaskedLM,
         "causal_lm": roformer_tf.RoFormerCausalLM,
         "sim": roformer_tf.RoFormerSim,
+        "sim_classifier": roformer_tf.RoFormerSimClassifier,
         "seq_2_seq_lm": roformer_tf.RoFormerSeq2SeqLM,
         "backbone": roformer_tf.RoFormerBackbone,
     }
 
 
-def _as_task(path, model, preprocessor, task):
-    if task is None or isinstance(model, _classes()[task]):
+def _as_task(path, model, preprocessor, tasks):
+    if tasks is None or any(isinstance(model, _classes()[task]) for task in tasks):
         return model, preprocessor
-    if task == "backbone" and hasattr(model, "backbone"):
+    if "backbone" in tasks and hasattr(model, "backbone"):
         return model.backbone, preprocessor
     raise ValueError(
-        f"{path} holds a {type(model).__name__}, which is no {task}: a head for it would have random weights. Give a "
-        "model that was trained as one, or leave --task out."
+        f"{path} holds a {type(model).__name__}, which is no {' or '.join(tasks)}: a head for it would have random "
+        "weights. Give a model that was trained as one, or leave --task out."
     )
 
 
@@ -124,7 +129,7 @@ def _from_original(path, task, dtype):
     import roformer_tf
     from roformer_tf.checkpoint import inspect_checkpoint
 
-    if task in ("classifier", "seq_2_seq_lm"):
+    if task in ("classifier", "sim_classifier", "seq_2_seq_lm"):
         raise ValueError(
             f"{path} is an original folder: it has no {task}, whose weights come from training. Train "
             "one, `save_to_preset(folder)`, and give that folder."

@@ -35,9 +35,11 @@ def run(args):
     """Runs the command; 0 when texts were generated."""
     import keras_hub
 
+    from roformer_tf.cli.generate import check_sampling
     from roformer_tf.cli.model_source import load_model
 
     texts = read_texts(args)
+    check_sampling(args.temperature, args.top_p)
     sim, _ = load_model(args.model, "sim", args.dtype)
     sim.compile(
         sampler=keras_hub.samplers.TopPSampler(

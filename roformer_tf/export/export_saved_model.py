@@ -76,8 +76,8 @@ def export_saved_model(
       sampler of the model when it is exported.
     * RoFormer-Sim: `serving_default` and `embed` give `embedding` `(batch, hidden_dim)`, of length 1. `similar` takes
       `texts` and the numbers `n`, `k`, `max_length`, int32, of `RoFormerSim.similar`, and gives `texts` (string) and
-      `similarities`, each `(batch, k)`, the most similar first; `""` and 0 where there are fewer. The sampler is that
-      of the model when it is exported. `token_ids` gives `logits` and `pooled_output`.
+      `similarities`, each `(batch, min(n, k))`, the most similar first; `""` and 0 where there are fewer. The sampler
+      is that of the model when it is exported. `token_ids` gives `logits` and `pooled_output`.
     * translation model: `translations`, string `(batch,)`, found by the sampler of the model when it is exported. Its
       tokenizer is of TensorFlow Text, so that the process needs `import tensorflow_text` besides. `token_ids` takes
       the four inputs of the model and gives `logits` `(batch, length, vocabulary_size)`.

@@ -47,6 +47,44 @@ def string_tensors(x):
     return to_string_tensor(texts)
 
 
+def prompt_columns(parts):
+    """Sources and what their answers begin with, as lists; and whether they are a single text each.
+
+    Raises:
+        ValueError: if there are not as many of the one as of the other.
+
+    >>> prompt_columns(("天地", "玄"))
+    ((['天地'], ['玄']), True)
+    """
+    if all(map(is_text, parts)):
+        return tuple([part] for part in parts), True
+    sizes = [1 if is_text(part) else len(part) for part in parts if not is_data_set(part)]
+    if any(map(is_text, parts)) or len(set(sizes)) > 1:
+        raise ValueError(
+            "There must be as many beginnings as sources: two lists of one length, or two strings. "
+            f"Received: {' and '.join(map(str, sizes))} texts"
+        )
+    return tuple(parts), False
+
+
+def is_text(x):
+    """Whether this is a single string."""
+    return isinstance(x, str | bytes) or (ops.is_tensor(x) and len(x.shape) == 0)
+
+
+def is_data_set(x):
+    """Whether this is a `tf.data.Dataset`."""
+    return isinstance(x, tf.data.Dataset)
+
+
+def check_batch_size(batch_size):
+    """Refuses a number of rows that leaves rows out."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(
+            f"`batch_size` must be a positive integer. Received: batch_size={batch_size!r}"
+        )
+
+
 def is_columns(x):
     """Whether `x` is arrays or lists (or tuples and dictionaries of them) with a row for each example."""
     if isinstance(x, tuple | dict):

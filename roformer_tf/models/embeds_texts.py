@@ -1,7 +1,8 @@
+import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.models.batches import string_tensors
+from roformer_tf.models.batches import check_batch_size, string_tensors
 from roformer_tf.models.roformer_task import check_not_empty
 from roformer_tf.models.unit_vectors import unit_vectors
 
@@ -21,19 +22,24 @@ class EmbedsTexts:
             float32 NumPy array `(texts, hidden_dim)`, or `(hidden_dim,)` for a single string.
 
         Raises:
-            ValueError: if there is no text, or the task has no preprocessor.
+            ValueError: if there is no text, the task has no preprocessor, or `batch_size` is not positive.
             TypeError: if a text is no string.
 
         Reference: `test/retrieval.py` of the repository of RoFormer-Sim.
         """
         check_not_empty(texts)
+        check_batch_size(batch_size)
         if self.preprocessor is None:
             raise ValueError(
                 "The model has no preprocessor, so it knows no strings. Set one: "
                 f"`model.preprocessor = {self.preprocessor_cls.__name__}(tokenizer)`."
             )
         single = isinstance(texts, str | bytes)
-        texts = string_tensors([texts] if single else texts).numpy()
+        texts = [texts] if single else list(texts) if isinstance(texts, tuple) else texts
+        texts = string_tensors(texts).numpy()
+        if not self.backbone.compiled and keras.backend.backend() == "tensorflow":
+            # batches differ in length, and XLA, Keras' choice on a GPU, would compile each anew
+            self.backbone.jit_compile = False
         vectors = np.empty((len(texts), self.backbone.hidden_dim), "float32")
         # texts of similar lengths together, which leaves little padding
         order = np.argsort([len(text) for text in texts], kind="stable")

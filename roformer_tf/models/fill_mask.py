@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from roformer_tf.models.batches import check_batch_size
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
 from roformer_tf.text.vocabulary import assign_ids
 
@@ -24,7 +25,8 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
 
     Raises:
         ValueError: if the task has no preprocessor or its tokenizer no mask token, if `top_k` is no integer from 1 to
-            the size of the vocabulary, or if a mask lies beyond the preprocessor's `sequence_length`.
+            the size of the vocabulary, if `batch_size` is not positive, or if a mask lies beyond the preprocessor's
+            `sequence_length`.
 
     Example:
 
@@ -46,6 +48,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     """
     check_task(task)
     check_top_k(top_k, task.backbone.vocabulary_size)
+    check_batch_size(batch_size)
     single = isinstance(texts, str | bytes)
     texts = [texts] if single else list(texts)
     tokens = tokens_by_id(task.preprocessor.tokenizer, task.backbone.vocabulary_size)

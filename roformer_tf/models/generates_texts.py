@@ -1,17 +1,15 @@
 import functools
 
 import keras
-import numpy as np
 from keras import ops
 
 from roformer_tf.layers.cache import has_fixed_shapes
-from roformer_tf.models.batches import string_tensors
+from roformer_tf.models.batches import is_data_set, prompt_columns, string_tensors
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.models.roformer_task import check_not_empty
-from roformer_tf.samplers import up_to_stop, with_min_length
+from roformer_tf.samplers import up_to_stop, with_min_length, without_stops
 
 NAMES = ("token_ids", "segment_ids", "padding_mask")
-ENDS = ("min_ends", "min_length")  # of samplers for which not every stop token ends a text
 
 
 class GeneratesTexts:
@@ -20,6 +18,7 @@ class GeneratesTexts:
     How the next token is chosen is the `sampler` of `compile`.
     """
 
+    generates_with_xla = False
     _min_new_tokens = 0
 
     def generate(
@@ -37,17 +36,19 @@ class GeneratesTexts:
 
         Args:
             inputs: string, list of strings, or a `tf.data.Dataset` of batches of them; a tuple `(sources, beginnings)`
-                of two of the former for answers that begin in a given way. Without a preprocessor a dictionary of
-                `token_ids`, `padding_mask` (1 for the prompt) and optionally `segment_ids`, padded at the right: each
-                `(batch, length)`, and as long as the result shall be.
+                of two strings or two lists for answers that begin in a given way. Without a preprocessor a dictionary
+                of `token_ids`, `padding_mask` (1 for the prompt) and optionally `segment_ids`, padded at the right:
+                each `(batch, length)`, and as long as the result shall be.
             max_length: positive integer, the most tokens that a row may have, with its prompt and its special tokens;
                 by default the `sequence_length` of the preprocessor.
             stop_token_ids: list of ids that end a text, or `None` to go on to `max_length`; `"auto"` is `[SEP]`.
-            strip_prompt: whether to leave the prompt out of the result; `"auto"`: with UniLM.
+            strip_prompt: whether to leave the prompt out of the result; `"auto"`: with UniLM the source, so that an
+                answer comes with its beginning.
             min_new_tokens: integer, how many tokens there must be before one of `stop_token_ids`.
 
         Returns:
-            A string or a list of strings; without a preprocessor a dictionary of NumPy arrays `(batch, length)`:
+            A string or a list of strings, as the tokens say it: in lower case, with blanks where tokens have some; of
+            a prompt, too. Without a preprocessor a dictionary of NumPy arrays `(batch, length)`:
             `token_ids`, and `padding_mask`, 1 for the prompt and what was generated, with the stop token.
 
         Raises:
@@ -55,15 +56,15 @@ class GeneratesTexts:
             TypeError: if a prompt is no string.
         """
         self._check_options(max_length, min_new_tokens)
-        if stop_token_ids == "auto":
+        if isinstance(stop_token_ids, str) and stop_token_ids == "auto":
             if self.preprocessor is None:
                 raise ValueError(
                     "Without a preprocessor `stop_token_ids` must be a list of ids, or None to go on to the end of "
                     'the rows. Received: stop_token_ids="auto"'
                 )
             stop_token_ids = [self.preprocessor.tokenizer.end_token_id]
-        if strip_prompt == "auto":
-            strip_prompt = self.backbone.masking == "unilm" and self.preprocessor is not None
+        stop_token_ids = checked_stops(stop_token_ids)
+        answers = self.backbone.masking == "unilm" and self.preprocessor is not None
         if min_new_tokens != self._min_new_tokens:
             self._min_new_tokens = min_new_tokens
             self.generate_function = None
@@ -77,10 +78,12 @@ class GeneratesTexts:
                 prompt = self.preprocessor.generate_preprocess(batch, sequence_length=max_length)
             self._check_prompt(prompt)
             output = function(prompt, stop_token_ids=stop_token_ids)
-            if strip_prompt:
-                new = np.logical_not(ops.convert_to_numpy(prompt["padding_mask"]))
-                kept = ops.convert_to_numpy(output["padding_mask"])
-                output = {**output, "padding_mask": np.logical_and(kept, new)}
+            hidden = strip_prompt
+            if strip_prompt == "auto":
+                hidden = answers and ops.convert_to_numpy(prompt["segment_ids"]) == 0
+            given = ops.convert_to_numpy(prompt["padding_mask"]).astype("bool")
+            kept = ops.convert_to_numpy(output["padding_mask"]).astype("bool")
+            output = {**output, "padding_mask": kept & ~(given & hidden)}
             if self.preprocessor is not None:
                 output = self.preprocessor.generate_postprocess(output)
             outputs.append(output)
@@ -97,8 +100,9 @@ class GeneratesTexts:
         Returns:
             Dictionary of `token_ids` and `padding_mask`, see `generate`.
         """
-        ids = ops.cast(inputs["token_ids"], "int32")
         given = ops.cast(inputs["padding_mask"], "bool")
+        ids = ops.cast(inputs["token_ids"], "int32")
+        ids = without_stops(ids, given, stop_token_ids, self.backbone.vocabulary_size)
         segments = ops.zeros_like(ids)
         if self.backbone.masking == "unilm":
             segments = ops.cast(inputs.get("segment_ids", segments), "int32")
@@ -125,14 +129,14 @@ class GeneratesTexts:
             hidden_states=hidden_states,
             model=self,
         )
-        rules = {k: getattr(self.sampler, k) for k in ENDS if hasattr(self.sampler, k)}
-        return {"token_ids": ids, "padding_mask": up_to_stop(ids, given, stop_token_ids, **rules)}
+        kept = up_to_stop(ids, given, stop_token_ids, **rules_of_end(self.sampler))
+        return {"token_ids": ids, "padding_mask": kept}
 
     def make_generate_function(self):
         """The compiled `generate_step`; on TensorFlow without XLA one graph for batches of all sizes."""
         if self.generate_function is None and keras.config.backend() == "tensorflow":
             # KerasHub's own traces each new size anew, which takes seconds
-            if not self.run_eagerly and not self.jit_compile:
+            if not self.run_eagerly and not self.generates_with_xla:
                 self.generate_function = self._graph_of_all_sizes()
         return super().make_generate_function()
 
@@ -204,10 +208,10 @@ class GeneratesTexts:
         if self.preprocessor is None:
             return super()._normalize_generate_inputs(inputs)
         pair = isinstance(inputs, tuple) and len(inputs) == 2
-        parts = inputs if pair else (inputs,)
-        is_single = all(_is_text(part) for part in parts)
-        if is_single:
-            inputs = tuple([part] for part in parts) if pair else [inputs]
+        parts, is_single = prompt_columns(inputs if pair else (inputs,))
+        inputs = parts if pair else parts[0]
+        if any(is_data_set(part) for part in parts):
+            check_texts_in_batches(inputs)
         check_not_empty(inputs)
         batches, _ = super()._normalize_generate_inputs(string_tensors(inputs))
         if self.backbone.masking == "unilm" and not pair:
@@ -248,5 +252,28 @@ class GeneratesTexts:
             )
 
 
-def _is_text(x):
-    return isinstance(x, str | bytes) or (keras.ops.is_tensor(x) and len(x.shape) == 0)
+def checked_stops(stop_token_ids):
+    """The ids as a list of integers, or `None`."""
+    if stop_token_ids is None:
+        return None
+    if not hasattr(stop_token_ids, "__iter__") or isinstance(stop_token_ids, str):
+        raise ValueError(
+            "`stop_token_ids` must be a list of ids, None or 'auto'. "
+            f"Received: stop_token_ids={stop_token_ids!r}"
+        )
+    return [int(i) for i in stop_token_ids]
+
+
+def rules_of_end(sampler):
+    """The rules of samplers for which not every stop token ends a text, as arguments of `up_to_stop`."""
+    return {k: getattr(sampler, k) for k in ("min_ends", "min_length") if hasattr(sampler, k)}
+
+
+def check_texts_in_batches(inputs):
+    """Refuses data sets that are no batches of strings."""
+    spec = getattr(inputs, "element_spec", None)
+    if getattr(spec, "dtype", None) != "string" or spec.shape.rank != 1:
+        raise ValueError(
+            "Expected a `tf.data.Dataset` of batches of strings: `dataset.batch(16)`. "
+            f"Received: {spec if spec is not None else type(inputs).__name__}"
+        )

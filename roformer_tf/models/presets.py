@@ -2,6 +2,8 @@ import inspect
 import json
 from pathlib import Path
 
+import keras
+
 KEPT_BY_KERAS = ("name", "trainable", "compile")
 
 
@@ -64,7 +66,8 @@ class FromOriginalPreset:
         if cls.saved_masking and config.get("masking") == "bidirectional":
             overrides.setdefault("masking", cls.saved_masking)
         if set(overrides) - {"dtype"} and "backbone" not in kwargs:
-            kwargs = {name: value for name, value in kwargs.items() if name not in overrides}
+            kept = {"dtype"} if _holds_task(preset, cls) else set()  # see `mixed_policy`
+            kwargs = {k: value for k, value in kwargs.items() if k not in overrides or k in kept}
             kwargs["backbone"] = cls.backbone_cls.from_preset(
                 preset, load_weights=load_weights, **overrides
             )
@@ -86,6 +89,16 @@ def saved_config(preset):
     if not file.is_file():
         return {}
     return json.loads(file.read_text(encoding="utf-8")).get("config", {})
+
+
+def _holds_task(preset, cls):
+    """Whether the folder holds a whole task of this class, which KerasHub then makes from its config."""
+    file = Path(str(preset)) / "task.json"
+    if not file.is_file():
+        return False
+    saved = json.loads(file.read_text(encoding="utf-8")).get("registered_name")
+    saved = keras.saving.get_registered_object(saved)
+    return isinstance(saved, type) and issubclass(saved, cls)
 
 
 def mixed_policy(config):

@@ -3,7 +3,7 @@ import keras_hub
 import numpy as np
 from keras import ops
 
-from roformer_tf.models.batches import string_tensors
+from roformer_tf.models.batches import check_batch_size, string_tensors
 from roformer_tf.models.generates_texts import GeneratesTexts
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
@@ -75,9 +75,16 @@ class RoFormerCausalLM(GeneratesTexts, RoFormerTask, keras_hub.models.CausalLM):
         # === Config ===
         self.head_epsilon = head_epsilon
 
-    def compile(self, optimizer="auto", loss="auto", **kwargs):
-        """See `keras_hub.models.CausalLM.compile`; the default loss is the mean over the tokens that count."""
-        super().compile(optimizer=optimizer, loss=token_loss(loss), **kwargs)
+    def compile(self, optimizer="auto", loss="auto", *, jit_compile="auto", **kwargs):
+        """See `keras_hub.models.CausalLM.compile`.
+
+        The default loss is the mean over the tokens that count. `generate` uses XLA only if `jit_compile` is `True`, as
+        XLA makes a program for each size of its batches.
+        """
+        self.generates_with_xla = jit_compile is True
+        super().compile(
+            optimizer=optimizer, loss=token_loss(loss), jit_compile=jit_compile, **kwargs
+        )
 
     def score(self, inputs, batch_size=32):
         """How likely the model finds texts.
@@ -96,6 +103,7 @@ class RoFormerCausalLM(GeneratesTexts, RoFormerTask, keras_hub.models.CausalLM):
             TypeError: if an example is no string.
         """
         check_not_empty(inputs)
+        check_batch_size(batch_size)
         if self.preprocessor is not None:
             texts = string_tensors([inputs] if isinstance(inputs, str | bytes) else inputs)
             # not a call, which gives what a model is trained on: for RoFormerSim each pair twice

@@ -4,6 +4,9 @@ import keras
 import keras_hub
 from keras import ops
 
+from roformer_tf.layers.cache import has_fixed_shapes
+from roformer_tf.models.batches import is_data_set, prompt_columns
+from roformer_tf.models.generates_texts import checked_stops, rules_of_end
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import (
     RoFormerSeq2SeqLMPreprocessor,
@@ -11,7 +14,8 @@ from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import (
 )
 from roformer_tf.models.roformer_task import RoFormerTask, check_not_empty
 from roformer_tf.models.smoothed_crossentropy import SmoothedCrossentropy
-from roformer_tf.samplers import BeamSearchSampler, up_to_stop
+from roformer_tf.samplers import BeamSearchSampler, up_to_stop, without_stops
+from roformer_tf.text.strings import to_string_tensor
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -55,6 +59,7 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
     backbone_cls = RoFormerSeq2SeqBackbone
     preprocessor_cls = RoFormerSeq2SeqLMPreprocessor
     optional_inputs = ()
+    generates_with_xla = False
 
     def __init__(self, backbone, preprocessor=None, **kwargs):
         # === Layers ===
@@ -67,20 +72,27 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
         outputs = backbone.token_embedding(hidden, reverse=True)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-    def compile(self, optimizer="auto", loss="auto", *, sampler="auto", **kwargs):
+    def compile(
+        self, optimizer="auto", loss="auto", *, sampler="auto", jit_compile="auto", **kwargs
+    ):
         """Configures training and generation; see `keras_hub.models.CausalLM.compile`.
 
         Args:
             optimizer: as of Keras.
             loss: by default `SmoothedCrossentropy(0.1)`.
             sampler: by default `BeamSearchSampler(num_beams=4, length_penalty=0.6)`, as in the paper.
+            jit_compile: as of Keras; `generate` uses XLA only if it is `True`, as XLA makes a program for each size of
+                its batches.
             **kwargs: of KerasHub.
         """
         if loss == "auto":
             loss = SmoothedCrossentropy(0.1)
         if sampler == "auto":
             sampler = BeamSearchSampler(num_beams=4, length_penalty=0.6)
-        super().compile(optimizer=optimizer, loss=loss, sampler=sampler, **kwargs)
+        self.generates_with_xla = jit_compile is True
+        super().compile(
+            optimizer=optimizer, loss=loss, sampler=sampler, jit_compile=jit_compile, **kwargs
+        )
 
     def generate(self, inputs, max_length=None, stop_token_ids="auto"):
         """Translations.
@@ -99,7 +111,8 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
             `decoder_padding_mask`, 1 for what was given and generated, with the stop token.
 
         Raises:
-            ValueError: if there is no text, or `max_length` has no room for one.
+            ValueError: if there is no text, `max_length` has no room for a new token, or there are not as many
+                beginnings as sources.
         """
         check_not_empty(inputs)
         if max_length is not None and (not isinstance(max_length, int) or max_length < 2):
@@ -107,13 +120,37 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
                 "`max_length` must be an integer of at least 2, for <s> and a new token. "
                 f"Received: max_length={max_length!r}"
             )
-        return super().generate(inputs, max_length=max_length, stop_token_ids=stop_token_ids)
+        if not isinstance(stop_token_ids, str):
+            stop_token_ids = checked_stops(stop_token_ids)
+        is_single = False
+        if self.preprocessor is not None and isinstance(inputs, tuple | dict):
+            sources, beginnings = as_pair(inputs)
+            if beginnings is None:
+                inputs = sources
+            else:
+                inputs, is_single = prompt_columns((sources, beginnings))
+                self._check_room(inputs, max_length)
+        if self.preprocessor is not None and not is_data_set(inputs):
+            # before TensorFlow takes them, which refuses strings with half a character
+            pair = isinstance(inputs, tuple)
+            inputs = tuple(map(to_string_tensor, inputs)) if pair else to_string_tensor(inputs)
+        texts = super().generate(inputs, max_length=max_length, stop_token_ids=stop_token_ids)
+        return texts[0] if is_single else texts
+
+    def _check_room(self, pairs, max_length):
+        prompt = self.preprocessor.generate_preprocess(pairs, sequence_length=max_length)
+        mask = ops.convert_to_numpy(prompt["decoder_padding_mask"])
+        if mask[:, -1].any():
+            raise ValueError(
+                f"There is no room for a new token: row {mask[:, -1].argmax()} has a beginning that fills the "
+                f"{mask.shape[1]} places of a target. Shorten it, or take a larger `max_length`."
+            )
 
     def make_generate_function(self):
         """The compiled `generate_step`, on TensorFlow one graph for batches of all sizes."""
         if self.generate_function is None and keras.config.backend() == "tensorflow":
             # KerasHub's own traces each new size anew, which takes seconds
-            if not self.run_eagerly and not self.jit_compile:
+            if not self.run_eagerly and not self.generates_with_xla:
                 self.generate_function = _graph_of_all_sizes(self.generate_step)
         return super().make_generate_function()
 
@@ -129,8 +166,9 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
             Dictionary of `decoder_token_ids`, and `decoder_padding_mask`: what is given and generated, with the stop
             token.
         """
-        ids = ops.cast(inputs["decoder_token_ids"], "int32")
         given = ops.cast(inputs["decoder_padding_mask"], "bool")
+        ids = ops.cast(inputs["decoder_token_ids"], "int32")
+        ids = without_stops(ids, given, stop_token_ids, self.backbone.vocabulary_size)
         source_mask = inputs["encoder_padding_mask"]
         memory = self.backbone.encode(inputs["encoder_token_ids"], source_mask)
         index = ops.min(ops.sum(ops.cast(given, "int32"), axis=-1))
@@ -144,7 +182,7 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
             stop_token_ids=stop_token_ids,
             model=self,
         )
-        kept = up_to_stop(ids, given, stop_token_ids)
+        kept = up_to_stop(ids, given, stop_token_ids, **rules_of_end(self.sampler))
         return {"decoder_token_ids": ids, "decoder_padding_mask": kept}
 
     def _make_next(self, ids, index, memory, source_mask):
@@ -157,7 +195,12 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
         if not backbone.has_steps:
 
             def next_of_whole_rows(prompt, cache, index):
-                hidden = backbone.decode(prompt, ops.ones_like(prompt), memory, source_mask)
+                count = ops.shape(prompt)[1]
+                if not has_fixed_shapes():  # the room that is still free need not be read
+                    prompt, count = prompt[:, :index], index
+                real = ops.arange(count, dtype="int32") < index
+                real = ops.broadcast_to(ops.cast(real, "int32"), ops.shape(prompt))
+                hidden = backbone.decode(prompt, real, memory, source_mask)
                 hidden = ops.take(hidden, ops.reshape(index - 1, (1,)), axis=1)
                 return logits_of(hidden), hidden[:, 0], cache
 

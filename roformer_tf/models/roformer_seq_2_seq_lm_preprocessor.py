@@ -6,6 +6,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 from roformer_tf.models.packing import PADDINGS
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.text import RoFormerSentencePieceTokenizer
+from roformer_tf.text.strings import to_string_tensor
 
 MORE_THAN_SOURCE = 50  # how much longer than its source a translation may be, in tokens
 
@@ -118,6 +119,7 @@ class RoFormerSeq2SeqLMPreprocessor(keras_hub.models.Seq2SeqLMPreprocessor):
             Dictionary of the inputs of the model. Rows of the target have room for what is generated.
         """
         sources, beginnings = as_pair(x) if isinstance(x, tuple | dict) else (x, None)
+        sources = to_string_tensor(sources)
         if beginnings is None:
             beginnings = tf.fill(tf.shape(sources), "")
         source_ids, source_mask = self.pack(
@@ -145,7 +147,7 @@ class RoFormerSeq2SeqLMPreprocessor(keras_hub.models.Seq2SeqLMPreprocessor):
             add_end: whether rows end with `</s>`.
             width: to pad to; by default as `padding` says.
         """
-        texts = tf.convert_to_tensor(texts)
+        texts = to_string_tensor(texts)
         if texts.shape.rank == 0:
             packed = self.pack(texts[None], length, add_end, width)
             return tuple(x[0] for x in packed)

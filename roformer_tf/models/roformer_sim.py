@@ -106,7 +106,7 @@ class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
         if loss in ("auto", "distillation"):
             pooled = InBatchContrastive() if loss == "auto" else SimilarityDistillation()
             loss = {"logits": token_loss("auto"), "pooled_output": pooled}
-        if not isinstance(loss, dict):
+        if not isinstance(loss, dict) or set(loss) - {"logits", "pooled_output"}:
             raise ValueError(
                 "`loss` must be 'auto', 'distillation' or a dictionary of losses of 'logits' and 'pooled_output'. "
                 f"Received: loss={loss!r}"
@@ -115,7 +115,7 @@ class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
             weighted_metrics = {
                 "logits": [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
             }
-            if isinstance(loss["pooled_output"], InBatchContrastive):
+            if isinstance(loss.get("pooled_output"), InBatchContrastive):
                 nearest = keras.metrics.MeanMetricWrapper(nearest_is_positive, name="accuracy")
                 weighted_metrics["pooled_output"] = [nearest]
         if sampler == "auto":
@@ -131,7 +131,8 @@ class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
     def similar(self, texts, n=100, k=20, max_length=128):
         """Texts that say the same: `n` are generated, and of the different ones the `k` nearest are kept.
 
-        How they are drawn is the `sampler` of `compile`; a seed of its makes the result repeatable.
+        How they are drawn is the `sampler` of `compile`. With a seed of its own a new sampler draws the same texts
+        again; from call to call it goes on.
 
         Args:
             texts: string or list of strings.

@@ -1,20 +1,22 @@
 """Texts of any number to translations."""
 
+from roformer_tf.models.batches import check_batch_size
+
 
 def translate(task, texts, batch_size=32, max_length=None):
     """Translations of texts, in batches of similar length.
 
     Args:
         task: a `RoFormerSeq2SeqLM` with a preprocessor; its `sampler` chooses the tokens.
-        texts: list of strings.
+        texts: list of strings, or a single string.
         batch_size: positive integer, how many texts at once.
         max_length: positive integer, the most tokens of a translation; by default 50 more than the source has.
 
     Returns:
-        List of strings, in the order of `texts`. An empty text has an empty translation.
+        List of strings, in the order of `texts`, or a string for a string. An empty text has an empty translation.
 
     Raises:
-        ValueError: if the task has no preprocessor.
+        ValueError: if the task has no preprocessor, or `batch_size` is not positive.
 
     Example:
 
@@ -36,6 +38,9 @@ def translate(task, texts, batch_size=32, max_length=None):
             "The model has no preprocessor, so it knows no strings. Set one: "
             "`task.preprocessor = RoFormerSeq2SeqLMPreprocessor(tokenizer)`."
         )
+    check_batch_size(batch_size)
+    if isinstance(texts, str):
+        return translate(task, [texts], batch_size, max_length)[0]
     translations = [""] * len(texts)
     order = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(texts[i]))
     for start in range(0, len(order), batch_size):

@@ -47,7 +47,7 @@ class LastWeights(keras.callbacks.Callback):
 
     def files(self):
         """Paths of the files, the oldest first."""
-        return sorted(self.folder.glob("epoch-*.weights.h5"))
+        return sorted(self.folder.glob(f"epoch-{'[0-9]' * 5}.weights.h5"))
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes a file and removes those that are too old, or of later epochs of a run before."""
@@ -62,7 +62,16 @@ class LastWeights(keras.callbacks.Callback):
                 file.unlink()
 
     def average(self):
-        """Gives the model the means of the files' weights."""
+        """Gives the model the means of the files' weights.
+
+        Raises:
+            ValueError: if there are no files, or the callback has not been given to `fit`.
+        """
+        if self.model is None:
+            raise ValueError(
+                "`average` needs the model that was trained: give the callback to `fit` first, or call "
+                "`average_weights(model, last_weights.files())`."
+            )
         average_weights(self.model, self.files())
 
 

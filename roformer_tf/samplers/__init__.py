@@ -3,6 +3,12 @@
 from roformer_tf.samplers.beam_search_sampler import BeamSearchSampler
 from roformer_tf.samplers.min_length import with_min_length
 from roformer_tf.samplers.original_beam_sampler import OriginalBeamSampler
-from roformer_tf.samplers.up_to_stop import up_to_stop
+from roformer_tf.samplers.up_to_stop import up_to_stop, without_stops
 
-__all__ = ["BeamSearchSampler", "OriginalBeamSampler", "up_to_stop", "with_min_length"]
+__all__ = [
+    "BeamSearchSampler",
+    "OriginalBeamSampler",
+    "up_to_stop",
+    "with_min_length",
+    "without_stops",
+]

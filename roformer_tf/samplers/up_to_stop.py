@@ -36,6 +36,35 @@ def up_to_stop(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
     return count(ends) - ops.cast(ends, "int32") == 0
 
 
+def without_stops(tokens, mask, stop_token_ids, vocabulary_size):
+    """Rows to be filled, without stop tokens in the places to be filled.
+
+    KerasHub's samplers end as soon as each row has a stop token outside of its prompt, be it one that only fills it up.
+
+    Args:
+        tokens: int tensor `(batch, length)`.
+        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt.
+        stop_token_ids: list or tuple of ints, or `None`.
+        vocabulary_size: positive int.
+
+    Returns:
+        Tensor like `tokens`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.samplers import without_stops
+    >>> rows, mask = np.array([[2, 3, 5, 0, 0]]), np.array([[1, 1, 1, 0, 0]], "bool")
+    >>> np.array(without_stops(rows, mask, stop_token_ids=[0, 3], vocabulary_size=6)).tolist()
+    [[2, 3, 5, 1, 1]]
+    """
+    stops = set(stop_token_ids or ())
+    filler = next((i for i in range(vocabulary_size) if i not in stops), None)
+    if not stops or filler is None:
+        return tokens
+    return ops.where(ops.cast(mask, "bool"), tokens, ops.cast(filler, tokens.dtype))
+
+
 def count(condition):
     """How often a condition has held in a row so far."""
     return ops.cumsum(ops.cast(condition, "int32"), axis=-1)

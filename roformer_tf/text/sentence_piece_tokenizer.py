@@ -144,6 +144,7 @@ def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
         "model_type": model_type,
         "character_coverage": 1.0,
         "minloglevel": 2,
+        "max_sentence_length": 2**30,  # by default longer texts than 4,192 bytes are left out
         **special,
         **options,
     }

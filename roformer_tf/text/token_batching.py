@@ -18,8 +18,9 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
         tokenizer: a tokenizer of this package or of KerasHub.
         max_tokens: positive integer.
         max_length: positive integer.
-        seed: integer. The order is drawn anew for each pass over the data, of which there is no end; it depends on the
-            seed alone. `None`: one pass, of each length in the order of the data.
+        seed: integer. The order is drawn anew for each pass over the data, of which there is no end; it depends on this
+            seed, and on that of `keras.utils.set_random_seed`. `None`: one pass, of each length in the order of the
+            data.
         multiple_of: positive integer, such as the number of replicas; batches have a multiple of it in pairs, but for
             the last ones of a single pass.
 
@@ -27,7 +28,8 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
         `tf.data.Dataset` of dictionaries of `encoder_text` and `decoder_text`, string tensors `(pairs,)`.
 
     Raises:
-        ValueError: if there are no pairs, not as many sources as targets, or no room for a pair of `max_length`.
+        ValueError: if there are no pairs, or none of at most `max_length`; if there are not as many sources as targets;
+            or if there is no room for a pair of `max_length`.
 
     Example:
 
@@ -48,6 +50,9 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
             "`pairs` must be as many sources as targets, one at least. "
             f"Received: {count} sources, {len(targets)} targets"
         )
+    for name, value in {"max_length": max_length, "multiple_of": multiple_of}.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
     if max_tokens < max_length * multiple_of:
         raise ValueError(
             "`max_tokens` must have room for `multiple_of` pairs of `max_length` tokens. Received: "
@@ -60,14 +65,22 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
         length = tf.cast(tf.maximum(*lengths), tf.int32)
         return {"encoder_text": texts[0], "decoder_text": texts[1]}, length
 
+    def is_short(texts, length):
+        return length <= max_length
+
     places = tf.data.Dataset.range(count)
+    # without end and without a pair that passes, the data set would never answer
+    if not any(places.batch(AT_ONCE).map(with_length).unbatch().filter(is_short).take(1)):
+        raise ValueError(
+            f"No pair has at most `max_length` tokens, with its special ones. Received: max_length={max_length}"
+        )
     if seed is not None:
         places = places.shuffle(count, seed=seed).repeat()
     rows = places.batch(AT_ONCE).map(with_length, num_parallel_calls=2).unbatch()
     limits = _limits(max_length)
     sizes = [max_tokens // limit // multiple_of * multiple_of for limit in limits]
     batches = (
-        rows.filter(lambda texts, length: length <= max_length)
+        rows.filter(is_short)
         .bucket_by_sequence_length(
             lambda texts, length: length,
             bucket_boundaries=[limit + 1 for limit in limits[:-1]],

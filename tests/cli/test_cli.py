@@ -1,5 +1,6 @@
 """The command line: what it prints, what it writes, and that mistakes give one message and exit status 2."""
 
+import io
 import json
 import subprocess
 import sys
@@ -195,6 +196,13 @@ def test_export_refuses(folders, tmp_path, capsys):
     for arguments, message in cases:
         assert message in error_of(capsys, "export", *arguments), arguments
         assert not out.exists()
+
+
+def test_fill_mask_of_standard_input(folders, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{TEXT}\n\n"))
+    assert run("fill-mask", folders / "preset", "--json") == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert answer["text"] == TEXT
 
 
 def test_fill_mask_refuses(folders, capsys):

@@ -83,6 +83,30 @@ def test_samplers(options, cls, config):
     assert config.items() <= sampler.get_config().items()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--temperature 0.7 --seed 1", "--temperature and --seed: nothing is drawn.*'greedy'"),
+        ("--num-beams 2 --temperature 2", "--temperature: nothing is drawn.*'beam'"),
+        (
+            "--top-p 0.9 --temperature 0",
+            "--temperature must be positive.*Received: --temperature 0",
+        ),
+        ("--top-p 0", "--top-p must be above 0 and at most 1. Received: --top-p 0"),
+        ("--num-beams 0", "`num_beams` must be"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_sampler(make_parser().parse_args(["generate", "folder", *options.split()]))
+
+
+@pytest.mark.parametrize("top_k", [0, 100_000])
+def test_impossible_top_k(folder, capsys, top_k):
+    assert run("generate", folder, TEXTS[0], "--top-k", top_k) == 2
+    assert "`top_k` must be an integer from 1 to the size of" in capsys.readouterr().err
+
+
 def test_mistakes(folder, capsys, monkeypatch):
     assert run("generate", folder, TEXTS[0], "--top-k", 3, "--num-beams", 2) == 2
     assert "give one of them. Received: --sampler top_k" in capsys.readouterr().err

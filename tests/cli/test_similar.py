@@ -61,6 +61,19 @@ def test_embed(folders, sim, capsys, monkeypatch):
     assert printed.count(f"{vectors[0] @ vectors[1]:.3f}") == 2
 
 
+def test_embed_by_a_classifier_of_pairs(sim, tmp_path, capsys):
+    preprocessor = roformer_tf.RoFormerSimClassifierPreprocessor(sim.preprocessor.tokenizer)
+    classifier = roformer_tf.RoFormerSimClassifier(sim.backbone, preprocessor)
+    classifier.save_to_preset(str(tmp_path))
+    assert run("embed", tmp_path, *TEXTS, "--json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(
+        [line["vector"] for line in lines], classifier.embed(TEXTS), atol=1e-5
+    )
+    assert run("similar", tmp_path, *TEXTS) == 2
+    assert "holds a RoFormerSimClassifier, which is no sim" in capsys.readouterr().err
+
+
 def test_similar(folders, sim, capsys):
     arguments = [*TEXTS, "-n", 6, "-k", 3, "--seed", 5, "--max-length", 16, "--json"]
     answers = []
@@ -78,6 +91,22 @@ def test_similar(folders, sim, capsys):
     assert TEXTS[0] in capsys.readouterr().out
 
 
+def test_the_small_sim(repository, capsys):
+    """The checkpoint that comes with the repository: which of these belong together, which were not in training."""
+    folder = repository / "checkpoints" / "english_roformer_sim_tiny"
+    texts = ["I prefer coffee.", "I like coffee better.", "Seriously?", "No kidding?"]
+    assert run("embed", folder, *texts, "--json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    vectors = np.array([line["vector"] for line in lines])
+    cosines = vectors @ vectors.T - 2 * np.eye(4)
+    assert cosines.argmax(-1).tolist() == [1, 0, 3, 2]
+    question = "What is the best way to lose weight?"
+    options = ["-n", 20, "-k", 1, "--top-p", 0.8, "--temperature", 0.6, "--max-length", 40]
+    assert run("similar", folder, question, *options, "--json") == 0
+    ((best,),) = (answer["similar"] for answer in json.loads(capsys.readouterr().out))
+    assert "weight" in best["text"] and best["similarity"] > 0.9
+
+
 def test_similar_without_another_text(capsys):
     similar_command._print(TEXTS[:1], [[]])
     printed = capsys.readouterr().out
@@ -91,3 +120,6 @@ def test_refuses(folders, capsys, monkeypatch, tmp_path, command):
     assert "There is no text" in capsys.readouterr().err
     assert run(command, tmp_path, "天") == 2
     assert "holds no model" in capsys.readouterr().err
+    if command == "similar":
+        assert run(command, folders / "preset", "天", "--temperature", 0) == 2
+        assert "--temperature must be positive" in capsys.readouterr().err

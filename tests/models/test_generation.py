@@ -242,7 +242,8 @@ def test_sources_have_answers(sim):
     begun = [2, *map(int, sim.preprocessor.tokenizer("天地玄")), 3, 9, 11]
     beginning = sim.preprocessor.tokenizer.detokenize([9, 11])
     whole = expected_text(sim, begun, [0] * 5 + [1] * 2, 14)
-    assert sim.generate(("天地玄", beginning)) == whole
+    assert sim.generate(("天地玄", beginning)) == beginning + whole  # the answer
+    assert sim.generate(("天地玄", beginning), strip_prompt=True) == whole
     assert sim.generate((["天地玄"], [beginning]), strip_prompt=False) == [
         "天地玄" + beginning + whole
     ]
@@ -276,6 +277,18 @@ def test_stop_tokens():
     )
 
 
+def test_rows_filled_with_a_stop_token():
+    """What stands in the places to be filled is not read, be it the very token that ends a text."""
+    causal_lm, prompt = model("gpt"), prompts([3, 5])
+    causal_lm.compile(sampler="greedy", run_eagerly=True)
+    expected = causal_lm.generate(dict(prompt), stop_token_ids=[3])
+    filled = np.where(prompt["padding_mask"], prompt["token_ids"], 3)
+    found = causal_lm.generate({**prompt, "token_ids": filled}, stop_token_ids=np.array([3]))
+    np.testing.assert_array_equal(found["padding_mask"], expected["padding_mask"])
+    kept = expected["padding_mask"]
+    np.testing.assert_array_equal(found["token_ids"][kept], expected["token_ids"][kept])
+
+
 @pytest.mark.parametrize("options, count", [({}, 1), ({"min_length": 5}, 5), ({"min_ends": 3}, 3)])
 def test_texts_end_by_the_rule_of_the_sampler(options, count):
     causal_lm = model("gpt")
@@ -297,6 +310,8 @@ def test_samplers_with_seeds(gpt):
 
 
 def test_what_makes_no_sense(gpt):
+    import tensorflow as tf
+
     with pytest.raises(ValueError, match="data set is empty"):
         gpt.generate([])
     with pytest.raises(TypeError, match="Received: 3 of type int as example 1"):
@@ -310,6 +325,13 @@ def test_what_makes_no_sense(gpt):
         gpt.generate("天" * 20)
     with pytest.raises(ValueError, match="`min_new_tokens` must be .* min_new_tokens=-1"):
         gpt.generate("天", min_new_tokens=-1)
+
+    with pytest.raises(ValueError, match="as many beginnings as sources.*Received: 2 and 1 texts"):
+        gpt.generate((["天", "地"], ["玄"]))
+    with pytest.raises(ValueError, match="`stop_token_ids` must be a list.*stop_token_ids=3"):
+        gpt.generate("天", stop_token_ids=3)
+    with pytest.raises(ValueError, match=r"batches of strings: `dataset.batch\(16\)`"):
+        gpt.generate(tf.data.Dataset.from_tensor_slices(["天", "地"]))
 
     of_ids = model("learned")
     with pytest.raises(ValueError, match='stop_token_ids="auto"'):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from tests.models.builders import task
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
 TEXTS = ["天气好", "好天气好天气"]
@@ -62,6 +63,17 @@ def test_another_task_takes_the_backbone(classifier, preset):
         keras.ops.convert_to_numpy(table),
     )
     assert causal_lm.score("天气")["num_tokens"].tolist() == [3]
+
+
+@pytest.mark.parametrize("name", ["classifier", "causal_lm", "masked_lm"])
+def test_mixed_precision_stays_with_other_arguments(name, tmp_path):
+    """KerasHub takes the saved "mixed_bfloat16" for a dtype unless it is told one; with a new backbone, too."""
+    model = task(name, preprocessor={}, dtype="mixed_bfloat16")
+    model.save_to_preset(str(tmp_path))
+    for options, policy in (({}, "mixed_bfloat16"), ({"dtype": "float32"}, "float32")):
+        again = type(model).from_preset(tmp_path, attention_dropout=0.3, **options)
+        assert again.backbone.attention_dropout == 0.3
+        assert again.backbone.dtype_policy.name == policy
 
 
 def test_wrong_arguments_are_named(preset, tmp_path):

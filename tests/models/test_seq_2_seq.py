@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.samplers import BeamSearchSampler
+from roformer_tf.models import translate
+from roformer_tf.samplers import BeamSearchSampler, OriginalBeamSampler
 from tests.layers.harness import assert_close, numpy
 from tests.models.seq_2_seq import (
     SIZES,
@@ -135,6 +136,54 @@ def test_positions_that_need_scores_generate_too(rng):
     given = inputs(rng, length=6)
     given["decoder_padding_mask"][:, 1:] = 0
     assert model.generate(given, stop_token_ids=[3])["decoder_token_ids"].shape == (3, 6)
+
+
+def test_dynamic_scaling_goes_by_the_text_so_far(rng):
+    """And not by the room for it: as in a row that ends with the text."""
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 3}
+    model = model_of(backbone(position_options={"rope_scaling": scaling}, **SMALL))
+    assert not model.backbone.has_steps
+    ids = rng.integers(4, SIZES["vocabulary_size"], (2, 5)).astype("int32")
+    source = np.ones((2, 4), "int32") * 5
+    memory = model.backbone.encode(source, np.ones_like(source))
+    found = []
+    for room in (5, 24):
+        row = np.pad(ids, [[0, 0], [0, room - 5]])
+        _, next = model._make_next(row, 5, memory, np.ones_like(source))
+        found.append(numpy(next(row, None, 5)[0]))
+    np.testing.assert_allclose(*found, atol=1e-5)  # float32's noise in two graphs
+
+
+def test_targets_that_begin_in_a_given_way():
+    model = translator(**SMALL)
+    model.compile(sampler="greedy", run_eagerly=True)
+    both = model.generate((["a dog ran", "a cat"], ["ein", ""]), max_length=9)
+    assert both[0].startswith("ein") and both[1] == model.generate("a cat", max_length=9)
+    assert model.generate(("a dog ran", "ein"), max_length=9) == both[0]
+    with pytest.raises(ValueError, match="as many beginnings as sources.*Received: 2 and 1 texts"):
+        model.generate((["a dog ran", "a cat"], ["ein"]))
+    with pytest.raises(ValueError, match="no room for a new token: row 0.*the 4 places"):
+        model.generate((["a dog"], ["eine Katze und ein Hund lief"]), max_length=4)
+
+
+@pytest.mark.parametrize("options, count", [({}, 1), ({"min_length": 5}, 5), ({"min_ends": 3}, 3)])
+def test_texts_end_by_the_rule_of_the_sampler(options, count, rng):
+    model = model_of(backbone(**SMALL))
+    model.compile(sampler=OriginalBeamSampler(num_beams=1, **options), run_eagerly=True)
+    given = inputs(rng, batch=1, length=12)
+    given["decoder_padding_mask"][:, 1:] = 0
+    output = model.generate(given, stop_token_ids=list(range(SIZES["vocabulary_size"])))
+    assert output["decoder_padding_mask"].astype(int).sum() == 1 + count
+
+
+def test_translate_takes_a_string_and_positive_batches():
+    model = translator(**SMALL)
+    model.compile(sampler="greedy", run_eagerly=True)
+    assert translate(model, "a cat", max_length=6) == translate(model, ["a cat"], max_length=6)[0]
+    assert translate(model, ["a \ud83d"], max_length=6)  # half an emoji is an unknown character
+    for size in (0, -1, 2.0):
+        with pytest.raises(ValueError, match="`batch_size` must be a positive integer"):
+            translate(model, ["a cat"], batch_size=size)
 
 
 def test_strings_of_all_sizes_in_one_graph():

@@ -51,7 +51,18 @@ def test_a_file_is_whole_or_not_there(model, tmp_path, monkeypatch):
     assert [f.read_bytes() for f in last.files()] == [before]
 
 
+def test_files_of_other_names_stay(model, rng, tmp_path):
+    other = tmp_path / "epoch-best.weights.h5"
+    other.write_bytes(b"mine")
+    last = LastWeights(tmp_path, keep=1)
+    model.fit(rng.normal(size=(4, 2)), rng.normal(size=4), epochs=2, verbose=0, callbacks=[last])
+    assert [f.name for f in last.files()] == ["epoch-00002.weights.h5"]
+    assert other.read_bytes() == b"mine"
+
+
 def test_refusals(model, tmp_path):
+    with pytest.raises(ValueError, match="give the callback to `fit` first"):
+        LastWeights(tmp_path).average()
     with pytest.raises(ValueError, match="no files"):
         average_weights(model, [])
     with pytest.raises(ValueError, match="keep=0"):

@@ -65,6 +65,13 @@ def test_characters_of_no_text(protos):
     assert 1 not in tokenizer("a 猫") and tokenizer.detokenize(tokenizer(["a 猫"])) == ["a 猫"]
 
 
+def test_long_texts_are_not_left_out():
+    """SentencePiece by itself drops those of more than 4,192 bytes, and says nothing here."""
+    proto = train_sentencepiece(["a b c " * 2000 + "Q", "a b"], vocabulary_size=12)
+    tokenizer = RoFormerSentencePieceTokenizer(proto)
+    assert tokenizer.detokenize(tokenizer("Q a")) == "Q a"
+
+
 def test_saved(protos, tmp_path):
     tokenizer = RoFormerSentencePieceTokenizer(protos["bpe"])
     tokenizer.save_assets(tmp_path)

@@ -64,5 +64,12 @@ def test_order_depends_on_the_seed_alone(pairs, tokenizer):
 def test_refusals(pairs, tokenizer):
     with pytest.raises(ValueError, match="200 sources, 199 targets"):
         token_batches((pairs[0], pairs[1][:-1]), tokenizer, MAX_TOKENS, MAX_LENGTH)
+    for seed in (None, 0):  # with a seed there would be no end to the search for a pair
+        with pytest.raises(
+            ValueError, match="No pair has at most `max_length` tokens.*max_length=2"
+        ):
+            token_batches(pairs, tokenizer, MAX_TOKENS, 2, seed=seed)
+    with pytest.raises(ValueError, match="`max_length` must be a positive integer"):
+        token_batches(pairs, tokenizer, MAX_TOKENS, 0)
     with pytest.raises(ValueError, match="must have room"):
         token_batches(pairs, tokenizer, max_tokens=10, max_length=20)
