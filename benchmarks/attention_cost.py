@@ -213,7 +213,6 @@ def draw(record, path):
 def write(record, output):
     """The results as JSON, and beside them the table and the figure."""
     records.write_json(output, record)
-    kind = record["machine"]
     head = [
         "# Time and memory of one attention layer against the length",
         "",
@@ -222,7 +221,7 @@ def write(record, output):
         "TensorFlow. Each cell is a process of its own: the median of its runs after one to warm up, and what a run "
         "adds to the memory in use at its peak.",
         "",
-        f"`{record['command']}` on {kind['cores']} cores of {kind['cpu']}, {record['date']}.",
+        records.source(record),
         "",
         f"![{output.stem}]({output.stem}.png)",
     ]

@@ -125,7 +125,7 @@ def table(record):
 def write(record, output):
     """The results as JSON, and the table beside them."""
     records.write_json(output, record)
-    sizes, kind = record["sizes"], record["machine"]
+    sizes = record["sizes"]
     head = [
         "# Generation",
         "",
@@ -133,7 +133,7 @@ def write(record, output):
         f"float32, random weights. Medians of {record['repeats']} runs after one to warm up; the libraries "
         "take turns, a process each.",
         "",
-        f"`{record['command']}` on {kind['cores']} cores of {kind['cpu']}, {record['date']}.",
+        records.source(record),
         "",
     ]
     text = "\n".join([*head, *table(record)]) + "\n"

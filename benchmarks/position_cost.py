@@ -76,7 +76,7 @@ def measure(sizes, rounds):
 def table(record):
     """The report in Markdown."""
     medians = {name: statistics.median(times) for name, times in record["seconds"].items()}
-    sizes, kind = record["sizes"], record["machine"]
+    sizes = record["sizes"]
     lines = [
         "# Time of an attention layer with each position scheme",
         "",
@@ -84,7 +84,7 @@ def table(record):
         f"heads of {sizes['head_dim']}, float32, one thread: medians of {record['rounds']} rounds, in each of "
         "which all schemes come by turns.",
         "",
-        f"`{record['command']}` on {kind['cores']} cores of {kind['cpu']}, {record['date']}.",
+        records.source(record),
         "",
         '| `position_scheme` | ms | times that of `"none"` |',
         "|---|---|---|",

@@ -23,6 +23,12 @@ def made_by(module, arguments):
     return {"date": date(), "command": command(module, arguments), "machine": machine.describe()}
 
 
+def source(record):
+    """The line of a report that says what made its figures, and where and when."""
+    kind = record["machine"]
+    return f"`{record['command']}` on {kind['cores']} cores of {kind['cpu']}, {record['date']}."
+
+
 def write_text(path, text):
     """To a temporary name, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -110,6 +110,7 @@ class Results:
         """
         path = self.folder / f"{name}.json"
         settings = json.loads(json.dumps(settings))
+        origin = {} if model is None else {"model": fingerprint(model)}
         if path.exists():
             record = json.loads(path.read_text(encoding="utf-8"))
             if record["settings"] != settings:
@@ -117,7 +118,8 @@ class Results:
                     f"{path} is of a run with other settings ({_difference(record['settings'], settings)}). Name "
                     "another folder with --results, or delete the file to run it again."
                 )
-            if model is not None and record.get("model", fingerprint(model)) != fingerprint(model):
+            # a record of before models were noted has none
+            if origin and record.get("model", origin["model"]) != origin["model"]:
                 raise SystemExit(
                     f"{path} is of a run with another model than {model}. Name another folder with --results, or "
                     "delete the file to run it again."
@@ -129,7 +131,7 @@ class Results:
         record = {
             "name": name,
             "settings": settings,
-            **({} if model is None else {"model": fingerprint(model)}),
+            **origin,
             "result": result,
             "seconds": round(time.time() - start, 1),
             "cpu_seconds": round(time.process_time() - cpu, 1),

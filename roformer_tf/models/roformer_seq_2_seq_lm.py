@@ -123,19 +123,24 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
         if not isinstance(stop_token_ids, str):
             stop_token_ids = checked_stops(stop_token_ids)
         is_single = False
-        if self.preprocessor is not None and isinstance(inputs, tuple | dict):
-            sources, beginnings = as_pair(inputs)
-            if beginnings is None:
-                inputs = sources
-            else:
-                inputs, is_single = prompt_columns((sources, beginnings))
-                self._check_room(inputs, max_length)
-        if self.preprocessor is not None and not is_data_set(inputs):
-            # before TensorFlow takes them, which refuses strings with half a character
-            pair = isinstance(inputs, tuple)
-            inputs = tuple(map(to_string_tensor, inputs)) if pair else to_string_tensor(inputs)
+        if self.preprocessor is not None:
+            inputs, is_single = self._strings(inputs, max_length)
         texts = super().generate(inputs, max_length=max_length, stop_token_ids=stop_token_ids)
         return texts[0] if is_single else texts
+
+    def _strings(self, inputs, max_length):
+        """The texts as tensors, or as a pair of them, and whether they are a single pair.
+
+        KerasHub would leave it to TensorFlow, which refuses strings with half a character.
+        """
+        sources, beginnings = (
+            as_pair(inputs) if isinstance(inputs, tuple | dict) else (inputs, None)
+        )
+        if beginnings is None:
+            return (sources if is_data_set(sources) else to_string_tensor(sources)), False
+        pair, is_single = prompt_columns((sources, beginnings))
+        self._check_room(pair, max_length)
+        return tuple(map(to_string_tensor, pair)), is_single
 
     def _check_room(self, pairs, max_length):
         prompt = self.preprocessor.generate_preprocess(pairs, sequence_length=max_length)
