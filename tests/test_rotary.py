@@ -252,9 +252,9 @@ def test_head_dim_must_be_even_and_positive(head_dim):
             function(head_dim)
 
 
-@pytest.mark.parametrize("base", [0, -1.0, float("nan")])
-def test_base_must_be_positive(base):
-    with pytest.raises(ValueError, match="`base` must be positive. Received: base="):
+@pytest.mark.parametrize("base", [0, -1.0, float("nan"), float("inf")])
+def test_base_must_be_positive_and_finite(base):
+    with pytest.raises(ValueError, match="`base` must be positive and finite. Received: base="):
         rotary.frequencies(4, base)
 
 
