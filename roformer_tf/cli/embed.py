@@ -1,8 +1,6 @@
 """`python -m roformer_tf embed MODEL TEXT…`: the vectors of texts, or how similar the texts are."""
 
-import json
-
-from roformer_tf.cli.text_arguments import add_texts, read_texts
+from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
 
 
 def add_parser(subparsers):
@@ -21,9 +19,7 @@ def add_parser(subparsers):
         "--raw", action="store_true", help="vectors as the model gives them, not of length 1"
     )
     parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    parser.add_argument(
-        "--json", action="store_true", help="print the vectors, a line for each text"
-    )
+    add_json(parser, "its vector")
     parser.set_defaults(run=run)
 
 
@@ -38,7 +34,7 @@ def run(args):
         for text, vector in zip(texts, vectors):
             # nine digits are all that a float32 has
             numbers = [float(f"{x:.9g}") for x in vector]
-            print(json.dumps({"text": text, "vector": numbers}, ensure_ascii=False))
+            print_json({"text": text, "vector": numbers})
     else:
         _print(texts, vectors @ vectors.T)
     return 0

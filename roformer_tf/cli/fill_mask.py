@@ -1,8 +1,6 @@
 """`python -m roformer_tf fill-mask MODEL TEXT…`: what a masked language model writes for `[MASK]`."""
 
-import json
-
-from roformer_tf.cli.text_arguments import add_texts, read_texts
+from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
 
 
 def add_parser(subparsers):
@@ -18,7 +16,7 @@ def add_parser(subparsers):
     add_texts(parser, "今天[MASK]气很好")
     parser.add_argument("--top-k", type=int, default=5, help="tokens for each [MASK] (5)")
     parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+    add_json(parser, "the tokens of each [MASK], with their probabilities")
     parser.set_defaults(run=run)
 
 
@@ -37,20 +35,12 @@ def run(args):
                 f"There is no {mask_token} in {text!r}: write it where a token is wanted."
             )
     if args.json:
-        print(json.dumps(_as_json(texts, filled), indent=2, ensure_ascii=False))
+        for text, masks in zip(texts, filled):
+            masks = [[{"token": t, "probability": p} for t, p in mask] for mask in masks]
+            print_json({"text": text, "masks": masks})
     else:
         _print(texts, filled)
     return 0
-
-
-def _as_json(texts, filled):
-    return [
-        {
-            "text": text,
-            "masks": [[{"token": t, "probability": p} for t, p in mask] for mask in masks],
-        }
-        for text, masks in zip(texts, filled)
-    ]
 
 
 def _print(texts, filled):

@@ -1,8 +1,6 @@
 """`python -m roformer_tf generate MODEL TEXT…`: what a causal or a UniLM model writes."""
 
-import json
-
-from roformer_tf.cli.text_arguments import add_texts, read_texts
+from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
 
 SAMPLERS = ("greedy", "top_k", "top_p", "random", "beam")
 BATCH_SIZE = 16
@@ -43,9 +41,7 @@ def add_parser(subparsers):
         "--min-new-tokens", type=int, default=0, help="tokens before the text may end (0)"
     )
     parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON, a line for each text: what is new in it"
-    )
+    add_json(parser, "what is new in it")
     parser.set_defaults(run=run)
 
 
@@ -67,8 +63,9 @@ def run(args):
         part = texts[start : start + BATCH_SIZE]
         for text, generated in zip(part, task.generate(part, **options), strict=True):
             if args.json:
-                generated = json.dumps({"text": text, "generated": generated}, ensure_ascii=False)
-            print(generated, flush=True)
+                print_json({"text": text, "generated": generated})
+            else:
+                print(generated, flush=True)
     return 0
 
 

@@ -1,8 +1,6 @@
 """`python -m roformer_tf similar MODEL TEXT…`: texts that say the same."""
 
-import json
-
-from roformer_tf.cli.text_arguments import add_texts, read_texts
+from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
 
 
 def add_parser(subparsers):
@@ -27,7 +25,7 @@ def add_parser(subparsers):
         "--max-length", type=int, default=128, help="most tokens of a text and its answer (128)"
     )
     parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+    add_json(parser, "those that say the same, with their cosines")
     parser.set_defaults(run=run)
 
 
@@ -48,11 +46,9 @@ def run(args):
     )
     found = sim.similar(texts, n=args.n, k=args.k, max_length=args.max_length)
     if args.json:
-        answers = [
-            {"text": text, "similar": [{"text": t, "similarity": s} for t, s in similar]}
-            for text, similar in zip(texts, found)
-        ]
-        print(json.dumps(answers, indent=2, ensure_ascii=False))
+        for text, similar in zip(texts, found):
+            answers = [{"text": t, "similarity": s} for t, s in similar]
+            print_json({"text": text, "similar": answers})
     else:
         _print(texts, found)
     return 0

@@ -1,5 +1,6 @@
-"""The texts that commands take: arguments, or the lines of standard input."""
+"""The texts that commands take, arguments or the lines of standard input, and what they say of each as JSON."""
 
+import json
 import sys
 
 
@@ -10,6 +11,13 @@ def add_texts(parser, example):
         nargs="*",
         metavar="TEXT",
         help=f"such as {example}; without any, the lines of standard input",
+    )
+
+
+def add_json(parser, what):
+    """Adds the argument `json`."""
+    parser.add_argument(
+        "--json", action="store_true", help=f"print JSON, a line for each text: {what}"
     )
 
 
@@ -25,3 +33,8 @@ def read_texts(args, keep_blank=False):
     if not any(text.strip() for text in texts):
         raise ValueError("There is no text: give one, or several, or a file on standard input.")
     return texts if keep_blank else [text for text in texts if text.strip()]
+
+
+def print_json(record):
+    """A line of JSON, there as soon as it is printed."""
+    print(json.dumps(record, ensure_ascii=False), flush=True)

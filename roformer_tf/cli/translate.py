@@ -1,8 +1,6 @@
 """`python -m roformer_tf translate MODEL TEXT…`: translations by a `RoFormerSeq2SeqLM`."""
 
-import json
-
-from roformer_tf.cli.text_arguments import add_texts, read_texts
+from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
 
 
 def add_parser(subparsers):
@@ -21,7 +19,7 @@ def add_parser(subparsers):
     )
     parser.add_argument("--batch-size", type=int, default=32, help="texts at once (32)")
     parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of lines")
+    add_json(parser, "its translation")
     parser.set_defaults(run=run)
 
 
@@ -36,8 +34,8 @@ def run(args):
     task.compile(sampler=BeamSearchSampler(args.beams, args.length_penalty), jit_compile=False)
     translations = translate(task, texts, args.batch_size, args.max_length)
     if args.json:
-        answers = [{"text": x, "translation": y} for x, y in zip(texts, translations)]
-        print(json.dumps(answers, indent=2, ensure_ascii=False))
+        for text, translation in zip(texts, translations):
+            print_json({"text": text, "translation": translation})
     else:
         print("\n".join(translations))
     return 0

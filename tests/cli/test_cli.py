@@ -108,10 +108,10 @@ def test_wrong_arguments(arguments, capsys):
 
 
 @pytest.mark.parametrize("name", ["original", "preset", "masked_lm.keras"])
-def test_fill_mask(folders, masked_lm, capsys, name):
+def test_fill_mask(folders, masked_lm, printed_json, name):
     expected = fill_mask(masked_lm, [TEXT], top_k=3)[0]
     assert run("fill-mask", folders / name, TEXT, "--top-k", 3, "--json") == 0
-    (answer,) = json.loads(capsys.readouterr().out)
+    (answer,) = printed_json()
     assert answer["text"] == TEXT
     found = [[(x["token"], x["probability"]) for x in mask] for mask in answer["masks"]]
     assert [[t for t, _ in mask] for mask in found] == [[t for t, _ in mask] for mask in expected]
@@ -198,10 +198,10 @@ def test_export_refuses(folders, tmp_path, capsys):
         assert not out.exists()
 
 
-def test_fill_mask_of_standard_input(folders, capsys, monkeypatch):
+def test_fill_mask_of_standard_input(folders, printed_json, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{TEXT}\n\n"))
     assert run("fill-mask", folders / "preset", "--json") == 0
-    (answer,) = json.loads(capsys.readouterr().out)
+    (answer,) = printed_json()
     assert answer["text"] == TEXT
 
 

@@ -1,7 +1,6 @@
 """`generate`: what it prints is what the model gives; texts from arguments and from standard input."""
 
 import io
-import json
 
 import keras_hub
 import pytest
@@ -45,14 +44,14 @@ def run(*arguments):
     return main([str(argument) for argument in arguments])
 
 
-def test_generate(folder, gpt, capsys, monkeypatch):
+def test_generate(folder, gpt, capsys, monkeypatch, printed_json):
     assert run("generate", folder, *TEXTS) == 0
     assert capsys.readouterr().out.splitlines() == gpt.generate(TEXTS)
 
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([TEXTS[0], "", TEXTS[1], ""])))
     options = ("--max-length", 10, "--min-new-tokens", 3, "--json")
     assert run("generate", folder, *options) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = printed_json()
     expected = gpt.generate(TEXTS, max_length=10, min_new_tokens=3, strip_prompt=True)
     assert lines == [{"text": t, "generated": g} for t, g in zip(TEXTS, expected)]
 

@@ -1,7 +1,6 @@
 """`similar` and `embed`: what they print is what the model gives; texts from arguments and from standard input."""
 
 import io
-import json
 
 import numpy as np
 import pytest
@@ -46,10 +45,10 @@ def run(*arguments):
     return main([str(argument) for argument in arguments])
 
 
-def test_embed(folders, sim, capsys, monkeypatch):
+def test_embed(folders, sim, capsys, monkeypatch, printed_json):
     expected = sim.embed(TEXTS, normalize=False)
     assert run("embed", folders / "original-sim", *TEXTS, "--raw", "--json") == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = printed_json()
     assert [line["text"] for line in lines] == TEXTS
     np.testing.assert_allclose([line["vector"] for line in lines], expected, atol=1e-5)
 
@@ -61,12 +60,12 @@ def test_embed(folders, sim, capsys, monkeypatch):
     assert printed.count(f"{vectors[0] @ vectors[1]:.3f}") == 2
 
 
-def test_embed_by_a_classifier_of_pairs(sim, tmp_path, capsys):
+def test_embed_by_a_classifier_of_pairs(sim, tmp_path, capsys, printed_json):
     preprocessor = roformer_tf.RoFormerSimClassifierPreprocessor(sim.preprocessor.tokenizer)
     classifier = roformer_tf.RoFormerSimClassifier(sim.backbone, preprocessor)
     classifier.save_to_preset(str(tmp_path))
     assert run("embed", tmp_path, *TEXTS, "--json") == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = printed_json()
     np.testing.assert_allclose(
         [line["vector"] for line in lines], classifier.embed(TEXTS), atol=1e-5
     )
@@ -74,12 +73,12 @@ def test_embed_by_a_classifier_of_pairs(sim, tmp_path, capsys):
     assert "holds a RoFormerSimClassifier, which is no sim" in capsys.readouterr().err
 
 
-def test_similar(folders, sim, capsys):
+def test_similar(folders, sim, capsys, printed_json):
     arguments = [*TEXTS, "-n", 6, "-k", 3, "--seed", 5, "--max-length", 16, "--json"]
     answers = []
     for name in ("preset", "original-sim"):
         assert run("similar", folders / name, *arguments) == 0
-        answers.append(json.loads(capsys.readouterr().out))
+        answers.append(printed_json())
     assert [answer["text"] for answer in answers[0]] == TEXTS
     for answer, other in zip(*answers, strict=True):
         found = [x["text"] for x in answer["similar"]]
@@ -91,19 +90,19 @@ def test_similar(folders, sim, capsys):
     assert TEXTS[0] in capsys.readouterr().out
 
 
-def test_the_small_sim(repository, capsys):
+def test_the_small_sim(repository, printed_json):
     """The checkpoint that comes with the repository: which of these belong together, which were not in training."""
     folder = repository / "checkpoints" / "english_roformer_sim_tiny"
     texts = ["I prefer coffee.", "I like coffee better.", "Seriously?", "No kidding?"]
     assert run("embed", folder, *texts, "--json") == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = printed_json()
     vectors = np.array([line["vector"] for line in lines])
     cosines = vectors @ vectors.T - 2 * np.eye(4)
     assert cosines.argmax(-1).tolist() == [1, 0, 3, 2]
     question = "What is the best way to lose weight?"
     options = ["-n", 20, "-k", 1, "--top-p", 0.8, "--temperature", 0.6, "--max-length", 40]
     assert run("similar", folder, question, *options, "--json") == 0
-    ((best,),) = (answer["similar"] for answer in json.loads(capsys.readouterr().out))
+    ((best,),) = (answer["similar"] for answer in printed_json())
     assert "weight" in best["text"] and best["similarity"] > 0.9
 
 

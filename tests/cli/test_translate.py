@@ -1,7 +1,6 @@
 """`python -m roformer_tf translate`."""
 
 import io
-import json
 
 import pytest
 
@@ -14,7 +13,7 @@ TEXTS = ["a dog ran", "a cat"]
 
 
 @pytest.mark.slow  # beam searches are traced
-def test_translate(tmp_path, capsys, monkeypatch):
+def test_translate(tmp_path, capsys, monkeypatch, printed_json):
     task = translator(num_layers=1)
     task.save_to_preset(tmp_path / "preset")
     task.save(tmp_path / "model.keras")
@@ -23,7 +22,7 @@ def test_translate(tmp_path, capsys, monkeypatch):
 
     options = ["--beams", "2", "--length-penalty", "1.5", "--max-length", "9"]
     assert main(["translate", str(tmp_path / "preset"), *TEXTS, *options, "--json"]) == 0
-    answers = json.loads(capsys.readouterr().out)
+    answers = printed_json()
     assert answers == [{"text": x, "translation": y} for x, y in zip(TEXTS, expected, strict=True)]
 
     # a line for each line, blank ones too
