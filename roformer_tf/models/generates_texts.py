@@ -1,24 +1,24 @@
-import functools
-
-import keras
 from keras import ops
 
 from roformer_tf.layers.cache import has_fixed_shapes
 from roformer_tf.models.batches import is_data_set, prompt_columns, string_tensors
+from roformer_tf.models.compiled_generation import (
+    CompiledGeneration,
+    checked_stops,
+    rules_of_end,
+)
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.models.roformer_task import check_not_empty
 from roformer_tf.samplers import up_to_stop, with_min_length, without_stops
 
-NAMES = ("token_ids", "segment_ids", "padding_mask")
 
-
-class GeneratesTexts:
+class GeneratesTexts(CompiledGeneration):
     """Mixin of the causal language models: `generate`, token by token with a cache, the whole loop in one graph.
 
     How the next token is chosen is the `sampler` of `compile`.
     """
 
-    generates_with_xla = False
+    generation_inputs = ("token_ids", "segment_ids", "padding_mask")
     _min_new_tokens = 0
 
     def generate(
@@ -77,6 +77,7 @@ class GeneratesTexts:
             if self.preprocessor is not None:
                 prompt = self.preprocessor.generate_preprocess(batch, sequence_length=max_length)
             self._check_prompt(prompt)
+            prompt = {"segment_ids": ops.zeros_like(prompt["token_ids"]), **prompt}
             output = function(prompt, stop_token_ids=stop_token_ids)
             hidden = strip_prompt
             if strip_prompt == "auto":
@@ -131,34 +132,6 @@ class GeneratesTexts:
         )
         kept = up_to_stop(ids, given, stop_token_ids, **rules_of_end(self.sampler))
         return {"token_ids": ids, "padding_mask": kept}
-
-    def make_generate_function(self):
-        """The compiled `generate_step`; on TensorFlow without XLA one graph for batches of all sizes."""
-        if self.generate_function is None and keras.config.backend() == "tensorflow":
-            # KerasHub's own traces each new size anew, which takes seconds
-            if not self.run_eagerly and not self.generates_with_xla:
-                self.generate_function = self._graph_of_all_sizes()
-        return super().make_generate_function()
-
-    def _graph_of_all_sizes(self):
-        """`generate_step` as a TensorFlow graph for all batch sizes and lengths."""
-        import tensorflow as tf
-
-        signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in NAMES}]
-
-        @functools.cache
-        def graph(stop_token_ids):
-            def step(inputs):
-                return self.generate_step(inputs, stop_token_ids)
-
-            return tf.function(step, input_signature=signature, autograph=False)
-
-        def generate(inputs, stop_token_ids=None):
-            shape = tf.shape(inputs["token_ids"])
-            inputs = {name: tf.cast(inputs.get(name, tf.zeros(shape)), tf.int32) for name in NAMES}
-            return graph(None if stop_token_ids is None else tuple(stop_token_ids))(inputs)
-
-        return generate
 
     def _read_prompts(self, ids, known, lengths):
         """The cache before the first new token, and the prompts' hidden states `(batch, length, hidden_dim)`."""
@@ -250,23 +223,6 @@ class GeneratesTexts:
                 f"There are learned positions for {most} tokens only (`max_sequence_length`): take a smaller "
                 f"`max_length`. Received: rows of {mask.shape[1]} tokens"
             )
-
-
-def checked_stops(stop_token_ids):
-    """The ids as a list of integers, or `None`."""
-    if stop_token_ids is None:
-        return None
-    if not hasattr(stop_token_ids, "__iter__") or isinstance(stop_token_ids, str):
-        raise ValueError(
-            "`stop_token_ids` must be a list of ids, None or 'auto'. "
-            f"Received: stop_token_ids={stop_token_ids!r}"
-        )
-    return [int(i) for i in stop_token_ids]
-
-
-def rules_of_end(sampler):
-    """The rules of samplers for which not every stop token ends a text, as arguments of `up_to_stop`."""
-    return {k: getattr(sampler, k) for k in ("min_ends", "min_length") if hasattr(sampler, k)}
 
 
 def check_texts_in_batches(inputs):

@@ -81,7 +81,6 @@ class RoFormerCausalLM(GeneratesTexts, RoFormerTask, keras_hub.models.CausalLM):
         The default loss is the mean over the tokens that count. `generate` uses XLA only if `jit_compile` is `True`, as
         XLA makes a program for each size of its batches.
         """
-        self.generates_with_xla = jit_compile is True
         super().compile(
             optimizer=optimizer, loss=token_loss(loss), jit_compile=jit_compile, **kwargs
         )

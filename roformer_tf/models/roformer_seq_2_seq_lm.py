@@ -1,12 +1,14 @@
-import functools
-
 import keras
 import keras_hub
 from keras import ops
 
 from roformer_tf.layers.cache import has_fixed_shapes
 from roformer_tf.models.batches import is_data_set, prompt_columns
-from roformer_tf.models.generates_texts import checked_stops, rules_of_end
+from roformer_tf.models.compiled_generation import (
+    CompiledGeneration,
+    checked_stops,
+    rules_of_end,
+)
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import (
     RoFormerSeq2SeqLMPreprocessor,
@@ -19,7 +21,7 @@ from roformer_tf.text.strings import to_string_tensor
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
+class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2SeqLM):
     """Translation model: logits of the next token of the target, given the source and the target so far.
 
     The output shares the table of the embeddings. `fit` takes pairs of raw strings, `generate` translates raw strings;
@@ -59,7 +61,12 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
     backbone_cls = RoFormerSeq2SeqBackbone
     preprocessor_cls = RoFormerSeq2SeqLMPreprocessor
     optional_inputs = ()
-    generates_with_xla = False
+    generation_inputs = (
+        "encoder_token_ids",
+        "encoder_padding_mask",
+        "decoder_token_ids",
+        "decoder_padding_mask",
+    )
 
     def __init__(self, backbone, preprocessor=None, **kwargs):
         # === Layers ===
@@ -89,7 +96,6 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
             loss = SmoothedCrossentropy(0.1)
         if sampler == "auto":
             sampler = BeamSearchSampler(num_beams=4, length_penalty=0.6)
-        self.generates_with_xla = jit_compile is True
         super().compile(
             optimizer=optimizer, loss=loss, sampler=sampler, jit_compile=jit_compile, **kwargs
         )
@@ -150,14 +156,6 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
                 f"There is no room for a new token: row {mask[:, -1].argmax()} has a beginning that fills the "
                 f"{mask.shape[1]} places of a target. Shorten it, or take a larger `max_length`."
             )
-
-    def make_generate_function(self):
-        """The compiled `generate_step`, on TensorFlow one graph for batches of all sizes."""
-        if self.generate_function is None and keras.config.backend() == "tensorflow":
-            # KerasHub's own traces each new size anew, which takes seconds
-            if not self.run_eagerly and not self.generates_with_xla:
-                self.generate_function = _graph_of_all_sizes(self.generate_step)
-        return super().make_generate_function()
 
     def generate_step(self, inputs, stop_token_ids=None):
         """Generation of one batch, in one graph.
@@ -236,26 +234,3 @@ class RoFormerSeq2SeqLM(RoFormerTask, keras_hub.models.Seq2SeqLM):
         if self.preprocessor is not None and isinstance(x, dict):
             x = as_pair(x)
         return super()._checked(x, y)
-
-
-def _graph_of_all_sizes(generate_step):
-    import tensorflow as tf
-
-    names = (
-        "encoder_token_ids",
-        "encoder_padding_mask",
-        "decoder_token_ids",
-        "decoder_padding_mask",
-    )
-    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in names}]
-
-    @functools.cache
-    def graph(stop_token_ids):
-        step = functools.partial(generate_step, stop_token_ids=stop_token_ids)
-        return tf.function(step, input_signature=signature, autograph=False)
-
-    def generate(inputs, stop_token_ids=None):
-        inputs = {name: tf.cast(inputs[name], tf.int32) for name in names}
-        return graph(None if stop_token_ids is None else tuple(stop_token_ids))(inputs)
-
-    return generate
