@@ -3,6 +3,9 @@
 An experiment is a program of many short runs. Each finished run leaves a small JSON file in `--results`: its settings,
 its result, its time and the versions. A run whose file is there is not run again, so a stopped program goes on where it
 was. After the last run tables and pictures are made of the runs that are there; `--report` does only that.
+
+By default the folder is `output/results/NAME`, which is yours. The results that come with the repository were written
+with `--results benchmarks/results/NAME`.
 """
 
 import argparse
@@ -35,8 +38,8 @@ def make_parser(doc, name, seeds=(0, 1, 2)):
     )
     parser.add_argument(
         "--results",
-        default=str(ROOT / "benchmarks" / "results" / name),
-        help="folder of the finished runs and of the report",
+        default=str(ROOT / "output" / "results" / name),
+        help="folder of the finished runs and of the report (output/results/…)",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
     parser.add_argument(
