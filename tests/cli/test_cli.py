@@ -13,6 +13,7 @@ import roformer_tf
 from roformer_tf.__main__ import COMMANDS, main
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.models import fill_mask
+from tests.cli.commands import run
 from tests.layers.harness import randomize
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天气很好差的是不我们"]
@@ -64,10 +65,6 @@ def folders(masked_lm, classifier, tokenizer, tmp_path_factory):
     classifier.save(str(top / "classifier.keras"))
     classifier.backbone.save_to_preset(str(top / "backbone"))
     return top
-
-
-def run(*arguments):
-    return main([str(argument) for argument in arguments])
 
 
 def error_of(capsys, *arguments):

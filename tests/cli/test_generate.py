@@ -6,9 +6,10 @@ import keras_hub
 import pytest
 
 import roformer_tf
-from roformer_tf.__main__ import main, make_parser
+from roformer_tf.__main__ import make_parser
 from roformer_tf.cli.generate import make_sampler
 from roformer_tf.samplers import BeamSearchSampler
+from tests.cli.commands import run
 from tests.layers.harness import randomize
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天气很好差的是不我们"]
@@ -38,10 +39,6 @@ def folder(gpt, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "preset"
     gpt.save_to_preset(str(folder))
     return folder
-
-
-def run(*arguments):
-    return main([str(argument) for argument in arguments])
 
 
 def test_generate(folder, gpt, capsys, monkeypatch, printed_json):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.__main__ import main
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.cli import similar as similar_command
+from tests.cli.commands import run
 from tests.layers.harness import randomize
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天气很好差的是不我们"]
@@ -39,10 +39,6 @@ def folders(sim, tmp_path_factory):
     (top / "original-sim" / "vocab.txt").write_text("".join(f"{t}\n" for t in VOCABULARY), "utf-8")
     sim.save_to_preset(str(top / "preset"))
     return top
-
-
-def run(*arguments):
-    return main([str(argument) for argument in arguments])
 
 
 def test_embed(folders, sim, capsys, monkeypatch, printed_json):
