@@ -84,7 +84,7 @@ def make_layer(attention, num_heads, causal):
     from roformer_tf.layers.linear_attention import LinearAttention
 
     (feature_map,) = make_feature_maps(attention, 1)
-    scheme = RotaryPosition(feature_map.turned_dim(HEAD_DIM))
+    scheme = RotaryPosition(feature_map.rotated_dim(HEAD_DIM))
     layer = LinearAttention(num_heads, HEAD_DIM, feature_map, causal=causal, position_scheme=scheme)
     return layer, AttentionMask()
 

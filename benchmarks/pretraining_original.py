@@ -59,7 +59,7 @@ def build(sizes, seed):
 
 
 def rows_dataset(rows, batch, vocabulary, mask_id):
-    """Batches of given rows of token ids; returns a data set for `fit`."""
+    """Batches of given rows of token ids; returns a dataset for `fit`."""
     return _Rows(rows, batch, None, lambda row: row, vocabulary, mask_id).dataset()
 
 

@@ -34,7 +34,7 @@ MODELS = {
     "favor-rotary-inputs": (
         "Performer, RoPE before the feature map",
         "favor",
-        {"turn_inputs": True},
+        {"rotate_inputs": True},
         "rotary",
     ),
     "softmax-rotary": ("softmax with RoPE", "softmax", {}, "rotary"),
@@ -74,7 +74,7 @@ def make_inputs(token_ids):
 
 
 def training_data(text, settings, seed):
-    """Endless data set of batches of random windows, and the byte that follows each byte."""
+    """Endless dataset of batches of random windows, and the byte that follows each byte."""
     text, length = tf.constant(text), settings["length"]
 
     def batch(step):
@@ -88,7 +88,7 @@ def training_data(text, settings, seed):
 
 
 def held_out_data(text, settings, windows=None):
-    """Data set of batches of consecutive windows; the first byte of the text is the only one not predicted."""
+    """Dataset of batches of consecutive windows; the first byte of the text is the only one not predicted."""
     length = settings["length"]
     count = min((len(text) - 1) // length, windows or len(text))
     inputs = text[: count * length].reshape(count, length)

@@ -34,7 +34,7 @@ def make_parser(doc, name, seeds=(0, 1, 2)):
     parser.add_argument(
         "--data",
         default=str(ROOT.parent / "shared" / "data"),
-        help="folder that holds the folders of the data sets",
+        help="folder that holds the folders of the datasets",
     )
     parser.add_argument(
         "--results",

@@ -102,7 +102,7 @@ def draw_pairs(groups, rng):
 
 
 def pair_batches(groups, batch_size, seed):
-    """Endless data set of `((first, second),)`, strings `(batch,)`, and how many batches an epoch has."""
+    """Endless dataset of `((first, second),)`, strings `(batch,)`, and how many batches an epoch has."""
     steps = sum(len(group) // 2 for group in groups) // batch_size
 
     def epochs():

@@ -15,6 +15,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = {
     "rotary": 0,
     "rope_scaling": 0,
+    "files": 0,
+    "checks": 0,
     "layers": 1,
     "text": 1,
     "optimizers": 1,
@@ -29,7 +31,7 @@ FLOORS = {
 # from_preset reads original folders, so it looks upwards, when called and not before
 LAZY_UPWARD_IMPORTS = {("models", "checkpoint")}
 # These run under every Keras backend. What packs strings for tf.data is TensorFlow by nature.
-KERAS_ONLY = ("rotary", "rope_scaling", "layers", "models", "optimizers", "samplers")
+KERAS_ONLY = ("rotary", "rope_scaling", "checks", "layers", "models", "optimizers", "samplers")
 PREPROCESSING = re.compile(r"models/(packing|batches|\w+_preprocessor)\.py")
 MAX_LINES = 400
 LONGER_FILES = set()  # paths, each with its reason

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.atomic import replace_files
 from roformer_tf.checkpoint.family import guess_family, is_optimizer_slot
 from roformer_tf.checkpoint.hugging_face_reader import HF_CONFIG_FILE, HF_WEIGHTS_FILE
 from roformer_tf.checkpoint.original_config import backbone_arguments, sizes_of_config
 from roformer_tf.checkpoint.paths import CONFIG_FILE, VOCABULARY_FILE
 from roformer_tf.checkpoint.readers import open_checkpoint
 from roformer_tf.checkpoint.tf1_files import write_checkpoint
+from roformer_tf.files import replace_files
 
 LAYOUTS = ("original", "huggingface")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import keras
 
-from roformer_tf.checkpoint.atomic import replace_files
 from roformer_tf.checkpoint.binding import ModelBinding, family_of
 from roformer_tf.checkpoint.original_config import original_config
 from roformer_tf.checkpoint.paths import CONFIG_FILE, VOCABULARY_FILE
 from roformer_tf.checkpoint.tf1_files import write_checkpoint
 from roformer_tf.checkpoint.vocabulary import check_vocabulary_size, read_vocabulary
+from roformer_tf.files import replace_files
 from roformer_tf.text.vocabulary import Vocabulary
 
 

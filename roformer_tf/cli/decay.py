@@ -97,7 +97,7 @@ def _name(config, length):
 
 def _write(path, write):
     """The file appears complete or not at all."""
-    from roformer_tf.checkpoint.atomic import replace_files
+    from roformer_tf.files import replace_files
 
     path = Path(path)
     with replace_files(path.parent) as temporary:

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from roformer_tf.layers.cache import is_start
+from roformer_tf.layers.cache import is_prefill
 
 MASKINGS = ("bidirectional", "causal", "unilm")
 
@@ -88,7 +88,7 @@ class AttentionMask(keras.layers.Layer):
             parts["order"] = ops.cumsum(ops.cast(segment_ids, "int32"), axis=1)
         return dense_bias(parts) if self.dense else parts
 
-    def initial_cache(self, batch_size, max_length):
+    def build_cache(self, batch_size, max_length):
         """What `step` knows before the first token: that all places are hidden.
 
         Args:
@@ -105,46 +105,48 @@ class AttentionMask(keras.layers.Layer):
             cache["order"] = ops.zeros(shape, "int32")
         return cache
 
-    def step(self, padding_mask, cache, index, segment_ids=None):
+    def call_with_cache(self, padding_mask, cache, cache_update_index, segment_ids=None):
         """What the next tokens see of themselves and of all earlier ones.
 
         Args:
-            padding_mask: as of the call, of the tokens at the places index … index + length - 1.
-            cache: of `initial_cache`, or of the step before.
-            index: integer or scalar integer tensor.
+            padding_mask: as of the call, of the tokens at the places cache_update_index … cache_update_index + length - 1.
+            cache: of `build_cache`, or of the step before.
+            cache_update_index: integer or scalar integer tensor.
             segment_ids: as of the call, of these tokens.
 
         Returns:
             Tuple of what is added to the scores, and the new cache. The former is a float32 tensor `(batch, 1, length,
-            max_length)`, or with the number 0 for `index`, before which nothing comes, what a call returns.
+            max_length)`, or with the number 0 for `cache_update_index`, before which nothing comes, what a call returns.
 
         Example:
 
         >>> import numpy as np
         >>> from roformer_tf.layers import AttentionMask
         >>> mask = AttentionMask("causal")
-        >>> bias, cache = mask.step(np.array([[1, 1]]), mask.initial_cache(1, max_length=4), 0)
+        >>> bias, cache = mask.call_with_cache(np.array([[1, 1]]), mask.build_cache(1, max_length=4), 0)
         >>> (np.array(bias)[0, 0] == 0).astype(int).tolist()
         [[1, 0], [1, 1]]
-        >>> bias, cache = mask.step(np.array([[1]]), cache, 2)
+        >>> bias, cache = mask.call_with_cache(np.array([[1]]), cache, 2)
         >>> (np.array(bias)[0, 0] == 0).astype(int).tolist()
         [[1, 1, 1, 0]]
         """
         cache, order = dict(cache), None
         rows, length = ops.shape(padding_mask)
         hidden = ops.where(ops.cast(padding_mask, "bool"), 0.0, HIDDEN)
-        cache["bias"] = ops.slice_update(cache["bias"], (0, index), hidden)
+        cache["bias"] = ops.slice_update(cache["bias"], (0, cache_update_index), hidden)
         if self.masking == "causal":
             places = ops.arange(ops.shape(cache["bias"])[1], dtype="int32")[None]
-            order = ops.slice(places, (0, index), (1, length)), places
+            order = ops.slice(places, (0, cache_update_index), (1, length)), places
         elif self.masking == "unilm":
             here = ops.cumsum(ops.cast(segment_ids, "int32"), axis=1)
-            if not is_start(index):
-                before = ops.slice(cache["order"], (0, ops.maximum(index - 1, 0)), (rows, 1))
-                here = here + ops.where(index > 0, before, 0)
-            cache["order"] = ops.slice_update(cache["order"], (0, index), here)
+            if not is_prefill(cache_update_index):
+                before = ops.slice(
+                    cache["order"], (0, ops.maximum(cache_update_index - 1, 0)), (rows, 1)
+                )
+                here = here + ops.where(cache_update_index > 0, before, 0)
+            cache["order"] = ops.slice_update(cache["order"], (0, cache_update_index), here)
             order = here, cache["order"]
-        if is_start(index):
+        if is_prefill(cache_update_index):
             return self(padding_mask, segment_ids), cache
         return dense_bias({"bias": cache["bias"][:, None, None, :], "order": order}), cache
 

@@ -4,36 +4,39 @@ import keras
 from keras import ops
 
 
-def write(cache, update, index):
-    """The cache with new entries at the places index, index + 1, …
+def write(cache, update, cache_update_index):
+    """The cache with new entries at the places cache_update_index, cache_update_index + 1, …
 
     Args:
         cache: tensor `(batch, num_heads, max_length, head_dim)`.
         update: tensor `(batch, num_heads, length, head_dim)`.
-        index: integer or scalar integer tensor.
+        cache_update_index: integer or scalar integer tensor.
 
     Returns:
         Tensor of the shape and dtype of `cache`. On TensorFlow it is the same memory, wherever nothing else reads the
         old cache: what a step costs does not grow with the size of the cache.
 
     Raises:
-        ValueError: if the entries do not fit in, and `index` is an integer.
+        ValueError: if the entries do not fit in, and `cache_update_index` is an integer.
 
     Example:
 
     >>> import numpy as np
     >>> from roformer_tf.layers.cache import write
-    >>> cache = write(np.zeros((1, 1, 4, 1), "float32"), np.ones((1, 1, 2, 1), "float32"), index=1)
+    >>> cache = write(np.zeros((1, 1, 4, 1), "float32"), np.ones((1, 1, 2, 1), "float32"), cache_update_index=1)
     >>> np.array(cache)[0, 0, :, 0].tolist()
     [0.0, 1.0, 1.0, 0.0]
     """
     cache = ops.convert_to_tensor(cache)
     update = ops.cast(update, cache.dtype)
     places, count = cache.shape[2], update.shape[2]
-    if all(isinstance(number, int) for number in (places, count, index)) and index + count > places:
+    if (
+        all(isinstance(number, int) for number in (places, count, cache_update_index))
+        and cache_update_index + count > places
+    ):
         raise ValueError(
-            f"The cache has places for {places} tokens (`max_length` of `initial_cache`). "
-            f"Received: index={index} and {count} more tokens"
+            f"The cache has places for {places} tokens (`max_length` of `build_cache`). "
+            f"Received: cache_update_index={cache_update_index} and {count} more tokens"
         )
     if in_plain_graph():
         import tensorflow as tf
@@ -43,7 +46,7 @@ def write(cache, update, index):
         batch, num_heads, max_length, head_dim = ops.shape(cache)
         rows = batch * num_heads
         new = tf.reshape(update, (rows, ops.shape(update)[2] * head_dim))
-        start = index * head_dim
+        start = cache_update_index * head_dim
         written = tf.raw_ops.TensorStridedSliceUpdate(
             input=tf.reshape(cache, (rows, max_length * head_dim)),
             begin=tf.stack([0, start]),
@@ -54,18 +57,18 @@ def write(cache, update, index):
             end_mask=0b01,
         )
         return tf.reshape(written, (batch, num_heads, max_length, head_dim))
-    return ops.slice_update(cache, (0, 0, index, 0), update)
+    return ops.slice_update(cache, (0, 0, cache_update_index, 0), update)
 
 
-def read(x, index, length):
-    """The entries at the places index … index + length - 1 of `(batch, num_heads, max_length, head_dim)`."""
+def read(x, cache_update_index, length):
+    """The entries at the places cache_update_index … cache_update_index + length - 1 of `(batch, num_heads, max_length, head_dim)`."""
     batch, num_heads, _, head_dim = ops.shape(x)
-    return ops.slice(x, (0, 0, index, 0), (batch, num_heads, length, head_dim))
+    return ops.slice(x, (0, 0, cache_update_index, 0), (batch, num_heads, length, head_dim))
 
 
-def is_start(index):
-    """Whether it is known, when the graph is made, that nothing comes before: `index` is the number 0."""
-    return isinstance(index, int) and index == 0
+def is_prefill(cache_update_index):
+    """Whether it is known, when the graph is made, that nothing comes before: `cache_update_index` is the number 0."""
+    return isinstance(cache_update_index, int) and cache_update_index == 0
 
 
 def has_fixed_shapes():

@@ -11,7 +11,7 @@ class CosineFeatureMap(FeatureMap):
     A position scheme turns the vector and leaves the 1 alone.
 
     Args:
-        turn_inputs: whether it turns the vector in the denominator too. Since RoPE keeps lengths, the weights are then
+        rotate_inputs: whether it turns the vector in the denominator too. Since RoPE keeps lengths, the weights are then
             between 0 and 2 as before, and sum to 1: "without changing its probabilistic meaning".
         **kwargs: of `keras.layers.Layer`.
 
@@ -30,12 +30,12 @@ class CosineFeatureMap(FeatureMap):
     https://kexue.fm/archives/8265; with the similarity, https://kexue.fm/archives/7546.
     """
 
-    num_unturned = 1
+    num_unrotated = 1
     epsilon = 1e-6  # 1 + cos is 0 for opposite vectors, and float32 rounds it to some 1e-7
 
-    def __init__(self, turn_inputs=False, **kwargs):
+    def __init__(self, rotate_inputs=False, **kwargs):
         super().__init__(**kwargs)
-        self.turn_inputs = turn_inputs
+        self.rotate_inputs = rotate_inputs
 
     def feature_dim(self, head_dim):
         return 1 + head_dim
@@ -44,7 +44,7 @@ class CosineFeatureMap(FeatureMap):
         return _one_and_direction(query), _one_and_direction(key), no_scale(key)
 
     def get_config(self):
-        return {**super().get_config(), "turn_inputs": self.turn_inputs}
+        return {**super().get_config(), "rotate_inputs": self.rotate_inputs}
 
 
 def _one_and_direction(x):

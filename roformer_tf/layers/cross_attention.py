@@ -11,8 +11,8 @@ from roformer_tf.layers.flat_dense import FlatDense
 class CrossAttention(keras.layers.Layer):
     """Multi-head softmax attention of one sequence to another: a decoder reads what the encoder has made.
 
-    No positions enter: those of the memory are in its vectors already, and rotary distances between the tokens of two
-    languages mean nothing. Keys and values are one product of the memory; a decoder that goes step by step computes
+    No positions enter: those of the encoder_sequence are in its vectors already, and rotary distances between the tokens of two
+    languages mean nothing. Keys and values are one product of the encoder_sequence; a decoder that goes step by step computes
     them once (`keys_values`) and attends to them at every step (`attend`).
 
     Args:
@@ -25,9 +25,9 @@ class CrossAttention(keras.layers.Layer):
 
     Call arguments:
         x: tensor `(batch, length, hidden_dim)`, which makes the queries.
-        memory: tensor `(batch, memory_length, memory_dim)`, which makes keys and values.
-        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, memory_length)`, such as
-            `AttentionMask()` makes of the padding mask of the memory, or `None`.
+        encoder_sequence: tensor `(batch, encoder_length, encoder_dim)`, which makes keys and values.
+        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, encoder_length)`, such as
+            `AttentionMask()` makes of the padding mask of the encoder_sequence, or `None`.
 
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`.
@@ -40,13 +40,13 @@ class CrossAttention(keras.layers.Layer):
     >>> import numpy as np
     >>> from roformer_tf.layers import CrossAttention
     >>> layer = CrossAttention(num_heads=2, head_dim=4)
-    >>> x, memory = np.ones((1, 3, 8), "float32"), np.ones((1, 5, 8), "float32")
-    >>> tuple(layer(x, memory).shape)
+    >>> x, encoder_sequence = np.ones((1, 3, 8), "float32"), np.ones((1, 5, 8), "float32")
+    >>> tuple(layer(x, encoder_sequence).shape)
     (1, 3, 8)
 
     Two beams of one sentence read the same keys and values:
 
-    >>> keys_values = layer.keys_values(memory)
+    >>> keys_values = layer.keys_values(encoder_sequence)
     >>> tuple(layer.attend(np.ones((2, 1, 8), "float32"), keys_values).shape)
     (2, 1, 8)
 
@@ -87,30 +87,30 @@ class CrossAttention(keras.layers.Layer):
         self.output_dense = dense(width, "output_dense")
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, x_shape, memory_shape, *shapes, **named_shapes):
+    def build(self, x_shape, encoder_sequence_shape, *shapes, **named_shapes):
         self.query.build(x_shape)
-        self.key_value.build(memory_shape)
+        self.key_value.build(encoder_sequence_shape)
         self.output_dense.build((*x_shape[:-1], self.num_heads * self.head_dim))
         self.built = True
 
-    def call(self, x, memory, attention_bias=None, training=None):
-        return self.attend(x, self.keys_values(memory), attention_bias, training)
+    def call(self, x, encoder_sequence, attention_bias=None, training=None):
+        return self.attend(x, self.keys_values(encoder_sequence), attention_bias, training)
 
-    def keys_values(self, memory):
-        """Keys and values of the memory, `(batch, num_heads, memory_length, head_dim)` each."""
-        batch, length = ops.shape(memory)[:2]
+    def keys_values(self, encoder_sequence):
+        """Keys and values of the encoder_sequence, `(batch, num_heads, encoder_length, head_dim)` each."""
+        batch, length = ops.shape(encoder_sequence)[:2]
         shape = (batch, length, 2, self.num_heads, self.head_dim)
-        pair = ops.reshape(self.key_value(memory), shape)
+        pair = ops.reshape(self.key_value(encoder_sequence), shape)
         return tuple(ops.unstack(ops.transpose(pair, (2, 0, 3, 1, 4)), 2))
 
     def attend(self, x, keys_values, attention_bias=None, training=None):
         """See `call`, with keys and values computed before.
 
         Args:
-            x: tensor `(rows * batch, length, hidden_dim)`: of each memory one row, or several that follow each other,
+            x: tensor `(rows * batch, length, hidden_dim)`: of each encoder_sequence one row, or several that follow each other,
                 as the beams of a sentence do, which then attend to keys and values that are there once.
             keys_values: what `keys_values` returned, of `batch` memories.
-            attention_bias: float32 tensor that broadcasts to `(batch, num_heads, 1, memory_length)`, or `None`.
+            attention_bias: float32 tensor that broadcasts to `(batch, num_heads, 1, encoder_length)`, or `None`.
             training: whether to drop.
 
         Returns:
@@ -134,7 +134,7 @@ class CrossAttention(keras.layers.Layer):
         width = self.num_heads * self.head_dim
         return self.output_dense(ops.reshape(output, (*ops.shape(x)[:2], width)))
 
-    def compute_output_spec(self, x, memory, attention_bias=None, training=None):
+    def compute_output_spec(self, x, encoder_sequence, attention_bias=None, training=None):
         return keras.KerasTensor(
             (*x.shape[:-1], self.num_heads * self.head_dim), self.compute_dtype
         )

@@ -54,7 +54,7 @@ class EncoderBlock(keras.layers.Layer):
     >>> x = np.ones((1, 5, 8), "float32")
     >>> tuple(block(x).shape)
     (1, 5, 8)
-    >>> output, cache = block.step(x, block.initial_cache(batch_size=1, max_length=9), 0)
+    >>> output, cache = block.call_with_cache(x, block.build_cache(batch_size=1, max_length=9), 0)
     >>> tuple(output.shape)
     (1, 5, 8)
 
@@ -154,17 +154,19 @@ class EncoderBlock(keras.layers.Layer):
             )
         return recompute(run, *args)
 
-    def initial_cache(self, batch_size, max_length):
+    def build_cache(self, batch_size, max_length):
         """What `step` knows before the first token: see that of the attention."""
-        return self.attention.initial_cache(batch_size, max_length)
+        return self.attention.build_cache(batch_size, max_length)
 
-    def step(self, x, cache, index, attention_bias=None, position=None):
+    def call_with_cache(self, x, cache, cache_update_index, attention_bias=None, position=None):
         """The outputs of the next tokens `(batch, length, hidden_dim)`, and the new cache.
 
         Arguments as of `SelfAttention.step`, or `LinearAttention.step`.
         """
         x = ops.cast(x, self.compute_dtype)
-        update, cache = self.attention.step(x, cache, index, attention_bias, position)
+        update, cache = self.attention.call_with_cache(
+            x, cache, cache_update_index, attention_bias, position
+        )
         return self._add(x, update, training=False), cache
 
     def _run(self, x, attention_bias, position, training):

@@ -21,7 +21,7 @@ class FavorFeatureMap(FeatureMap):
         redraw_every: positive integer, after how many training steps W is drawn anew, or `None` for never. A step is a
             call with `training=True`; all replicas of a `tf.distribute` strategy draw the same. Not inside a loop
             over parts of a batch, nor with recomputed activations: call `redraw` between the steps there.
-        turn_inputs: whether a position scheme turns queries and keys and not the features. Attention then approximates
+        rotate_inputs: whether a position scheme turns queries and keys and not the features. Attention then approximates
             *softmax attention with RoPE*, and can take its weights over; performer-pytorch, with which the paper
             trained its Performer, does so.
         **kwargs: of `keras.layers.Layer`.
@@ -47,7 +47,7 @@ class FavorFeatureMap(FeatureMap):
     """
 
     def __init__(
-        self, num_features=None, seed=None, redraw_every=None, turn_inputs=False, **kwargs
+        self, num_features=None, seed=None, redraw_every=None, rotate_inputs=False, **kwargs
     ):
         super().__init__(**kwargs)
         if num_features is not None:
@@ -63,7 +63,7 @@ class FavorFeatureMap(FeatureMap):
         self.num_features = num_features
         self.seed = random.randint(1, 10**9) if seed is None else seed
         self.redraw_every = redraw_every
-        self.turn_inputs = turn_inputs
+        self.rotate_inputs = rotate_inputs
 
     def feature_dim(self, head_dim):
         return self.num_features or 2 * max(1, round(head_dim * math.log(head_dim) / 2))
@@ -132,7 +132,7 @@ class FavorFeatureMap(FeatureMap):
             "num_features": self.num_features,
             "seed": self.seed,
             "redraw_every": self.redraw_every,
-            "turn_inputs": self.turn_inputs,
+            "rotate_inputs": self.rotate_inputs,
         }
 
 

@@ -12,8 +12,8 @@ class FeatureMap(keras.layers.Layer):
 
     Attributes that say what a map does:
 
-    * `num_unturned`: how many of the features, the first ones, a position scheme leaves alone;
-    * `turn_inputs`: a position scheme turns queries and keys *before* the map, and so numerator and denominator alike,
+    * `num_unrotated`: how many of the features, the first ones, a position scheme leaves alone;
+    * `rotate_inputs`: a position scheme turns queries and keys *before* the map, and so numerator and denominator alike,
       in place of the features in the numerator only;
     * `reads_all_keys`: the features of a key depend on other keys, later ones too, so that it cannot be causal;
     * `epsilon`: the smallest denominator, against rounding and rows that see nothing.
@@ -42,8 +42,8 @@ class FeatureMap(keras.layers.Layer):
     Reference: equation 18 of arXiv 2104.09864.
     """
 
-    num_unturned = 0
-    turn_inputs = False
+    num_unrotated = 0
+    rotate_inputs = False
     reads_all_keys = False
     epsilon = 1e-18  # its square, which gradients divide by, is still a float32
 
@@ -57,11 +57,11 @@ class FeatureMap(keras.layers.Layer):
         """Number of features of a head of size `head_dim`."""
         return head_dim
 
-    def turned_dim(self, head_dim):
+    def rotated_dim(self, head_dim):
         """Size of the vectors that a position scheme turns: the `head_dim` to make it with."""
-        if self.turn_inputs:
+        if self.rotate_inputs:
             return head_dim
-        return self.feature_dim(head_dim) - self.num_unturned
+        return self.feature_dim(head_dim) - self.num_unrotated
 
 
 def no_scale(key):

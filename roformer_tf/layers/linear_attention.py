@@ -14,13 +14,13 @@ class LinearAttention(SelfAttention):
 
     With sim(q, k) = phi(q) . phi(k), sums over the keys come out of the sum: phi(K)^T V is one matrix for all queries,
     or for causal attention one that grows from token to token. A position scheme such as RoPE turns phi(q) and phi(k)
-    in the numerator only, and is made for vectors of their size: `feature_map.turned_dim(head_dim)`. Weights may then
+    in the numerator only, and is made for vectors of their size: `feature_map.rotated_dim(head_dim)`. Weights may then
     be negative, and their sum is not 1; the denominator stays positive.
 
     **Sharp attention.** So the output is no average, and nothing bounds it. With `FavorFeatureMap`, which grows like
     the softmax, it is of the size of the values only while scores are small: with values up to 8.5 and scores of root
     mean square 4.5 outputs reach some 400, and causally some 9,000; larger scores give more than float16 holds.
-    `FavorFeatureMap(turn_inputs=True)` turns queries and keys before the map, and keeps outputs within the values.
+    `FavorFeatureMap(rotate_inputs=True)` turns queries and keys before the map, and keeps outputs within the values.
 
     Weights are those of `SelfAttention`, and so are the outputs' shapes. All sums are in float32.
 
@@ -53,17 +53,17 @@ class LinearAttention(SelfAttention):
     >>> import numpy as np
     >>> from roformer_tf.layers import EluFeatureMap, LinearAttention, RotaryPosition
     >>> feature_map = EluFeatureMap()
-    >>> scheme = RotaryPosition(feature_map.turned_dim(4))
+    >>> scheme = RotaryPosition(feature_map.rotated_dim(4))
     >>> layer = LinearAttention(2, 4, feature_map, causal=True, position_scheme=scheme)
     >>> x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
     >>> whole = layer(x, position=scheme(np.zeros((1, 3), "int32")))
 
     Token by token, with a state that does not grow:
 
-    >>> state = layer.initial_cache(batch_size=1)
+    >>> state = layer.build_cache(batch_size=1)
     >>> for i in range(3):
     ...     position = scheme(np.zeros((1, 1), "int32"), np.array([[i]]))
-    ...     output, state = layer.step(x[:, i : i + 1], state, i, position=position)
+    ...     output, state = layer.call_with_cache(x[:, i : i + 1], state, i, position=position)
     >>> bool(np.allclose(output, whole[:, -1:], atol=1e-6))
     True
 
@@ -90,7 +90,7 @@ class LinearAttention(SelfAttention):
             )
 
     def _check_position_scheme(self):
-        scheme, size = self.position_scheme, self.feature_map.turned_dim(self.head_dim)
+        scheme, size = self.position_scheme, self.feature_map.rotated_dim(self.head_dim)
         if scheme.needs_scores:
             raise ValueError(
                 "Linear attention computes no scores, which this position scheme reads or changes. Take "
@@ -100,7 +100,7 @@ class LinearAttention(SelfAttention):
         if isinstance(scheme, RotaryPosition) and scheme.head_dim != size:
             raise ValueError(
                 "`RotaryPosition` must be of the size of the vectors that it turns, "
-                f"`feature_map.turned_dim(head_dim)`={size}. Received: head_dim={scheme.head_dim}"
+                f"`feature_map.rotated_dim(head_dim)`={size}. Received: head_dim={scheme.head_dim}"
             )
         if isinstance(scheme, RotaryPosition) and scheme.on_values and size != self.head_dim:
             raise ValueError(
@@ -117,7 +117,7 @@ class LinearAttention(SelfAttention):
     def call(self, x, attention_bias=None, position=None, training=None):
         return self._sums(x, attention_bias, position, training=training)[0]
 
-    def initial_cache(self, batch_size, max_length=None):
+    def build_cache(self, batch_size, max_length=None):
         """What `step` knows before the first token: sums, which do not grow with the text.
 
         Args:
@@ -131,13 +131,15 @@ class LinearAttention(SelfAttention):
             batch_size, self.num_heads, self.feature_map.feature_dim(self.head_dim), self.head_dim
         )
 
-    def step(self, x, cache, index=None, attention_bias=None, position=None):
+    def call_with_cache(
+        self, x, cache, cache_update_index=None, attention_bias=None, position=None
+    ):
         """Causal attention of the next tokens, given what all earlier ones amount to.
 
         Args:
             x: tensor `(batch, length, hidden_dim)`: the next token, or several, such as a prompt.
-            cache: of `initial_cache`, or of the step before.
-            index: not read: each token is added to the sums once.
+            cache: of `build_cache`, or of the step before.
+            cache_update_index: not read: each token is added to the sums once.
             attention_bias: see `call`; for these tokens.
             position: the context made by `position_scheme` for these tokens' own positions.
 
@@ -158,37 +160,37 @@ class LinearAttention(SelfAttention):
         scheme, feature_map = self.position_scheme, self.feature_map
         query, key, value = (ops.cast(part, "float32") for part in self.split(x))
         value = scheme.apply_to_value(value, position)
-        if feature_map.turn_inputs:
+        if feature_map.rotate_inputs:
             query, key = scheme.apply_to_query_key(query, key, position)
         bias = None if attention_bias is None else _bias_of_keys(attention_bias, self.causal)
         query, key, log_weight = feature_map(query, key, bias, training=training)
-        features = turned = query, key
-        if not feature_map.turn_inputs:
-            turned = self._turn(query, key, position)
+        features = rotated = query, key
+        if not feature_map.rotate_inputs:
+            rotated = self._rotate(query, key, position)
         log_weight = log_weight + (no_scale(key) if bias is None else bias)
 
         if self.causal:
             numerator, denominator, state = causal_sums(
-                features, turned, value, log_weight, state, self.chunk_size
+                features, rotated, value, log_weight, state, self.chunk_size
             )
         else:
-            numerator, denominator = bidirectional_sums(features, turned, value, log_weight)
+            numerator, denominator = bidirectional_sums(features, rotated, value, log_weight)
         output = numerator / ops.maximum(denominator, feature_map.epsilon)
         output = scheme.apply_to_output(output, None, position)
         output = self.dropout_layer(ops.cast(output, self.compute_dtype), training=training)
         return self.merge(output), state
 
-    def _turn(self, query, key, position):
+    def _rotate(self, query, key, position):
         """Equation 19: the features as they enter the numerator."""
-        still = self.feature_map.num_unturned
+        still = self.feature_map.num_unrotated
         if not still:
             return self.position_scheme.apply_to_features(query, key, position)
-        turned = self.position_scheme.apply_to_features(
+        rotated = self.position_scheme.apply_to_features(
             query[..., still:], key[..., still:], position
         )
         return tuple(
             ops.concatenate([x[..., :still], part], axis=-1)
-            for x, part in zip((query, key), turned, strict=True)
+            for x, part in zip((query, key), rotated, strict=True)
         )
 
     def get_config(self):

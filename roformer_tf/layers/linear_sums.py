@@ -20,19 +20,19 @@ _NEVER = -1e30
 _FEW = 32
 
 
-def bidirectional_sums(features, turned, value, log_weight):
+def bidirectional_sums(features, rotated, value, log_weight):
     """Numerators and denominators where every query sees every key.
 
     Args:
         features: tuple of queries' and keys' features `(batch, num_heads, length, features)`, for the denominator.
-        turned: the same, turned by their positions, for the numerator.
+        rotated: the same, rotated by their positions, for the numerator.
         value: tensor `(batch, num_heads, length, head_dim)`.
         log_weight: tensor that broadcasts to `(batch, num_heads, length)`.
 
     Returns:
         Numerators `(batch, num_heads, length, head_dim)` and denominators `(batch, num_heads, length, 1)`.
     """
-    (query, key), (turned_query, turned_key) = features, turned
+    (query, key), (turned_query, turned_key) = features, rotated
     largest = ops.stop_gradient(ops.max(log_weight, axis=-1, keepdims=True))
     weight = ops.exp(log_weight - largest)[..., None]
     sums = ops.matmul(ops.swapaxes(turned_key, -1, -2), value * weight)
@@ -46,7 +46,7 @@ def initial_state(batch, num_heads, num_features, head_dim):
     return sums, ops.full((batch, num_heads), _NEVER, "float32")
 
 
-def causal_sums(features, turned, value, log_weight, state=None, chunk_size=128):
+def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128):
     """Numerators and denominators where a query sees the keys up to its own place.
 
     Within a chunk, the product of queries and keys is masked; what all earlier chunks amount to is one matrix,
@@ -54,7 +54,7 @@ def causal_sums(features, turned, value, log_weight, state=None, chunk_size=128)
     influence, be it by rounding.
 
     Args:
-        features, turned, value, log_weight: as of `bidirectional_sums`.
+        features, rotated, value, log_weight: as of `bidirectional_sums`.
         state: what is known of the tokens before these: the tuple that an earlier call returned, or `None`.
         chunk_size: positive integer; it changes speed and memory only.
 
@@ -74,8 +74,10 @@ def causal_sums(features, turned, value, log_weight, state=None, chunk_size=128)
 
     # from here on (batch, head, chunk, place in the chunk, ...)
     query, key = (_in_chunks(x, chunk_size) for x in features)
-    same = turned[0] is features[0]
-    turned_query, turned_key = (query, key) if same else (_in_chunks(x, chunk_size) for x in turned)
+    same = rotated[0] is features[0]
+    turned_query, turned_key = (
+        (query, key) if same else (_in_chunks(x, chunk_size) for x in rotated)
+    )
     value = _in_chunks(value, chunk_size)
     log_weight = _in_chunks(log_weight, chunk_size, fill=_NEVER)
     largest = ops.maximum(_running_max(log_weight), scale[..., None, None])

@@ -9,9 +9,9 @@ from roformer_tf.rope_scaling import make_rope_scaling
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RotaryPosition(PositionScheme):
-    """Rotary position embedding as a position scheme: queries and keys are turned by their positions, values are not.
+    """Rotary position embedding as a position scheme: queries and keys are rotated by their positions, values are not.
 
-    The features that are turned are the first `rotary_dim` of each head, in the half layout: pair i is
+    The features that are rotated are the first `rotary_dim` of each head, in the half layout: pair i is
     (i, i + rotary_dim / 2). Original checkpoints turn whole heads and are permuted as whole heads on loading, so a
     smaller `rotary_dim` is for models that are trained with it. To take over a checkpoint that turns the first features
     in interleaved pairs, permute those columns of each head by `rotary.interleaved_to_half(rotary_dim)`.
@@ -19,10 +19,10 @@ class RotaryPosition(PositionScheme):
     Args:
         head_dim: even positive integer, size of one attention head.
         max_wavelength: float, the base of the frequencies, 10000 in the paper.
-        rotary_dim: even integer, how many features of a head are turned; `None` for all.
+        rotary_dim: even integer, how many features of a head are rotated; `None` for all.
         learned: whether the frequencies are a weight, `theta`, shared by all blocks and kept in float32 under every
             dtype policy. It starts at `max_wavelength^(-2i / rotary_dim)`; do not let it decay.
-        on_values: whether values are turned by their positions too, and their average back by the query's, so that only
+        on_values: whether values are rotated by their positions too, and their average back by the query's, so that only
             distances matter. An option that the paper does not use.
         rope_scaling: dictionary in Hugging Face's words for texts longer than the model was trained on, see
             `roformer_tf.rope_scaling`, such as `{"rope_type": "linear", "factor": 4.0}`; or `None`.
@@ -140,13 +140,15 @@ class RotaryPosition(PositionScheme):
 
     def apply_to_features(self, query, key, context):
         # without YaRN's factor, which sharpens a softmax: here it would make the numerator larger than its denominator
-        return self._turn(rotary.rotate, query, context), self._turn(rotary.rotate, key, context)
+        return self._rotate(rotary.rotate, query, context), self._rotate(
+            rotary.rotate, key, context
+        )
 
     def apply_to_value(self, value, context):
-        return self._turn(rotary.rotate, value, context) if self.on_values else value
+        return self._rotate(rotary.rotate, value, context) if self.on_values else value
 
     def apply_to_output(self, output, weights, context):
-        return self._turn(rotary.rotate_inverse, output, context) if self.on_values else output
+        return self._rotate(rotary.rotate_inverse, output, context) if self.on_values else output
 
     def _frequencies(self, length=None):
         """Frequencies `(rotary_dim // 2,)`, in NumPy where they are fixed, since their angles are exact then.
@@ -159,12 +161,12 @@ class RotaryPosition(PositionScheme):
             return theta * ratios
         return ops.cast(theta, "float32") * ops.cast(ratios, "float32")
 
-    def _turn(self, rotate, x, context):
+    def _rotate(self, rotate, x, context):
         cos, sin = _given(context)
         if self.rotary_dim == self.head_dim:
             return rotate(x, cos, sin)
-        turned = rotate(x[..., : self.rotary_dim], cos, sin)
-        return ops.concatenate([turned, x[..., self.rotary_dim :]], axis=-1)
+        rotated = rotate(x[..., : self.rotary_dim], cos, sin)
+        return ops.concatenate([rotated, x[..., self.rotary_dim :]], axis=-1)
 
     def get_config(self):
         return {

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.attention_mask import dense_bias
-from roformer_tf.layers.cache import is_start, read, write
+from roformer_tf.layers.cache import is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.flat_dense import FlatDense
@@ -50,7 +50,7 @@ class SelfAttention(keras.layers.Layer):
         ValueError: if `num_heads` or `head_dim` is not a positive integer, or the scheme is one that is added to the
             embeddings.
 
-    A text can be computed in steps, of one token or of several: `initial_cache` and `step`.
+    A text can be computed in steps, of one token or of several: `build_cache` and `step`.
 
     Example:
 
@@ -64,10 +64,10 @@ class SelfAttention(keras.layers.Layer):
 
     The same in two steps, where the second reads the keys and values of the first from a cache:
 
-    >>> cache = layer.initial_cache(batch_size=1, max_length=5)
-    >>> first, cache = layer.step(x[:, :2], cache, 0, position=scheme(np.zeros((1, 2), "int32")))
+    >>> cache = layer.build_cache(batch_size=1, max_length=5)
+    >>> first, cache = layer.call_with_cache(x[:, :2], cache, 0, position=scheme(np.zeros((1, 2), "int32")))
     >>> position = scheme(np.zeros((1, 3), "int32"), np.array([[2, 3, 4]]))
-    >>> last, cache = layer.step(x[:, 2:], cache, 2, position=position)
+    >>> last, cache = layer.call_with_cache(x[:, 2:], cache, 2, position=position)
     >>> tuple(last.shape)
     (1, 3, 8)
 
@@ -124,7 +124,7 @@ class SelfAttention(keras.layers.Layer):
         output = self._attend(query, key, value, attention_bias, position, training)
         return self.merge(output)
 
-    def initial_cache(self, batch_size, max_length):
+    def build_cache(self, batch_size, max_length):
         """What `step` knows before the first token.
 
         Args:
@@ -137,19 +137,19 @@ class SelfAttention(keras.layers.Layer):
         shape = (batch_size, self.num_heads, max_length, self.head_dim)
         return ops.zeros(shape, self.compute_dtype), ops.zeros(shape, self.compute_dtype)
 
-    def step(self, x, cache, index, attention_bias=None, position=None):
+    def call_with_cache(self, x, cache, cache_update_index, attention_bias=None, position=None):
         """Attention of the next tokens, given the keys and values of all earlier ones.
 
         Args:
-            x: tensor `(batch, length, hidden_dim)`, the tokens at the places index … index + length - 1: the next one,
+            x: tensor `(batch, length, hidden_dim)`, the tokens at the places cache_update_index … cache_update_index + length - 1: the next one,
                 or several, such as a prompt.
-            cache: of `initial_cache`, or of the step before.
-            index: integer or scalar integer tensor. Of the number 0 it is known that nothing comes before, and these
+            cache: of `build_cache`, or of the step before.
+            cache_update_index: integer or scalar integer tensor. Of the number 0 it is known that nothing comes before, and these
                 tokens attend to each other only: the way for a long prompt.
             attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, max_length)` and hides, too,
-                all places of the cache that are not written yet. With the number 0 for `index` as of the call, too.
+                all places of the cache that are not written yet. With the number 0 for `cache_update_index` as of the call, too.
             position: the context made by `position_scheme` for these tokens' own positions. For a scheme that
-                `depends_on_length` it is that of all places of the cache, unless `index` is the number 0.
+                `depends_on_length` it is that of all places of the cache, unless `cache_update_index` is the number 0.
 
         Returns:
             Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.
@@ -166,21 +166,29 @@ class SelfAttention(keras.layers.Layer):
         query, key, value = self.split(x)
         here = position
         if scheme.depends_on_length:
-            # keys turn anew with each step, so what is kept is unturned
-            cache = write(cache[0], key, index), write(cache[1], value, index)
-            if not is_start(index):
+            # keys turn anew with each step, so what is kept is unrotated
+            cache = (
+                write(cache[0], key, cache_update_index),
+                write(cache[1], value, cache_update_index),
+            )
+            if not is_prefill(cache_update_index):
                 length = ops.shape(x)[1]
-                here = keras.tree.map_structure(lambda part: read(part, index, length), position)
+                here = keras.tree.map_structure(
+                    lambda part: read(part, cache_update_index, length), position
+                )
                 key, value = cache
             query, _ = scheme.apply_to_query_key(query, query, here)
             _, key = scheme.apply_to_query_key(key, key, position)
             value = scheme.apply_to_value(value, position)
         else:
             query, key, value = self._with_positions(query, key, value, position)
-            cache = write(cache[0], key, index), write(cache[1], value, index)
-            if not is_start(index):
+            cache = (
+                write(cache[0], key, cache_update_index),
+                write(cache[1], value, cache_update_index),
+            )
+            if not is_prefill(cache_update_index):
                 key, value = cache
-        if is_start(index):
+        if is_prefill(cache_update_index):
             if attention_bias is not None and not isinstance(attention_bias, dict):
                 attention_bias = attention_bias[..., : ops.shape(key)[2]]
             output = self._attend(query, key, value, attention_bias, here)

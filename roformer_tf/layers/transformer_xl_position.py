@@ -111,9 +111,9 @@ class TransformerXLPosition(PositionScheme):
         of_sin, of_cos = ops.split(query, 2, axis=-1)
         context = context[:, None]
         sin, cos = ops.split(context, 2, axis=-1)
-        turned = [of_cos * sin - of_sin * cos, of_sin * sin + of_cos * cos]
-        turned = ops.concatenate(turned, axis=-1)  # (batch, head, query, num_heads * head_dim)
-        return scores + ops.matmul(turned, ops.swapaxes(context, -1, -2))
+        rotated = [of_cos * sin - of_sin * cos, of_sin * sin + of_cos * cos]
+        rotated = ops.concatenate(rotated, axis=-1)  # (batch, head, query, num_heads * head_dim)
+        return scores + ops.matmul(rotated, ops.swapaxes(context, -1, -2))
 
     def get_config(self):
         return {

@@ -11,7 +11,7 @@ from roformer_tf.text.strings import to_string_tensor
 
 
 def string_tensors(x):
-    r"""Texts, or a tuple of two columns of texts, as string tensors; a data set as it is.
+    r"""Texts, or a tuple of two columns of texts, as string tensors; a dataset as it is.
 
     Raises:
         TypeError: if an example is no string; the message says which.
@@ -58,7 +58,7 @@ def prompt_columns(parts):
     """
     if all(map(is_text, parts)):
         return tuple([part] for part in parts), True
-    sizes = [1 if is_text(part) else len(part) for part in parts if not is_data_set(part)]
+    sizes = [1 if is_text(part) else len(part) for part in parts if not is_dataset(part)]
     if any(map(is_text, parts)) or len(set(sizes)) > 1:
         raise ValueError(
             "There must be as many beginnings as sources: two lists of one length, or two strings. "
@@ -72,7 +72,7 @@ def is_text(x):
     return isinstance(x, str | bytes) or (ops.is_tensor(x) and len(x.shape) == 0)
 
 
-def is_data_set(x):
+def is_dataset(x):
     """Whether this is a `tf.data.Dataset`."""
     return isinstance(x, tf.data.Dataset)
 
@@ -132,7 +132,7 @@ def split_columns(columns, fraction):
 
 
 def batched(columns, batch_size=None, shuffle=False):
-    """Data set of batches, of 32 rows by default; shuffled, their order is drawn anew in every epoch."""
+    """Dataset of batches, of 32 rows by default; shuffled, their order is drawn anew in every epoch."""
     count = _count(columns)
     rows = tf.data.Dataset.range(count)
     if shuffle:

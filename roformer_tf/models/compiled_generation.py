@@ -55,6 +55,6 @@ def checked_stops(stop_token_ids):
     return [int(i) for i in stop_token_ids]
 
 
-def rules_of_end(sampler):
-    """The rules of samplers for which not every stop token ends a text, as arguments of `up_to_stop`."""
+def stopping_rules(sampler):
+    """The rules of samplers for which not every stop token ends a text, as arguments of `valid_token_mask`."""
     return {k: getattr(sampler, k) for k in ("min_ends", "min_length") if hasattr(sampler, k)}

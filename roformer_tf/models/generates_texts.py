@@ -1,15 +1,15 @@
 from keras import ops
 
 from roformer_tf.layers.cache import has_fixed_shapes
-from roformer_tf.models.batches import is_data_set, prompt_columns, string_tensors
+from roformer_tf.models.batches import is_dataset, prompt_columns, string_tensors
 from roformer_tf.models.compiled_generation import (
     CompiledGeneration,
     checked_stops,
-    rules_of_end,
+    stopping_rules,
 )
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.models.roformer_task import check_not_empty
-from roformer_tf.samplers import up_to_stop, with_min_length, without_stops
+from roformer_tf.samplers import remove_stop_tokens, valid_token_mask, with_min_length
 
 
 class GeneratesTexts(CompiledGeneration):
@@ -103,7 +103,7 @@ class GeneratesTexts(CompiledGeneration):
         """
         given = ops.cast(inputs["padding_mask"], "bool")
         ids = ops.cast(inputs["token_ids"], "int32")
-        ids = without_stops(ids, given, stop_token_ids, self.backbone.vocabulary_size)
+        ids = remove_stop_tokens(ids, given, stop_token_ids, self.backbone.vocabulary_size)
         segments = ops.zeros_like(ids)
         if self.backbone.masking == "unilm":
             segments = ops.cast(inputs.get("segment_ids", segments), "int32")
@@ -113,7 +113,7 @@ class GeneratesTexts(CompiledGeneration):
             ops.min(lengths), ops.shape(ids)[1]
         )  # the minimum of no rows has no end
         known = {"segment_ids": segments, "given": given}
-        if self.backbone.has_steps:
+        if self.backbone.supports_cache:
             cache, hidden_states = self._read_prompts(ids, known, lengths)
             cache, next = {**known, "backbone": cache}, self._next_of_steps
         else:
@@ -130,7 +130,7 @@ class GeneratesTexts(CompiledGeneration):
             hidden_states=hidden_states,
             model=self,
         )
-        kept = up_to_stop(ids, given, stop_token_ids, **rules_of_end(self.sampler))
+        kept = valid_token_mask(ids, given, stop_token_ids, **stopping_rules(self.sampler))
         return {"token_ids": ids, "padding_mask": kept}
 
     def _read_prompts(self, ids, known, lengths):
@@ -147,8 +147,10 @@ class GeneratesTexts(CompiledGeneration):
             # the first step reads the last token again, which sums would count twice
             real = ops.logical_and(real, ops.arange(max_length) < index - 1)
         prompt = {"token_ids": ids, "segment_ids": known["segment_ids"], "padding_mask": real}
-        cache = backbone.initial_cache(batch_size, max_length)
-        hidden, cache = backbone.step({k: v[:, :count] for k, v in prompt.items()}, cache, 0)
+        cache = backbone.build_cache(batch_size, max_length)
+        hidden, cache = backbone.call_with_cache(
+            {k: v[:, :count] for k, v in prompt.items()}, cache, 0
+        )
         return cache, ops.pad(hidden, ((0, 0), (0, max_length - count), (0, 0)))
 
     def _next_of_steps(self, prompt, cache, index):
@@ -158,7 +160,7 @@ class GeneratesTexts(CompiledGeneration):
             "token_ids": ops.slice(prompt, place, (rows, 1)),
             "segment_ids": ops.slice(cache["segment_ids"], place, (rows, 1)),
         }
-        hidden, steps = self.backbone.step(here, cache["backbone"], index - 1)
+        hidden, steps = self.backbone.call_with_cache(here, cache["backbone"], index - 1)
         return self.head(hidden)[:, 0], hidden[:, 0], {**cache, "backbone": steps}
 
     def _next_of_whole_rows(self, prompt, cache, index):
@@ -183,7 +185,7 @@ class GeneratesTexts(CompiledGeneration):
         pair = isinstance(inputs, tuple) and len(inputs) == 2
         parts, is_single = prompt_columns(inputs if pair else (inputs,))
         inputs = parts if pair else parts[0]
-        if any(is_data_set(part) for part in parts):
+        if any(is_dataset(part) for part in parts):
             check_texts_in_batches(inputs)
         check_not_empty(inputs)
         batches, _ = super()._normalize_generate_inputs(string_tensors(inputs))
@@ -226,7 +228,7 @@ class GeneratesTexts(CompiledGeneration):
 
 
 def check_texts_in_batches(inputs):
-    """Refuses data sets that are no batches of strings."""
+    """Refuses datasets that are no batches of strings."""
     spec = getattr(inputs, "element_spec", None)
     if getattr(spec, "dtype", None) != "string" or spec.shape.rank != 1:
         raise ValueError(

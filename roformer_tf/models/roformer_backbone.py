@@ -167,7 +167,7 @@ class RoFormerBackbone(
         attention_options = with_seed(attention, attention_options)
         feature_maps = make_feature_maps(attention, num_layers, attention_options, dtype)
         scheme_sizes = SimpleNamespace(
-            head_dim=feature_maps[0].turned_dim(head_dim) if linear else head_dim,
+            head_dim=feature_maps[0].rotated_dim(head_dim) if linear else head_dim,
             num_heads=num_heads,
             hidden_dim=hidden_dim,
             embedding_dim=sizes["embedding_dim"],

@@ -173,13 +173,13 @@ class RoFormerSeq2SeqBackbone(FromOriginalPreset, RestoresQuantization, keras_hu
             for side in ("encoder", "decoder")
             for name in ("token_ids", "padding_mask")
         }
-        memory = self.encode(inputs["encoder_token_ids"], inputs["encoder_padding_mask"])
+        encoder_sequence = self.encode(inputs["encoder_token_ids"], inputs["encoder_padding_mask"])
         outputs = {
-            "encoder_sequence_output": memory,
+            "encoder_sequence_output": encoder_sequence,
             "decoder_sequence_output": self.decode(
                 inputs["decoder_token_ids"],
                 inputs["decoder_padding_mask"],
-                memory,
+                encoder_sequence,
                 inputs["encoder_padding_mask"],
             ),
         }
@@ -217,38 +217,38 @@ class RoFormerSeq2SeqBackbone(FromOriginalPreset, RestoresQuantization, keras_hu
             x = block(x, attention_bias=attention_bias, position=position)
         return x
 
-    def decode(self, token_ids, padding_mask, memory, memory_padding_mask):
+    def decode(self, token_ids, padding_mask, encoder_sequence, encoder_padding_mask):
         """Hidden states of all places of the target at once.
 
         Args:
             token_ids: int tensor `(batch, length)`.
             padding_mask: int tensor of the same shape, 1 real, 0 padding.
-            memory: what `encode` returned.
-            memory_padding_mask: the padding mask of the source.
+            encoder_sequence: what `encode` returned.
+            encoder_padding_mask: the padding mask of the source.
 
         Returns:
             Tensor `(batch, length, hidden_dim)`.
         """
         attention_bias = self.decoder_mask(padding_mask)
-        memory_bias = self.memory_mask(memory_padding_mask)
+        encoder_attention_bias = self.memory_mask(encoder_padding_mask)
         x, positions = self._embed(token_ids, self.decoder_position_schemes, None, padding_mask)
         for block, position in zip(self.decoder_blocks, positions):
             x = block(
                 x,
-                memory,
+                encoder_sequence,
                 attention_bias=attention_bias,
-                memory_bias=memory_bias,
+                encoder_attention_bias=encoder_attention_bias,
                 position=position,
             )
         return x
 
     @property
-    def has_steps(self):
+    def supports_cache(self):
         """Whether the decoder has steps: not with positions that need scores, or that change as the text grows."""
         scheme = self.decoder_position_schemes[0]
         return not (scheme.needs_scores or scheme.depends_on_length)
 
-    def initial_cache(self, batch_size, max_length):
+    def build_cache(self, batch_size, max_length):
         """What `step` knows of the target before its first token.
 
         Args:
@@ -258,37 +258,37 @@ class RoFormerSeq2SeqBackbone(FromOriginalPreset, RestoresQuantization, keras_hu
         Returns:
             A list with the cache of each block of the decoder.
         """
-        return [block.initial_cache(batch_size, max_length) for block in self.decoder_blocks]
+        return [block.build_cache(batch_size, max_length) for block in self.decoder_blocks]
 
-    def memory_cache(self, memory, padding_mask):
+    def build_cross_attention_cache(self, encoder_sequence, padding_mask):
         """What `step` needs of the sources: the keys and values of each block, and the bias of their padding.
 
         Args:
-            memory: what `encode` returned.
+            encoder_sequence: what `encode` returned.
             padding_mask: of the source.
         """
         return {
             "keys_values": [
-                block.cross_attention.keys_values(memory) for block in self.decoder_blocks
+                block.cross_attention.keys_values(encoder_sequence) for block in self.decoder_blocks
             ],
             "bias": self.memory_mask(padding_mask),
         }
 
-    def step(self, token_ids, cache, index, memory_cache):
+    def call_with_cache(self, token_ids, cache, cache_update_index, cross_attention_cache):
         """Hidden states of the next tokens of the targets, given what was kept of all earlier ones.
 
         Args:
-            token_ids: int tensor `(rows * batch, length)`, the tokens at places `index`, … of the targets; of each
+            token_ids: int tensor `(rows * batch, length)`, the tokens at places `cache_update_index`, … of the targets; of each
                 source one target, or several that follow each other, such as the beams of a search.
-            cache: of `initial_cache`, or of the step before.
-            index: int scalar.
-            memory_cache: of `memory_cache`, for `batch` sources.
+            cache: of `build_cache`, or of the step before.
+            cache_update_index: int scalar.
+            cross_attention_cache: of `cross_attention_cache`, for `batch` sources.
 
         Returns:
             Tuple of the hidden states `(rows * batch, length, hidden_dim)` and the new cache.
         """
-        index = ops.cast(index, "int32")
-        places = index + ops.arange(ops.shape(token_ids)[1], dtype="int32")
+        cache_update_index = ops.cast(cache_update_index, "int32")
+        places = cache_update_index + ops.arange(ops.shape(token_ids)[1], dtype="int32")
         max_length = ops.shape(keras.tree.flatten(cache)[0])[2]
         keys = ops.arange(max_length, dtype="int32")
         attention_bias = dense_bias(
@@ -297,15 +297,15 @@ class RoFormerSeq2SeqBackbone(FromOriginalPreset, RestoresQuantization, keras_hu
         x, positions = self._embed(token_ids, self.decoder_position_schemes, places[None], None)
         caches = []
         for block, position, block_cache, keys_values in zip(
-            self.decoder_blocks, positions, cache, memory_cache["keys_values"]
+            self.decoder_blocks, positions, cache, cross_attention_cache["keys_values"]
         ):
-            x, block_cache = block.step(
+            x, block_cache = block.call_with_cache(
                 x,
                 block_cache,
-                index,
+                cache_update_index,
                 keys_values,
                 attention_bias=attention_bias,
-                memory_bias=memory_cache["bias"],
+                encoder_attention_bias=cross_attention_cache["bias"],
                 position=position,
             )
             caches.append(block_cache)

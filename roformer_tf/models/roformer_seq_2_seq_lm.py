@@ -3,11 +3,11 @@ import keras_hub
 from keras import ops
 
 from roformer_tf.layers.cache import has_fixed_shapes
-from roformer_tf.models.batches import is_data_set, prompt_columns
+from roformer_tf.models.batches import is_dataset, prompt_columns
 from roformer_tf.models.compiled_generation import (
     CompiledGeneration,
     checked_stops,
-    rules_of_end,
+    stopping_rules,
 )
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import (
@@ -16,7 +16,7 @@ from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import (
 )
 from roformer_tf.models.roformer_task import RoFormerTask, check_not_empty
 from roformer_tf.models.smoothed_crossentropy import SmoothedCrossentropy
-from roformer_tf.samplers import BeamSearchSampler, up_to_stop, without_stops
+from roformer_tf.samplers import BeamSearchSampler, remove_stop_tokens, valid_token_mask
 from roformer_tf.text.strings import to_string_tensor
 
 
@@ -143,7 +143,7 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
             as_pair(inputs) if isinstance(inputs, tuple | dict) else (inputs, None)
         )
         if beginnings is None:
-            return (sources if is_data_set(sources) else to_string_tensor(sources)), False
+            return (sources if is_dataset(sources) else to_string_tensor(sources)), False
         pair, is_single = prompt_columns((sources, beginnings))
         self._check_room(pair, max_length)
         return tuple(map(to_string_tensor, pair)), is_single
@@ -171,11 +171,11 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         """
         given = ops.cast(inputs["decoder_padding_mask"], "bool")
         ids = ops.cast(inputs["decoder_token_ids"], "int32")
-        ids = without_stops(ids, given, stop_token_ids, self.backbone.vocabulary_size)
+        ids = remove_stop_tokens(ids, given, stop_token_ids, self.backbone.vocabulary_size)
         source_mask = inputs["encoder_padding_mask"]
-        memory = self.backbone.encode(inputs["encoder_token_ids"], source_mask)
+        encoder_sequence = self.backbone.encode(inputs["encoder_token_ids"], source_mask)
         index = ops.min(ops.sum(ops.cast(given, "int32"), axis=-1))
-        cache, next = self._make_next(ids, index, memory, source_mask)
+        cache, next = self._make_next(ids, index, encoder_sequence, source_mask)
         ids = self.sampler(
             next=next,
             prompt=ids,
@@ -185,17 +185,17 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
             stop_token_ids=stop_token_ids,
             model=self,
         )
-        kept = up_to_stop(ids, given, stop_token_ids, **rules_of_end(self.sampler))
+        kept = valid_token_mask(ids, given, stop_token_ids, **stopping_rules(self.sampler))
         return {"decoder_token_ids": ids, "decoder_padding_mask": kept}
 
-    def _make_next(self, ids, index, memory, source_mask):
+    def _make_next(self, ids, index, encoder_sequence, source_mask):
         """The cache before the token at `index`, and the samplers' `next`."""
         backbone = self.backbone
 
         def logits_of(hidden):
             return backbone.token_embedding(hidden, reverse=True)[:, 0]
 
-        if not backbone.has_steps:
+        if not backbone.supports_cache:
 
             def next_of_whole_rows(prompt, cache, index):
                 count = ops.shape(prompt)[1]
@@ -203,25 +203,25 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
                     prompt, count = prompt[:, :index], index
                 real = ops.arange(count, dtype="int32") < index
                 real = ops.broadcast_to(ops.cast(real, "int32"), ops.shape(prompt))
-                hidden = backbone.decode(prompt, real, memory, source_mask)
+                hidden = backbone.decode(prompt, real, encoder_sequence, source_mask)
                 hidden = ops.take(hidden, ops.reshape(index - 1, (1,)), axis=1)
                 return logits_of(hidden), hidden[:, 0], cache
 
             return None, next_of_whole_rows
 
         # one for the beams of a source, and so no part of the cache, which samplers repeat and reorder
-        memory_cache = backbone.memory_cache(memory, source_mask)
+        cross_attention_cache = backbone.build_cross_attention_cache(encoder_sequence, source_mask)
 
         def step(ids, cache, index):
             token = ops.take(ids, ops.reshape(index, (1,)), axis=1)
-            return backbone.step(token, cache, index, memory_cache)
+            return backbone.call_with_cache(token, cache, index, cross_attention_cache)
 
         def next(prompt, cache, index):
             hidden, cache = step(prompt, cache, index - 1)
             return logits_of(hidden), hidden[:, 0], cache
 
         batch_size, length = ops.shape(ids)
-        cache = backbone.initial_cache(batch_size, length)
+        cache = backbone.build_cache(batch_size, length)
         # mostly there is no beginning of a target, and so nothing to do
         _, cache = ops.while_loop(
             lambda place, cache: place < index - 1,

@@ -3,7 +3,7 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
-from roformer_tf.text.hidden_tokens import hide_tokens, seed_generator
+from roformer_tf.text.mask_tokens import mask_tokens, seed_generator
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -97,7 +97,7 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
         rows = tf.random.stateless_uniform([tf.shape(token_ids)[0], 1], seeds[0])
         chosen = tf.random.stateless_uniform(tf.shape(token_ids), seeds[1]) < 0.15
         chosen &= in_source & (rows < self.hidden_sources)
-        return hide_tokens(
+        return mask_tokens(
             *(token_ids, chosen, seeds[2]),
             vocabulary_size=tokenizer.vocabulary_size(),
             mask_token_id=tokenizer.mask_token_id,

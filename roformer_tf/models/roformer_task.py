@@ -43,19 +43,19 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
         Args:
             x: a list or array of strings (or a tuple of two of them, for pairs) when the task has a preprocessor, model
                 inputs otherwise; or a `tf.data.Dataset` of batches.
-            y: labels, unless `x` is a data set.
+            y: labels, unless `x` is a dataset.
             sample_weight: optional weights.
-            batch_size: positive integer, 32 by default; not for data sets.
+            batch_size: positive integer, 32 by default; not for datasets.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or a `tf.data.Dataset` of batches.
-            validation_split: part of the examples, the last ones, to validate on; not for data sets.
-            shuffle: whether the order of the examples is drawn anew in every epoch. Data sets keep their own order.
+            validation_split: part of the examples, the last ones, to validate on; not for datasets.
+            shuffle: whether the order of the examples is drawn anew in every epoch. Datasets keep their own order.
             **kwargs: of `keras.Model.fit`.
 
         Returns:
             `keras.callbacks.History`.
 
         Raises:
-            ValueError: for an empty data set, columns of different lengths, or labels that the model cannot have.
+            ValueError: for an empty dataset, columns of different lengths, or labels that the model cannot have.
             TypeError: for examples that are no strings, when the task has a preprocessor.
         """
         x = self._checked(x, y)
@@ -63,10 +63,10 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
             values = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
             value_x = self._checked(*values[:2])
             if is_columns(value_x):
-                # KerasHub takes no `batch_size` for them when `x` is a data set
+                # KerasHub takes no `batch_size` for them when `x` is a dataset
                 validation_data = batched(to_columns(value_x, *values[1:]), batch_size)
         if is_columns(x):
-            # KerasHub would make a data set too, but not shuffle it
+            # KerasHub would make a dataset too, but not shuffle it
             columns = to_columns(x, y, sample_weight)
             if validation_split and validation_data is None:
                 columns, values = split_columns(columns, validation_split)
@@ -81,11 +81,11 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
                 batch_size=batch_size,
                 validation_data=validation_data,
                 validation_split=validation_split,
-                shuffle=False,  # of arrays it is done; of data sets Keras cannot, and says so
+                shuffle=False,  # of arrays it is done; of datasets Keras cannot, and says so
                 **kwargs,
             )
         if history.epoch and not history.history:
-            raise ValueError("The data set is empty: it gave no batch to train on.")
+            raise ValueError("The dataset is empty: it gave no batch to train on.")
         return history
 
     def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
@@ -153,15 +153,15 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
 
     @contextlib.contextmanager
     def _label_errors(self):
-        # Labels inside a data set are seen only by the loss, whose kernel names the value but not the mend.
+        # Labels inside a dataset are seen only by the loss, whose kernel names the value but not the mend.
         try:
             yield
         except Exception as error:
-            ours = str(error).startswith("A label of the data set")  # of `evaluate` inside `fit`
+            ours = str(error).startswith("A label of the dataset")  # of `evaluate` inside `fit`
             if "outside the valid range" in str(error) and not ours:
                 detail = next(x for x in str(error).split("\n") if "outside the valid range" in x)
                 raise ValueError(
-                    "A label of the data set is out of range: labels must be integers from 0 to the number of "
+                    "A label of the dataset is out of range: labels must be integers from 0 to the number of "
                     f"classes - 1. Received: {detail}"
                 ) from error
             raise
@@ -176,7 +176,7 @@ class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
     def train_step(self, *args):
         """One step on one batch, which starts when the batch is there.
 
-        TensorFlow asks a data set of unknown length for one batch too many and learns of its end only then. Operations
+        TensorFlow asks a dataset of unknown length for one batch too many and learns of its end only then. Operations
         that do not depend on the batch (the step counter, weight decay, moving averages) would have run already.
         """
         if keras.config.backend() != "tensorflow":
@@ -199,7 +199,7 @@ def check_not_empty(x):
         size = int(x.cardinality())
     if size == 0:
         raise ValueError(
-            "The data set is empty: expected at least one example. Received: 0 examples"
+            "The dataset is empty: expected at least one example. Received: 0 examples"
         )
 
 

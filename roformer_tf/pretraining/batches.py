@@ -12,7 +12,7 @@ _PREFETCH = 4
 def training_batches(
     corpus, tokenizer, stage, data, seed, stage_index, start=(0, 0), service=None, threads=None
 ):
-    """Endless data set of the global batches of a stage; each depends on its place in it only.
+    """Endless dataset of the global batches of a stage; each depends on its place in it only.
 
     The chunk files of the corpus come in a random order, in another one in each epoch. A *window* is a group of them
     with text for about `data.window_batches` batches: its documents are cut at sentence ends into pieces of

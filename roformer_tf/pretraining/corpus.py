@@ -12,8 +12,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from roformer_tf.checkpoint.atomic import replace_files
-from roformer_tf.pretraining.checks import check_number, check_positive
+from roformer_tf.checks import check_number, check_positive_integer
+from roformer_tf.files import replace_files
 from roformer_tf.pretraining.text_files import TextFileReader, form_of, list_text_files
 
 try:
@@ -132,7 +132,7 @@ def prepare_corpus(
     if chunk_bytes is None:
         sizes = (EXPANSION[form_of(path)[1]] * os.path.getsize(path) for path in paths)
         chunk_bytes = max(MIN_CHUNK_BYTES, sum(sizes) // MAX_CHUNKS)
-    check_positive("chunk_bytes", chunk_bytes)
+    check_positive_integer("chunk_bytes", chunk_bytes)
     reader = TextFileReader(txt_documents, max_bad_lines)
     key = {
         "format": CORPUS_FORMAT,

@@ -13,7 +13,7 @@ TIMEOUT_SECONDS = 600.0
 
 
 def ordered_batches(batches, service, start=(0, 0), timeout=None):
-    """Runs a data set on the workers of a tf.data service and gives its batches in their order.
+    """Runs a dataset on the workers of a tf.data service and gives its batches in their order.
 
     The dispatcher deals the windows out to the workers as they become free, so batches come as they are ready. Each
     carries its place, and waits here until those before it have come.
@@ -29,7 +29,7 @@ def ordered_batches(batches, service, start=(0, 0), timeout=None):
         service.WorkerServer(service.WorkerConfig(dispatcher_address="localhost:5000")).join()
 
     Args:
-        batches: data set whose source is a range of windows; its elements are dictionaries with `window`, `index` and
+        batches: dataset whose source is a range of windows; its elements are dictionaries with `window`, `index` and
             `count`, the number of batches in the window, each `(rows,)`.
         service: address of the dispatcher, such as `"grpc://host:5000"`.
         start: tuple `(window, index)` of the first batch.

@@ -1,9 +1,9 @@
 import tensorflow as tf
 
-from roformer_tf.pretraining.checks import check_choice
+from roformer_tf.checks import check_one_of
 from roformer_tf.pretraining.documents import document_lengths, places_in_documents
 from roformer_tf.pretraining.settings import OBJECTIVES
-from roformer_tf.text.hidden_tokens import hide_tokens, places_of
+from roformer_tf.text.mask_tokens import mask_tokens, places_of
 
 # The number of slots of a batch is a multiple of this, so that few different shapes occur.
 _SLOTS = 8
@@ -79,7 +79,7 @@ class PretrainingObjective:
         whole_word=False,
         mask_special_tokens=False,
     ):
-        check_choice("objective", objective, OBJECTIVES)
+        check_one_of("objective", objective, OBJECTIVES)
         needed = ["pad", "start", "end"] + ["mask"] * (objective == "masked_lm")
         missing = [name for name in needed if getattr(tokenizer, f"{name}_token_id") is None]
         if missing:
@@ -135,7 +135,7 @@ class PretrainingObjective:
         if not self.mask_special_tokens:
             for token_id in self.special_token_ids:
                 chosen &= token_ids != token_id
-        hidden = hide_tokens(
+        hidden = mask_tokens(
             token_ids,
             chosen,
             seeds[1],

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from roformer_tf.pretraining.checks import check_number, check_positive
+from roformer_tf.checks import check_number, check_positive_integer
 from roformer_tf.pretraining.memory import StepMemory, memory_bytes
 from roformer_tf.pretraining.model_sizes import ModelSizes
 
@@ -75,9 +75,9 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
     >>> plan.micro_batch_size * plan.slices
     64
     """
-    check_positive("replicas", replicas)
+    check_positive_integer("replicas", replicas)
     if vocabulary_size is not None:
-        check_positive("vocabulary_size", vocabulary_size)
+        check_positive_integer("vocabulary_size", vocabulary_size)
     sizes = ModelSizes.from_settings(settings, vocabulary_size)
     memory = settings.run.memory if memory is None else memory
     flops = DEFAULT_FLOPS[sizes.dtype] if flops is None else flops

@@ -252,7 +252,7 @@ class Pretrainer(keras.Model):
         )
 
     def evaluate_batches(self, batches):
-        """Loss and accuracy over a data set, on one device.
+        """Loss and accuracy over a dataset, on one device.
 
         Args:
             batches: iterable of batches, such as `held_out_batches`.

@@ -10,10 +10,9 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from roformer_tf.checkpoint.atomic import replace_files
+from roformer_tf.files import lock_folder, replace_files
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import prepare_corpus
-from roformer_tf.pretraining.folder_lock import alone_in
 from roformer_tf.pretraining.guards import LeaveOnSignal, SaveCheckpoints, StopWhenSkipping
 from roformer_tf.pretraining.models import (
     StagesSchedule,
@@ -90,7 +89,7 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
     with LeaveOnSignal() as signals, contextlib.ExitStack() as held:
         strategy, run = strategy or choose_strategy(), None
         if is_chief(strategy):
-            held.enter_context(alone_in(Path(folder)))
+            held.enter_context(lock_folder(Path(folder)))
         try:
             run = _Run(settings, Path(folder), strategy, list(callbacks), verbose, allow_changes)
             return run.train(signals)

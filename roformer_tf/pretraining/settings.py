@@ -3,13 +3,13 @@
 import dataclasses
 import os
 import tomllib
+import typing
 from pathlib import Path
 
-from roformer_tf.pretraining.checks import (
-    check_choice,
+from roformer_tf.checks import (
     check_number,
-    check_positive,
-    check_types,
+    check_one_of,
+    check_positive_integer,
 )
 from roformer_tf.pretraining.memory import memory_bytes
 from roformer_tf.pretraining.stage import Stage
@@ -42,7 +42,7 @@ class DataSettings:
     service: str | None = None
 
     def __post_init__(self):
-        check_types(self)
+        _check_types(self)
         files = (self.files,) if isinstance(self.files, str) else self.files
         files = tuple(files) if isinstance(files, list | tuple) else ()
         if not files or not all(isinstance(name, str) for name in files):
@@ -50,9 +50,9 @@ class DataSettings:
                 f"`files` must name at least one file or pattern. Received: files={self.files!r}"
             )
         object.__setattr__(self, "files", files)
-        check_choice("txt_documents", self.txt_documents, ("blocks", "lines"))
-        check_choice("objective", self.objective, OBJECTIVES)
-        check_choice("packing", self.packing, PACKINGS)
+        check_one_of("txt_documents", self.txt_documents, ("blocks", "lines"))
+        check_one_of("objective", self.objective, OBJECTIVES)
+        check_one_of("packing", self.packing, PACKINGS)
         for name in ("held_out", "mask_rate", "mask_token_rate", "random_token_rate"):
             check_number(name, getattr(self, name), 0.0, 1.0)
         if self.mask_token_rate + self.random_token_rate > 1 + 1e-9:
@@ -63,7 +63,7 @@ class DataSettings:
         if not self.separators:
             raise ValueError("`separators` must have at least one character. Received: ''")
         check_number("piece_characters", self.piece_characters, 0.1, 100)
-        check_positive("window_batches", self.window_batches)
+        check_positive_integer("window_batches", self.window_batches)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ModelSettings:
     dtype: str = "float32"
 
     def __post_init__(self):
-        check_types(self)
+        _check_types(self)
         if (self.checkpoint is None) == (self.vocabulary is None):
             raise ValueError(
                 "needs either `checkpoint` (an original folder to go on from) or `vocabulary` (for a new model). "
@@ -101,10 +101,10 @@ class ModelSettings:
         if self.checkpoint is not None:
             self._check_nothing_beside_the_checkpoint()
         for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim"):
-            check_positive(name, getattr(self, name))
+            check_positive_integer(name, getattr(self, name))
         for name in ("dropout", "attention_dropout"):
             check_number(name, getattr(self, name), 0.0, 1.0)
-        check_choice("dtype", self.dtype, DTYPES)
+        check_one_of("dtype", self.dtype, DTYPES)
         if self.hidden_dim % (2 * self.num_heads):
             raise ValueError(
                 "`num_heads` must divide `hidden_dim` into heads of even size. "
@@ -134,8 +134,8 @@ class OptimizerSettings:
     clip_norm: float | None = None
 
     def __post_init__(self):
-        check_types(self)
-        check_choice("name", self.name, OPTIMIZERS)
+        _check_types(self)
+        check_one_of("name", self.name, OPTIMIZERS)
         check_number("weight_decay", self.weight_decay, 0.0)
         # with 1 the averages would stay 0, and with an epsilon of 0 weights without gradient become NaN
         check_number("beta_1", self.beta_1, 0.0, 1 - 1e-6)
@@ -164,17 +164,17 @@ class RunSettings:
     def __post_init__(self):
         if self.memory is not None:
             memory_bytes(self.memory)
-        check_types(self)
+        _check_types(self)
         if not 0 <= self.seed < 2**31:
             raise ValueError(
                 f"`seed` must be an integer from 0 to 2^31 - 1. Received: seed={self.seed!r}"
             )
         for name in ("checkpoint_every", "keep_checkpoints", "max_skipped_in_a_row"):
-            check_positive(name, getattr(self, name))
+            check_positive_integer(name, getattr(self, name))
         for name in ("held_out_batches", "log_every"):
-            check_positive(name, getattr(self, name))
+            check_positive_integer(name, getattr(self, name))
         if self.micro_batch_size is not None:
-            check_positive("micro_batch_size", self.micro_batch_size)
+            check_positive_integer("micro_batch_size", self.micro_batch_size)
         if self.memory is not None and self.micro_batch_size is not None:
             raise ValueError(
                 "`memory` sets the micro-batch: give one of the two. "
@@ -338,3 +338,27 @@ def _make(part, values, table):
         return part(**values)
     except ValueError as error:
         raise ValueError(f"[{table}] {error}") from error
+
+
+_WORDS = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    dict: "a table",
+}
+
+
+def _check_types(values):
+    """Refuses fields of a dataclass that are not of their annotated type; an integer is a number too."""
+    for field in dataclasses.fields(values):
+        allowed = [t for t in typing.get_args(field.type) or (field.type,) if t in _WORDS]
+        value = getattr(values, field.name)
+        if not allowed or (value is None and type(None) in typing.get_args(field.type)):
+            continue
+        kinds = {*allowed, int} if float in allowed else set(allowed)
+        if type(value) not in kinds:
+            raise ValueError(
+                f"`{field.name}` must be {' or '.join(_WORDS[t] for t in allowed)}. "
+                f"Received: {field.name}={value!r}"
+            )

@@ -1,6 +1,6 @@
 import dataclasses
 
-from roformer_tf.pretraining.checks import check_number, check_positive
+from roformer_tf.checks import check_number, check_positive_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Stage:
 
     def __post_init__(self):
         for name in ("max_length", "global_batch_size", "steps"):
-            check_positive(name, getattr(self, name))
+            check_positive_integer(name, getattr(self, name))
         if self.max_length < 8:
             raise ValueError(
                 f"`max_length` must be at least 8. Received: max_length={self.max_length}"

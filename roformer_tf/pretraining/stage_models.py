@@ -4,8 +4,8 @@ import uuid
 from pathlib import Path
 
 from roformer_tf.checkpoint import save_checkpoint
-from roformer_tf.checkpoint.atomic import replace_files
 from roformer_tf.checkpoint.saving import has_original_format
+from roformer_tf.files import replace_files
 
 
 class StageModels:

@@ -4,7 +4,7 @@ import time
 import keras
 import numpy as np
 
-from roformer_tf.pretraining.checks import check_positive
+from roformer_tf.checks import check_positive_integer
 
 # what `train_step` returns for every step; `input_ready` may come with it
 LOGS = ("loss", "accuracy", "learning_rate", "tokens", "padding", "skipped")
@@ -53,7 +53,7 @@ class StepCallback(keras.callbacks.Callback):
         self.stages = list(stages)
         if not self.stages:
             raise ValueError("`stages` must hold at least one Stage. Received: stages=[]")
-        check_positive("every", every)
+        check_positive_integer("every", every)
         self.every = every
         self.stage_index = None
         self.stage_step = self.step = 0

@@ -131,14 +131,14 @@ def all_agree(strategy, text):
 
 
 def deal_out(batches, strategy):
-    """A data set of global batches as one that gives every replica its own rows, in the order of the replicas.
+    """A dataset of global batches as one that gives every replica its own rows, in the order of the replicas.
 
     Args:
         batches: `tf.data.Dataset` of dictionaries with one global batch each.
         strategy: `tf.distribute.Strategy`.
 
     Returns:
-        The data set itself for one replica, otherwise a distributed data set for `fit`.
+        The dataset itself for one replica, otherwise a distributed dataset for `fit`.
     """
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:

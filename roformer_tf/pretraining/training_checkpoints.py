@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from roformer_tf.pretraining.checks import check_positive
+from roformer_tf.checks import check_positive_integer
 
 _NAME = re.compile(r"step-(\d{9,})")
 _STATE, _PREFIX = "state.json", "variables"
@@ -40,7 +40,7 @@ class TrainingCheckpoints:
     """
 
     def __init__(self, folder, keep=3):
-        check_positive("keep", keep)
+        check_positive_integer("keep", keep)
         self.folder = Path(folder)
         self.keep = keep
 

@@ -75,7 +75,7 @@ class Windows:
 
     @_plain
     def rows(self, window, num_parallel_calls):
-        """Data set of a single element: the rows of a window, as `form_rows` gives them."""
+        """Dataset of a single element: the rows of a window, as `form_rows` gives them."""
         first = window * self.num_chunks
         last = first + self.num_chunks
         if self.every_row:
@@ -159,7 +159,7 @@ class Windows:
 
     @_plain
     def batches(self, rows, first=0):
-        """Data set of the batches of a window, from batch number `first` on, without their targets."""
+        """Dataset of the batches of a window, from batch number `first` on, without their targets."""
         order = self.order(rows)
         count = tf.shape(order, tf.int64)[0]
         enough = tf.debugging.Assert(

@@ -3,12 +3,12 @@
 from roformer_tf.samplers.beam_search_sampler import BeamSearchSampler
 from roformer_tf.samplers.min_length import with_min_length
 from roformer_tf.samplers.original_beam_sampler import OriginalBeamSampler
-from roformer_tf.samplers.up_to_stop import up_to_stop, without_stops
+from roformer_tf.samplers.stop_tokens import remove_stop_tokens, valid_token_mask
 
 __all__ = [
     "BeamSearchSampler",
     "OriginalBeamSampler",
-    "up_to_stop",
+    "valid_token_mask",
     "with_min_length",
-    "without_stops",
+    "remove_stop_tokens",
 ]

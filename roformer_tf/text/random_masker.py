@@ -1,13 +1,13 @@
 import tensorflow as tf
 
-from roformer_tf.text.hidden_tokens import hide_tokens, places_of, seed_generator
+from roformer_tf.text.mask_tokens import mask_tokens, places_of, seed_generator
 
 
 class RandomMasker:
     """Chooses tokens of each row at random and hides them, anew on every call and in every epoch.
 
     `keras_hub.layers.MaskedLMMaskGenerator` does the same with TensorFlow's stateful random operations. Once a global
-    seed is set (`keras.utils.set_random_seed`), those begin from the start whenever a function is traced or a data set
+    seed is set (`keras.utils.set_random_seed`), those begin from the start whenever a function is traced or a dataset
     is iterated: each epoch would mask the same tokens.
 
     Args:
@@ -74,7 +74,7 @@ class RandomMasker:
         rank = tf.argsort(tf.argsort(tf.where(selectable, order, 2.0), axis=1), axis=1)
         chosen = rank < tf.cast(count, tf.int32)[:, tf.newaxis]
 
-        hidden = hide_tokens(
+        hidden = mask_tokens(
             token_ids,
             chosen,
             seeds[1],

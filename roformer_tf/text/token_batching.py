@@ -69,7 +69,7 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
         return length <= max_length
 
     places = tf.data.Dataset.range(count)
-    # without end and without a pair that passes, the data set would never answer
+    # without end and without a pair that passes, the dataset would never answer
     if not any(places.batch(AT_ONCE).map(with_length).unbatch().filter(is_short).take(1)):
         raise ValueError(
             f"No pair has at most `max_length` tokens, with its special ones. Received: max_length={max_length}"

@@ -2,7 +2,7 @@
 
 import os
 
-from roformer_tf.text.files import replacing
+from roformer_tf.files import replace_file
 from roformer_tf.text.graph_detokenizer import GraphDetokenizer
 from roformer_tf.text.graph_tokenizer import GraphTokenizer
 from roformer_tf.text.tables_cache import cached_tables
@@ -60,7 +60,7 @@ class TokenizerAssets:
     def save_assets(self, dir_path):
         """Writes the vocabulary and the tables, with the dictionary in them, into a folder."""
         self._check_vocabulary()
-        with replacing(os.path.join(dir_path, VOCABULARY_FILE)) as file:
+        with replace_file(os.path.join(dir_path, VOCABULARY_FILE)) as file:
             file.write("".join(f"{token}\n" for token in self._vocabulary.tokens).encode())
         self._tables.save(os.path.join(dir_path, TABLES_FILE))
 

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from roformer_tf.text.files import replacing
+from roformer_tf.files import replace_file
 from roformer_tf.text.segmentation_dictionary import SegmentationDictionary
 
 TABLES_FORMAT = 1  # raise it when the arrays change their meaning: older files are then refused
@@ -83,7 +83,7 @@ class TokenizerTables:
     def save(self, path):
         """Writes all arrays to one compressed file, at once or not at all."""
         arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        with replacing(path) as file:
+        with replace_file(path) as file:
             np.savez_compressed(file, tables_format=np.int32(TABLES_FORMAT), **arrays)
 
     @classmethod

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from roformer_tf.checkpoint.atomic import replace_files
 from roformer_tf.checkpoint.original_folder import is_original_folder
 from roformer_tf.checkpoint.paths import find_checkpoint
 from roformer_tf.checkpoint.tf1_files import OriginalReader, write_checkpoint
+from roformer_tf.files import replace_files
 from tests.checkpoint.conftest import assert_same_bytes, read_variables, write_original
 
 DATA = "bert_model.ckpt.data-00000-of-00001"

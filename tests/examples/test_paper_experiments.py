@@ -60,7 +60,7 @@ def write_lines(path, rows):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder of data sets like the real ones."""
+    """A folder of datasets like the real ones."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(5)
     texts = [" ".join(sentences(rng, 20)) for _ in range(60)]
     write_lines(folder / "en_pretrain" / "a.jsonl", [{"text": text} for text in texts])

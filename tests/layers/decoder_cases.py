@@ -29,15 +29,15 @@ def _attention(query, key, value, bias):
     return oracle.attention(*split, visible).reshape(query.shape)
 
 
-def cross_attention(weights, x, memory, attention_bias=0, prefix=""):
+def cross_attention(weights, x, encoder_sequence, attention_bias=0, prefix=""):
     """Equation 1 of each head: queries of the decoder, keys and values of the encoder."""
     query = dense(x, weights, f"{prefix}query")
-    key, value = np.split(dense(memory, weights, f"{prefix}key_value"), 2, axis=-1)
+    key, value = np.split(dense(encoder_sequence, weights, f"{prefix}key_value"), 2, axis=-1)
     return dense(_attention(query, key, value, attention_bias), weights, f"{prefix}output_dense")
 
 
 def self_attention(weights, x, bias, positions, prefix="attention/"):
-    """Queries and keys turned by their positions."""
+    """Queries and keys rotated by their positions."""
     query, key, value = np.split(dense(x, weights, f"{prefix}qkv"), 3, axis=-1)
     query, key = (
         oracle.rotary_half(x.reshape(*x.shape[:2], HEADS, -1), positions).reshape(x.shape)
@@ -46,13 +46,15 @@ def self_attention(weights, x, bias, positions, prefix="attention/"):
     return dense(_attention(query, key, value, bias), weights, f"{prefix}output_dense")
 
 
-def decoder_block(weights, x, memory, attention_bias, memory_bias, position):
+def decoder_block(weights, x, encoder_sequence, attention_bias, encoder_attention_bias, position):
     def norm(x, name):
         return oracle.layer_norm(x, weights[f"{name}/gamma"], weights[f"{name}/beta"], 1e-12)
 
     x = np.asarray(x, "float64")
     x = norm(x + self_attention(weights, x, attention_bias, POSITIONS), "attention_norm")
-    update = cross_attention(weights, x, memory, memory_bias, "cross_attention/")
+    update = cross_attention(
+        weights, x, encoder_sequence, encoder_attention_bias, "cross_attention/"
+    )
     x = norm(x + update, "cross_attention_norm")
     hidden = oracle.relu(dense(x, weights, "feed_forward/intermediate_dense"))
     return norm(x + dense(hidden, weights, "feed_forward/output_dense"), "feed_forward_norm")
@@ -74,14 +76,14 @@ DECODER_CASES = [
     Case(
         "cross_attention",
         lambda **kwargs: layers.CrossAttention(HEADS, HEAD_DIM, **kwargs),
-        {"x": X, "memory": MEMORY, "attention_bias": MEMORY_BIAS},
+        {"x": X, "encoder_sequence": MEMORY, "attention_bias": MEMORY_BIAS},
         cross_attention,
         noise=2e-6,
     ),
     Case(
         "cross_attention_without_bias",
         lambda **kwargs: layers.CrossAttention(HEADS, HEAD_DIM, use_bias=False, **kwargs),
-        {"x": X, "memory": MEMORY[:, :, :12]},  # a memory of another width
+        {"x": X, "encoder_sequence": MEMORY[:, :, :12]},  # a encoder_sequence of another width
         cross_attention,
         noise=2e-6,
         # inputs, kernel, query or key, score, probability, average, kernel and output
@@ -92,9 +94,9 @@ DECODER_CASES = [
         _block,
         {
             "x": X,
-            "memory": MEMORY,
+            "encoder_sequence": MEMORY,
             "attention_bias": np.repeat(CAUSAL, B, 0),
-            "memory_bias": MEMORY_BIAS,
+            "encoder_attention_bias": MEMORY_BIAS,
             "position": tuple(np.repeat(table, B, 0) for table in _context()),
         },
         decoder_block,

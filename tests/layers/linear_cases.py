@@ -19,14 +19,14 @@ MAPS = {
     "softmax": layers.SoftmaxFeatureMap,
     "softmax_normalized": partial(layers.SoftmaxFeatureMap, normalize_keys=True),
     "favor": partial(layers.FavorFeatureMap, FAVOR_FEATURES, seed=1),
-    "favor_inputs": partial(layers.FavorFeatureMap, FAVOR_FEATURES, seed=1, turn_inputs=True),
+    "favor_inputs": partial(layers.FavorFeatureMap, FAVOR_FEATURES, seed=1, rotate_inputs=True),
     "cosine": layers.CosineFeatureMap,
-    "cosine_inputs": partial(layers.CosineFeatureMap, turn_inputs=True),
+    "cosine_inputs": partial(layers.CosineFeatureMap, rotate_inputs=True),
 }
 
 
 def features_of(name, weights, query, key, visible):
-    """phi(q) and phi(k) of one head: (length, head_dim) to (length, features), and the number of unturned features."""
+    """phi(q) and phi(k) of one head: (length, head_dim) to (length, features), and the number of unrotated features."""
     if name == "elu":
         return *(np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (query, key)), 0
     if name.startswith("softmax"):
@@ -54,12 +54,12 @@ def features_of(name, weights, query, key, visible):
     )
 
 
-def rotation(position, size, unturned=0):
+def rotation(position, size, unrotated=0):
     """R of equation 15 for pairs (i, i + size / 2), after some features that it leaves alone."""
-    matrix = np.eye(unturned + size)
+    matrix = np.eye(unrotated + size)
     for i in range(size // 2):
         angle = position * 10000.0 ** (-2 * i / size)
-        a, b = unturned + i, unturned + i + size // 2
+        a, b = unrotated + i, unrotated + i + size // 2
         matrix[a, a] = matrix[b, b] = np.cos(angle)
         matrix[b, a] = np.sin(angle)
         matrix[a, b] = -matrix[b, a]
@@ -88,11 +88,11 @@ def linear_oracle(name, causal, rotary):
                         np.array([r @ v for r, v in zip(turns, x, strict=True)])
                         for x in (query, key)
                     )
-                query, key, unturned = features_of(name, weights, query, key, visible)
-                size = query.shape[1] - unturned
+                query, key, unrotated = features_of(name, weights, query, key, visible)
+                size = query.shape[1] - unrotated
                 turns = [np.eye(query.shape[1])] * length
                 if rotary and not name.endswith("inputs"):
-                    turns = [rotation(m, size, unturned) for m in POSITIONS[b]]
+                    turns = [rotation(m, size, unrotated) for m in POSITIONS[b]]
                 for m in range(length):
                     numerator, denominator = np.zeros(HEAD_DIM), 0.0
                     for n in range(m + 1 if causal else length):
@@ -118,14 +118,14 @@ def linear(name, rotary=False, **options):
     """A `LinearAttention` with the map of this name."""
     feature_map = MAPS[name](name="feature_map")
     if rotary:
-        options["position_scheme"] = layers.RotaryPosition(feature_map.turned_dim(HEAD_DIM))
+        options["position_scheme"] = layers.RotaryPosition(feature_map.rotated_dim(HEAD_DIM))
     return layers.LinearAttention(HEADS, HEAD_DIM, feature_map, **options)
 
 
 def case(name, causal, rotary):
     inputs = {"x": X, "attention_bias": PADDED}
     if rotary:
-        inputs["position"] = context(MAPS[name]().turned_dim(HEAD_DIM))
+        inputs["position"] = context(MAPS[name]().rotated_dim(HEAD_DIM))
     # chunks that do not divide the length; and a bias in the projections or none, now and then
     options = {"causal": causal, "chunk_size": 4, "use_bias": name != "cosine"}
     return Case(

@@ -39,7 +39,7 @@ def yarn_frequencies(dim):
     return thetas
 
 
-def turned(vector, position, theta):
+def rotated(vector, position, theta):
     """R_m x, equation 34, of the first features, in pairs (i, i + k); the others stay."""
     result = np.array(vector, "float64")
     for i, frequency in enumerate(theta):
@@ -95,12 +95,12 @@ def attention_oracle(theta, factor=1.0, on_values=False):
                 for i, m in enumerate(POSITIONS[b]):
                     scores = np.zeros(LENGTH)
                     for j, n in enumerate(POSITIONS[b]):
-                        key = turned(k[j], n - m, theta)
+                        key = rotated(k[j], n - m, theta)
                         key[: 2 * len(theta)] *= factor**2
                         scores[j] = q[i] @ key / math.sqrt(HEAD_DIM) + attention_bias[b, 0, 0, j]
                     share = oracle.softmax(scores)
                     for j, n in enumerate(POSITIONS[b]):
-                        value = turned(v[j], n - m, theta) if on_values else v[j]
+                        value = rotated(v[j], n - m, theta) if on_values else v[j]
                         output[b, i, h * HEAD_DIM : (h + 1) * HEAD_DIM] += share[j] * value
         return output @ weights["output_dense/kernel"] + weights["output_dense/bias"]
 

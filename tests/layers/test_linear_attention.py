@@ -120,11 +120,13 @@ def test_the_future_changes_nothing(name, rotary):
 def test_step_by_step_equals_whole(name, rotary):
     layer = attention(name, rotary=rotary, chunk_size=8)
     expected = run(layer)
-    state = layer.initial_cache(2)
+    state = layer.build_cache(2)
     shapes = [tuple(part.shape) for part in state]
     outputs = []
     for start, stop in [(0, 36), *((i, i + 1) for i in range(36, LENGTH))]:  # a prompt first
-        output, state = layer.step(X[:, start:stop], state, start, None, place(layer, start, stop))
+        output, state = layer.call_with_cache(
+            X[:, start:stop], state, start, None, place(layer, start, stop)
+        )
         outputs.append(numpy(output))
         assert [tuple(part.shape) for part in state] == shapes
     np.testing.assert_allclose(np.concatenate(outputs, 1), expected, atol=2e-5)
@@ -132,10 +134,12 @@ def test_step_by_step_equals_whole(name, rotary):
     bias = np.zeros((2, 1, 1, LENGTH), "float32")
     bias[1, ..., :3] = -1e9
     expected = run(layer, bias=bias)
-    state = layer.initial_cache(2)
+    state = layer.build_cache(2)
     for i in range(6):
         here = slice(i, i + 1)
-        output, state = layer.step(X[:, here], state, i, bias[..., here], place(layer, i, i + 1))
+        output, state = layer.call_with_cache(
+            X[:, here], state, i, bias[..., here], place(layer, i, i + 1)
+        )
         if i >= 3:
             np.testing.assert_allclose(numpy(output), expected[:, here], atol=2e-5)
 
@@ -319,7 +323,7 @@ def test_what_does_not_fit_is_refused():
         FavorFeatureMap(redraw_every=0)
     layer = attention("elu", causal=False)
     with pytest.raises(ValueError, match="Make the layer with `causal=True`"):
-        layer.step(X[:, :1], layer.initial_cache(2))
+        layer.call_with_cache(X[:, :1], layer.build_cache(2))
     padding = np.ones((2, LENGTH), "int32")
     causal = AttentionMask("causal")(padding)
     documents = AttentionMask()(padding, document_ids=padding)
@@ -329,7 +333,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_yarns_factor_is_of_the_softmax():
-    """At position 0 nothing is turned, and the numerator is not made larger than its denominator."""
+    """At position 0 nothing is rotated, and the numerator is not made larger than its denominator."""
     yarn = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 8}
     outputs = []
     for scaling in (None, yarn):
@@ -352,18 +356,18 @@ def test_schemes_say_whether_they_need_scores():
 
 
 def test_sizes_of_feature_maps():
-    for feature_map, features, turned in (
+    for feature_map, features, rotated in (
         (EluFeatureMap(), 64, 64),
         (SoftmaxFeatureMap(), 64, 64),
         (CosineFeatureMap(), 65, 64),
-        (CosineFeatureMap(turn_inputs=True), 65, 64),
+        (CosineFeatureMap(rotate_inputs=True), 65, 64),
         (FavorFeatureMap(), 266, 266),  # 64 log(64)
         (FavorFeatureMap(100), 100, 100),
-        (FavorFeatureMap(100, turn_inputs=True), 100, 64),
+        (FavorFeatureMap(100, rotate_inputs=True), 100, 64),
     ):
         assert feature_map.feature_dim(64) == features
-        assert feature_map.turned_dim(64) == turned
-    assert RotaryPosition(CosineFeatureMap().turned_dim(HEAD_DIM)).head_dim == HEAD_DIM
+        assert feature_map.rotated_dim(64) == rotated
+    assert RotaryPosition(CosineFeatureMap().rotated_dim(HEAD_DIM)).head_dim == HEAD_DIM
     assert WIDTH == HEADS * HEAD_DIM
 
 

@@ -97,12 +97,12 @@ def test_padding_and_neighbours_change_nothing(form):
 def test_norms_are_kept(scaling):
     layer = scheme(scaling)
     query, key = np.random.default_rng(1).normal(size=(2, 3, 2, WIDEST, HEAD_DIM))
-    turned = layer.apply_to_query_key(
+    rotated = layer.apply_to_query_key(
         query.astype("float32"), key.astype("float32"), layer(IDS, None, PADDING)
     )
     factor = make_rope_scaling(SCALINGS[scaling]).query_key_factor
     assert (factor == 1) == (scaling != "yarn")
-    for x, after in zip((query, key), turned):
+    for x, after in zip((query, key), rotated):
         np.testing.assert_allclose(
             np.linalg.norm(numpy(after), axis=-1), factor * np.linalg.norm(x, axis=-1), rtol=1e-6
         )

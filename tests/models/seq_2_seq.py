@@ -76,27 +76,29 @@ def oracle_logits(model, inputs):
     def bias(visible):
         return np.where(visible, 0.0, -1e9)[:, None]
 
-    def block(x, weights, attention_bias, memory=None, memory_bias=None):
+    def block(x, weights, attention_bias, encoder_sequence=None, encoder_attention_bias=None):
         def norm(x, name):
             gamma, beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
             return oracle.layer_norm(x, gamma, beta, model.layer_norm_epsilon)
 
         places = np.zeros(x.shape[1]) if sinusoidal else np.arange(x.shape[1])
         x = norm(x + decoder.self_attention(weights, x, attention_bias, places), "attention_norm")
-        if memory is not None:
-            update = decoder.cross_attention(weights, x, memory, memory_bias, "cross_attention/")
+        if encoder_sequence is not None:
+            update = decoder.cross_attention(
+                weights, x, encoder_sequence, encoder_attention_bias, "cross_attention/"
+            )
             x = norm(x + update, "cross_attention_norm")
         hidden = oracle.relu(decoder.dense(x, weights, "feed_forward/intermediate_dense"))
         update = decoder.dense(hidden, weights, "feed_forward/output_dense")
         return norm(x + update, "feed_forward_norm")
 
     source_bias = bias(inputs["encoder_padding_mask"][:, None] == 1)
-    memory = embed(inputs["encoder_token_ids"])
+    encoder_sequence = embed(inputs["encoder_token_ids"])
     for i in range(model.num_layers):
-        memory = block(memory, of(f"encoder_block_{i}"), source_bias)
+        encoder_sequence = block(encoder_sequence, of(f"encoder_block_{i}"), source_bias)
     mask = inputs["decoder_padding_mask"][:, None] == 1
     causal = bias(mask & (np.tri(mask.shape[-1])[None] == 1))
     x = embed(inputs["decoder_token_ids"])
     for i in range(model.num_decoder_layers):
-        x = block(x, of(f"decoder_block_{i}"), causal, memory, source_bias)
+        x = block(x, of(f"decoder_block_{i}"), causal, encoder_sequence, source_bias)
     return x @ table.T

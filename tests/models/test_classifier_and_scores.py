@@ -98,7 +98,7 @@ def test_labels_out_of_range(bad, rng):
         with pytest.raises(ValueError, match=message):
             call(x, y, verbose=0)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
-    message = "label of the data set is out of range: labels must be integers from 0 to the number"
+    message = "label of the dataset is out of range: labels must be integers from 0 to the number"
     before = model.get_weights()
     for call in (model.fit, model.evaluate):
         with pytest.raises(ValueError, match=message) as error:
@@ -113,7 +113,7 @@ def test_empty_data(raw, rng):
     model = classifier(preprocessor={} if raw else None)
     x, y, _ = data("classifier", rng)
     empty = [] if raw else {k: v[:0] for k, v in x.items()}
-    message = "The data set is empty: expected at least one example. Received: 0 examples"
+    message = "The dataset is empty: expected at least one example. Received: 0 examples"
     for call in (model.fit, model.evaluate):
         with pytest.raises(ValueError, match=message):
             call(empty, y[:0], verbose=0)
@@ -185,5 +185,5 @@ def test_score_of_strings(name, rng):
         counted = np.array(segments[1:]) == (1 if pairs else 0)
         assert scores["num_tokens"][i] == counted.sum()
         assert abs(scores["log_likelihood"][i] - (chosen * counted).sum()) < 1e-4
-    with pytest.raises(ValueError, match="The data set is empty"):
+    with pytest.raises(ValueError, match="The dataset is empty"):
         model.score(([], []) if pairs else [])

@@ -9,7 +9,7 @@ from tests.layers.harness import gradients, numpy, variables
 from tests.layers.numpy_adam import NumpyAdam
 from tests.models.builders import NUM_CLASSES, data, task
 
-# Keras says so whenever a data set of unknown length ends, as it must.
+# Keras says so whenever a dataset of unknown length ends, as it must.
 pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
 # Four batches of four rows, in which ids repeat: there are 43 of them in 36 places of a batch
 STEPS, BATCH = 4, 4
@@ -82,7 +82,7 @@ def test_stock_fit_takes_a_phantom_step():
     model.compile("sgd", loss="mse")
     model.fit(of_unknown_length(np.ones((16, 2)), np.ones((16, 1))), epochs=3, verbose=0)
     assert int(model.optimizer.iterations) == 15, (
-        "Keras no longer takes a step beyond the end of a data set: the override may go"
+        "Keras no longer takes a step beyond the end of a dataset: the override may go"
     )
 
 

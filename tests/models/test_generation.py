@@ -98,8 +98,8 @@ def test_cached_equals_uncached(name, sampler, length, monkeypatch):
     """More than 200 tokens, beside the same loop over whole rows, which `test_greedy` takes through the models."""
     causal_lm, prompt = model(name), prompts([3, 18, 9], length)
     results = []
-    for has_steps in (True, False):
-        monkeypatch.setattr(type(causal_lm.backbone), "has_steps", has_steps)
+    for supports_cache in (True, False):
+        monkeypatch.setattr(type(causal_lm.backbone), "supports_cache", supports_cache)
         causal_lm.compile(sampler=sampler)
         results.append(causal_lm.generate(prompt, stop_token_ids=None)["token_ids"])
     np.testing.assert_array_equal(*results)
@@ -312,7 +312,7 @@ def test_samplers_with_seeds(gpt):
 def test_what_makes_no_sense(gpt):
     import tensorflow as tf
 
-    with pytest.raises(ValueError, match="data set is empty"):
+    with pytest.raises(ValueError, match="dataset is empty"):
         gpt.generate([])
     with pytest.raises(TypeError, match="Received: 3 of type int as example 1"):
         gpt.generate(["天", 3])

@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_refused(rng):
 
 
 def test_original_checkpoints_load(rng, tmp_path):
-    """Into the same weights; FAVOR+ on turned queries and keys approximates the model that was trained."""
+    """Into the same weights; FAVOR+ on rotated queries and keys approximates the model that was trained."""
     original = backbone("v1")
     for block in original.encoder_blocks:  # few features do for small queries and keys
         block.attention.qkv.kernel.assign(0.4 * numpy(block.attention.qkv.kernel.value))
@@ -113,7 +113,7 @@ def test_original_checkpoints_load(rng, tmp_path):
         ("elu", {}),
         ("cosine", {}),
         ("softmax_features", {}),
-        ("favor", {"num_features": 4096, "turn_inputs": True, "seed": 1}),
+        ("favor", {"num_features": 4096, "rotate_inputs": True, "seed": 1}),
     ):
         model = roformer_tf.RoFormerBackbone.from_preset(
             folder, attention=name, attention_options=options

@@ -182,7 +182,7 @@ def test_masking_is_repeatable_with_a_seed(tokens, rng):
 
 
 def test_every_epoch_is_masked_anew(tokens, rng):
-    """Also when a seed is set, with which TensorFlow's own random operations repeat each pass over a data set."""
+    """Also when a seed is set, with which TensorFlow's own random operations repeat each pass over a dataset."""
     keras.utils.set_random_seed(123)
     preprocessor = CLASSES[1](tokens, sequence_length=16, mask_selection_rate=0.4)
     dataset = tf.data.Dataset.from_tensor_slices(texts(rng, 8, 8, 12)).batch(8).map(preprocessor)

@@ -71,7 +71,7 @@ def test_embed_equals_the_original(original, tmp_path, rng):
 
 
 def test_embed_refuses(model):
-    with pytest.raises(ValueError, match="The data set is empty"):
+    with pytest.raises(ValueError, match="The dataset is empty"):
         model.embed([])
     with pytest.raises(TypeError, match="Received: 3 of type int as example 1"):
         model.embed(["天", 3])
@@ -263,7 +263,7 @@ def test_similar_ranks_what_is_generated(model, monkeypatch, rng):
     for name in ("n", "k"):
         with pytest.raises(ValueError, match=f"`{name}` must be a positive integer"):
             model.similar("天", **{name: 0})
-    with pytest.raises(ValueError, match="The data set is empty"):
+    with pytest.raises(ValueError, match="The dataset is empty"):
         model.similar([])
 
 

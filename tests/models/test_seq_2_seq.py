@@ -72,13 +72,18 @@ def test_steps_equal_the_whole(scheme, rows, rng):
     given = inputs(rng, batch=2)
     ids = rng.integers(4, 40, (2 * rows, 9)).astype("int32")
     source, mask = given["encoder_token_ids"], given["encoder_padding_mask"]
-    memory = model.encode(source, mask)
-    repeated = np.repeat(numpy(memory), rows, 0), np.repeat(mask, rows, 0)
+    encoder_sequence = model.encode(source, mask)
+    repeated = np.repeat(numpy(encoder_sequence), rows, 0), np.repeat(mask, rows, 0)
     whole = numpy(model.decode(ids, np.ones_like(ids), *repeated))
-    cache, memory_cache = model.initial_cache(len(ids), 9), model.memory_cache(memory, mask)
+    cache, cross_attention_cache = (
+        model.build_cache(len(ids), 9),
+        model.build_cross_attention_cache(encoder_sequence, mask),
+    )
     outputs = []
     for start, end in ((0, 3), *((i, i + 1) for i in range(3, 9))):
-        output, cache = model.step(ids[:, start:end], cache, start, memory_cache)
+        output, cache = model.call_with_cache(
+            ids[:, start:end], cache, start, cross_attention_cache
+        )
         outputs.append(numpy(output))
     np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=5e-6)
 
@@ -89,7 +94,7 @@ SMALL = {"num_layers": 1}
 class Whole(roformer_tf.RoFormerSeq2SeqBackbone):
     """Generates by computing the whole target for each new token."""
 
-    has_steps = False
+    supports_cache = False
 
 
 def test_cached_beam_search_equals_uncached(rng):
@@ -132,7 +137,7 @@ def test_greedy_equals_the_largest_logits_one_by_one(rng):
 def test_positions_that_need_scores_generate_too(rng):
     model = model_of(backbone("t5", **SMALL))
     model.compile(sampler=BeamSearchSampler(num_beams=2))
-    assert not model.backbone.has_steps
+    assert not model.backbone.supports_cache
     given = inputs(rng, length=6)
     given["decoder_padding_mask"][:, 1:] = 0
     assert model.generate(given, stop_token_ids=[3])["decoder_token_ids"].shape == (3, 6)
@@ -142,14 +147,14 @@ def test_dynamic_scaling_goes_by_the_text_so_far(rng):
     """And not by the room for it: as in a row that ends with the text."""
     scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 3}
     model = model_of(backbone(position_options={"rope_scaling": scaling}, **SMALL))
-    assert not model.backbone.has_steps
+    assert not model.backbone.supports_cache
     ids = rng.integers(4, SIZES["vocabulary_size"], (2, 5)).astype("int32")
     source = np.ones((2, 4), "int32") * 5
-    memory = model.backbone.encode(source, np.ones_like(source))
+    encoder_sequence = model.backbone.encode(source, np.ones_like(source))
     found = []
     for room in (5, 24):
         row = np.pad(ids, [[0, 0], [0, room - 5]])
-        _, next = model._make_next(row, 5, memory, np.ones_like(source))
+        _, next = model._make_next(row, 5, encoder_sequence, np.ones_like(source))
         found.append(numpy(next(row, None, 5)[0]))
     np.testing.assert_allclose(*found, atol=1e-5)  # float32's noise in two graphs
 

@@ -50,11 +50,11 @@ def part(given, start, stop):
 def in_steps(model, given, cuts, start=0, cache=None):
     """The outputs of consecutive steps, put together; whether `index` is a number or a tensor changes nothing."""
     if cache is None:
-        cache = model.initial_cache(len(given["token_ids"]), ROOM)
+        cache = model.build_cache(len(given["token_ids"]), ROOM)
     outputs, index = [], start
     for number, length in enumerate(cuts):
         place = index if number % 2 == 0 else ops.convert_to_tensor(index, "int32")
-        output, cache = model.step(part(given, index, index + length), cache, place)
+        output, cache = model.call_with_cache(part(given, index, index + length), cache, place)
         outputs.append(sequence(output))
         index += length
     return np.concatenate(outputs, 1), cache
@@ -73,7 +73,7 @@ def assert_steps_equal(model, rng):
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_every_scheme(kind, options, rng):
     model = backbone(kind, pooler=None, **options)
-    assert model.has_steps
+    assert model.supports_cache
     assert_steps_equal(model, rng)
 
 
@@ -111,7 +111,7 @@ def test_prompts_of_different_lengths(kind, options, rng):
     prompt = part(given, 0, max(known))
     prompt["padding_mask"] = (np.arange(max(known)) < np.array(known)[:, None]).astype("int32")
     prompt["segment_ids"] = np.zeros_like(prompt["token_ids"])
-    _, cache = model.step(prompt, model.initial_cache(3, ROOM), 0)
+    _, cache = model.call_with_cache(prompt, model.build_cache(3, ROOM), 0)
     first = min(known) - 1
     outputs, _ = in_steps(model, given, [1] * (LENGTH - first), first, cache)
     for row, length in enumerate(known):
@@ -171,10 +171,10 @@ def test_compiled(kind, rng):
     def run(given):
         def body(i, cache, outputs):
             now = {name: ops.slice(x, (0, i), (3, 1)) for name, x in given.items()}
-            output, cache = model.step(now, cache, i)
+            output, cache = model.call_with_cache(now, cache, i)
             return i + 1, cache, ops.slice_update(outputs, (0, i, 0), output)
 
-        cache, start = model.initial_cache(3, ROOM), ops.convert_to_tensor(0, "int32")
+        cache, start = model.build_cache(3, ROOM), ops.convert_to_tensor(0, "int32")
         outputs = ops.zeros((3, LENGTH, 16))
         return ops.while_loop(lambda i, *_: i < LENGTH, body, (start, cache, outputs))[2]
 
@@ -203,10 +203,10 @@ def test_block(rng):
     block(x, bias, position)
     randomize(block)
     expected = numpy(block(x, bias, position))
-    cache = block.initial_cache(2, LENGTH)
+    cache = block.build_cache(2, LENGTH)
     for start, stop in ((0, 5), (5, 6), (6, 13)):
         here = slice(start, stop)
-        output, cache = block.step(
+        output, cache = block.call_with_cache(
             x[:, here], cache, start, bias[:, :, here], scheme(places[:, here], places[:, here])
         )
         np.testing.assert_allclose(numpy(output), expected[:, here], atol=NOISE)
@@ -215,18 +215,18 @@ def test_block(rng):
 def test_what_has_no_steps(rng):
     given = inputs(rng, padded=False)
     for name, scheme in POSITION_SCHEMES.items():
-        assert backbone("gpt", position_scheme=name).has_steps != scheme.needs_scores
+        assert backbone("gpt", position_scheme=name).supports_cache != scheme.needs_scores
     refused = [
         backbone("v1"),
         backbone("gpt", position_scheme="t5"),
         backbone("gpt", attention="elu", rope_scaling=DYNAMIC),
     ]
     for model in refused:
-        assert not model.has_steps
+        assert not model.supports_cache
         with pytest.raises(ValueError, match="has steps.*Received: masking="):
-            model.step(given, None, 0)
+            model.call_with_cache(given, None, 0)
     attention = refused[1].encoder_blocks[0].attention
     with pytest.raises(ValueError, match="has no steps.*T5RelativeBias"):
-        attention.step(np.ones((1, 1, 16)), attention.initial_cache(1, 4), 0)
+        attention.call_with_cache(np.ones((1, 1, 16)), attention.build_cache(1, 4), 0)
     with pytest.raises(ValueError, match="takes no document_ids"):
-        backbone("gpt").step({**given, "document_ids": given["padding_mask"]}, None, 0)
+        backbone("gpt").call_with_cache({**given, "document_ids": given["padding_mask"]}, None, 0)

@@ -69,7 +69,7 @@ def make_batches(rng, count=5, rows=8, width=12, slots=5):
 
 
 def as_data_set(batches):
-    """An endless data set of these batches."""
+    """An endless dataset of these batches."""
     signature = {
         name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in batches[0].items()
     }

@@ -47,7 +47,7 @@ def numpy(batch):
     return SimpleNamespace(**{name: value.numpy() for name, value in batch.items()})
 
 
-# A data set takes seconds to set up, however small: what needs some batches and no other data set takes these.
+# A dataset takes seconds to set up, however small: what needs some batches and no other dataset takes these.
 @pytest.fixture(scope="module", params=["none", "block_diagonal"])
 def stream(folder, request):
     """The packing, and the first batches made with it."""

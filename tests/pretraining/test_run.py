@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.__main__ import main
+from roformer_tf.files import lock_folder
 from roformer_tf.pretraining import PretrainingSettings, pretrain
-from roformer_tf.pretraining.folder_lock import alone_in
 from tests.pretraining import small_corpus
 
 # The batches of held-out documents take seconds to set up, so few runs have them.
@@ -240,7 +240,7 @@ def test_nothing_is_lost_by_a_start_that_fails(texts, whole, tmp_path):
 
 
 def test_one_process_at_a_time(texts, tmp_path):
-    with alone_in(tmp_path), pytest.raises(BlockingIOError, match="Another process is training"):
+    with lock_folder(tmp_path), pytest.raises(BlockingIOError, match="Another process is training"):
         pretrain(make_settings(texts), tmp_path, verbose=False)
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="file is a file"):

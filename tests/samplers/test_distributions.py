@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 from scipy import stats
 
-from roformer_tf.samplers import up_to_stop, with_min_length
+from roformer_tf.samplers import valid_token_mask, with_min_length
 from tests.layers.harness import numpy
 from tests.samplers import table_model
 
@@ -102,7 +102,7 @@ def texts_drawn(rng, stops, min_length, min_ends):
     # to end at the first stop token is the sampler's own rule, else it fills the row
     stop_token_ids = stops if min_ends == 1 else None
     rows = sampler(next, prompt, index=2, mask=mask, stop_token_ids=stop_token_ids)
-    kept = numpy(up_to_stop(rows, mask, stops, min_ends))
+    kept = numpy(valid_token_mask(rows, mask, stops, min_ends))
     counts = {}
     for tokens, kept_tokens in zip(numpy(rows)[:, 2:], kept[:, 2:], strict=True):
         text = tuple(tokens[kept_tokens].tolist())

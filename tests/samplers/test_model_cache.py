@@ -14,12 +14,12 @@ LENGTHS, LENGTH, STOPS = (2, 3, 6), 10, [7, 20]
 def cached_step(causal_lm, ids):
     """A `next` with a cache, and the cache of what all prompts have before their last common token."""
     start = min(LENGTHS) - 1
-    cache = causal_lm.backbone.initial_cache(len(ids), LENGTH)
-    _, cache = causal_lm.backbone.step({"token_ids": ids[:, :start]}, cache, 0)
+    cache = causal_lm.backbone.build_cache(len(ids), LENGTH)
+    _, cache = causal_lm.backbone.call_with_cache({"token_ids": ids[:, :start]}, cache, 0)
 
     def next(prompt, cache, index):
         last = ops.slice(prompt, (0, index - 1), (ops.shape(prompt)[0], 1))
-        hidden, cache = causal_lm.backbone.step({"token_ids": last}, cache, index - 1)
+        hidden, cache = causal_lm.backbone.call_with_cache({"token_ids": last}, cache, index - 1)
         return causal_lm.head(hidden)[:, 0], None, cache
 
     return next, cache

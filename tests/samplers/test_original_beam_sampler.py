@@ -10,7 +10,7 @@ from keras import ops
 
 import roformer_tf
 from roformer_tf.checkpoint import load_original
-from roformer_tf.samplers import OriginalBeamSampler, up_to_stop
+from roformer_tf.samplers import OriginalBeamSampler, valid_token_mask
 from tests.layers.harness import compiled, numpy
 from tests.oracles.run_original import small_config
 from tests.samplers import table_model
@@ -30,7 +30,7 @@ def texts(sampler, tables, lengths, stops, wrap=lambda function: function):
 
     cache = keras.tree.map_structure(ops.convert_to_tensor, table_model.first_cache(len(lengths)))
     found = wrap(run)(ops.convert_to_tensor(prompt), cache)
-    kept = numpy(up_to_stop(found, mask, stops, sampler.min_ends, sampler.min_length))
+    kept = numpy(valid_token_mask(found, mask, stops, sampler.min_ends, sampler.min_length))
     found = numpy(found)
     assert np.all(found[mask] == prompt[mask])
     assert not np.any(found[~kept])  # behind the end a row is as it was given

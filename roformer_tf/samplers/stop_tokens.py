@@ -3,7 +3,7 @@ from keras import ops
 from roformer_tf.samplers.min_length import is_any_of
 
 
-def up_to_stop(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
+def valid_token_mask(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
     """Which tokens of generated rows count: the prompt, and what follows up to the stop token that ends the text.
 
     Samplers go on until all rows have ended, so behind the end of a row may be anything.
@@ -22,11 +22,11 @@ def up_to_stop(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
     Example:
 
     >>> import numpy as np
-    >>> from roformer_tf.samplers import up_to_stop
+    >>> from roformer_tf.samplers import valid_token_mask
     >>> tokens, mask = np.array([[2, 3, 7, 3, 8, 3]]), np.array([[1, 1, 0, 0, 0, 0]], "bool")
-    >>> np.array(up_to_stop(tokens, mask, [3])).astype(int).tolist()
+    >>> np.array(valid_token_mask(tokens, mask, [3])).astype(int).tolist()
     [[1, 1, 1, 1, 0, 0]]
-    >>> np.array(up_to_stop(tokens, mask, [3], min_ends=2)).astype(int).tolist()
+    >>> np.array(valid_token_mask(tokens, mask, [3], min_ends=2)).astype(int).tolist()
     [[1, 1, 1, 1, 1, 1]]
     """
     new = ops.logical_not(ops.cast(mask, "bool"))
@@ -36,7 +36,7 @@ def up_to_stop(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
     return count(ends) - ops.cast(ends, "int32") == 0
 
 
-def without_stops(tokens, mask, stop_token_ids, vocabulary_size):
+def remove_stop_tokens(tokens, mask, stop_token_ids, vocabulary_size):
     """Rows to be filled, without stop tokens in the places to be filled.
 
     KerasHub's samplers end as soon as each row has a stop token outside of its prompt, be it one that only fills it up.
@@ -53,9 +53,9 @@ def without_stops(tokens, mask, stop_token_ids, vocabulary_size):
     Example:
 
     >>> import numpy as np
-    >>> from roformer_tf.samplers import without_stops
+    >>> from roformer_tf.samplers import remove_stop_tokens
     >>> rows, mask = np.array([[2, 3, 5, 0, 0]]), np.array([[1, 1, 1, 0, 0]], "bool")
-    >>> np.array(without_stops(rows, mask, stop_token_ids=[0, 3], vocabulary_size=6)).tolist()
+    >>> np.array(remove_stop_tokens(rows, mask, stop_token_ids=[0, 3], vocabulary_size=6)).tolist()
     [[2, 3, 5, 1, 1]]
     """
     stops = set(stop_token_ids or ())

@@ -17,7 +17,7 @@ def seed_generator():
     return lambda: tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), [2])
 
 
-def hide_tokens(
+def mask_tokens(
     token_ids,
     chosen,
     seed,

@@ -1,0 +1,46 @@
+"""Argument checks whose errors name the argument and what was received."""
+
+import math
+
+
+def check_positive_integer(name, value):
+    """Raises `ValueError` unless `value` is a positive integer.
+
+    >>> check_positive_integer("num_heads", 0)
+    Traceback (most recent call last):
+    ValueError: `num_heads` must be a positive integer. Received: num_heads=0
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+
+
+def check_number(name, value, low=None, high=None):
+    """Raises `ValueError` unless `value` is a finite number in `[low, high]`.
+
+    >>> check_number("dropout", 1.5, 0, 1)
+    Traceback (most recent call last):
+    ValueError: `dropout` must be a number from 0 to 1. Received: dropout=1.5
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (
+        not is_number
+        or not math.isfinite(value)
+        or (low is not None and value < low)
+        or (high is not None and value > high)
+    ):
+        span = "a number" if low is None else f"a number from {low:g}"
+        span += "" if high is None else f" to {high:g}"
+        raise ValueError(f"`{name}` must be {span}. Received: {name}={value!r}")
+
+
+def check_one_of(name, value, choices, optional=False):
+    """Raises `ValueError` unless `value` is one of `choices`, or `None` if it is `optional`.
+
+    >>> check_one_of("padding", "left", ("longest", "max_length"))
+    Traceback (most recent call last):
+    ValueError: `padding` must be one of 'longest', 'max_length'. Received: padding='left'
+    """
+    if value in choices or (optional and value is None):
+        return
+    listed = ", ".join(map(repr, choices)) + (" or None" if optional else "")
+    raise ValueError(f"`{name}` must be one of {listed}. Received: {name}={value!r}")

@@ -1,0 +1,153 @@
+"""Writing files and folders whole or not at all, and locking a folder."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+
+@contextlib.contextmanager
+def replace_file(path):
+    """Opens a temporary file beside `path` for bytes, and gives it that name in the end.
+
+    Whoever reads `path`, another process too, finds the old file or the new one, never a part.
+
+    >>> path = os.path.join(tempfile.mkdtemp(), "numbers.bin")
+    >>> with replace_file(path) as file:
+    ...     _ = file.write(b"123")
+    >>> os.path.getsize(path), os.listdir(os.path.dirname(path))
+    (3, ['numbers.bin'])
+    """
+    path = os.fspath(path)
+    handle, temporary = tempfile.mkstemp(
+        prefix=os.path.basename(path) + ".", dir=os.path.dirname(path) or "."
+    )
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        # mkstemp makes files for the owner's eyes alone; give it what open() would have given
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def replace_files(folder):
+    """Yields an empty folder on the same disk; its files move to `folder` only when the block ends well.
+
+    A folder that does not exist yet appears at once, complete. In an existing one files of the same name are replaced
+    and all others stay; when that fails half-way, the old files are put back.
+
+    Args:
+        folder: str or path of the folder to fill; its parents are made.
+
+    Yields:
+        `pathlib.Path` of the temporary folder.
+
+    Raises:
+        NotADirectoryError: if `folder` is a file.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from roformer_tf.files import replace_files
+    >>> target = pathlib.Path(tempfile.mkdtemp()) / "model"
+    >>> with replace_files(target) as temporary:
+    ...     _ = (temporary / "a.txt").write_text("a")
+    >>> [file.name for file in target.iterdir()]
+    ['a.txt']
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"Expected a folder to write to, but {folder} is a file.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    exists = folder.is_dir()
+    place = folder if exists else folder.parent
+    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=place))
+    new = temporary / "new"
+    new.mkdir()  # with the user's ordinary permissions, unlike mkdtemp's
+    try:
+        yield new
+        if not exists:
+            os.rename(new, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if exists:
+        _swap(new, folder, temporary / "old")
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _swap(new, folder, old):
+    old.mkdir()
+    names = sorted(file.name for file in new.iterdir())
+    replaced, added = [], []
+    try:
+        for name in names:
+            if (folder / name).exists():
+                os.replace(folder / name, old / name)
+                replaced.append(name)
+        for name in names:
+            os.replace(new / name, folder / name)
+            added.append(name)
+    except BaseException:
+        for name in added:
+            os.replace(folder / name, new / name)
+        for name in replaced:
+            os.replace(old / name, folder / name)
+        shutil.rmtree(
+            new.parent, ignore_errors=True
+        )  # only reached when everything is back in its place
+        raise
+
+
+@contextlib.contextmanager
+def lock_folder(folder):
+    """Keeps other processes that do the same out of a folder, also if this one is killed: no file stays behind.
+
+    Args:
+        folder: `pathlib.Path`; made when it is not there.
+
+    Raises:
+        NotADirectoryError: if it is a file.
+        BlockingIOError: if another process is in it. Where the file system has no locks nothing is checked.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from roformer_tf.files import lock_folder
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> with lock_folder(folder), lock_folder(folder):
+    ...     pass
+    Traceback (most recent call last):
+    BlockingIOError: Another process is training in ...
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"The output of a run is a folder, and {folder} is a file.")
+    folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"Another process is training in {folder}. Wait until it ends, stop it, or name another folder."
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(handle)
