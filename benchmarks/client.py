@@ -11,15 +11,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Client:
-    """Starts a worker with its first command and ends it with `close`, or at the end of a `with` block."""
+    """Starts a worker process of the checkout in `root`. Ends it with `close`, or at the end of a `with` block."""
 
     module = "benchmarks.worker"
 
-    def __init__(self, **environment):
+    def __init__(self, root=ROOT, **environment):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [sys.executable, "-m", self.module],
-            cwd=ROOT,
+            cwd=root,
             env={
                 **os.environ,
                 "TF_CPP_MIN_LOG_LEVEL": "3",
