@@ -20,6 +20,30 @@ OPTIMIZERS = ("adamw", "original_adamw", "lamb", "adafactor")
 DTYPES = ("float32", "mixed_float16", "mixed_bfloat16")
 
 
+_WORDS = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    dict: "a table",
+}
+
+
+def _check_types(values):
+    """Refuses fields of a dataclass that are not of their annotated type; an integer is a number too."""
+    for field in dataclasses.fields(values):
+        allowed = [t for t in typing.get_args(field.type) or (field.type,) if t in _WORDS]
+        value = getattr(values, field.name)
+        if not allowed or (value is None and type(None) in typing.get_args(field.type)):
+            continue
+        kinds = {*allowed, int} if float in allowed else set(allowed)
+        if type(value) not in kinds:
+            raise ValueError(
+                f"`{field.name}` must be {' or '.join(_WORDS[t] for t in allowed)}. "
+                f"Received: {field.name}={value!r}"
+            )
+
+
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
     """`[data]`: which texts, and how rows are made of them; see `training_batches` and `PretrainingObjective`."""
@@ -338,27 +362,3 @@ def _make(part, values, table):
         return part(**values)
     except ValueError as error:
         raise ValueError(f"[{table}] {error}") from error
-
-
-_WORDS = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    dict: "a table",
-}
-
-
-def _check_types(values):
-    """Refuses fields of a dataclass that are not of their annotated type; an integer is a number too."""
-    for field in dataclasses.fields(values):
-        allowed = [t for t in typing.get_args(field.type) or (field.type,) if t in _WORDS]
-        value = getattr(values, field.name)
-        if not allowed or (value is None and type(None) in typing.get_args(field.type)):
-            continue
-        kinds = {*allowed, int} if float in allowed else set(allowed)
-        if type(value) not in kinds:
-            raise ValueError(
-                f"`{field.name}` must be {' or '.join(_WORDS[t] for t in allowed)}. "
-                f"Received: {field.name}={value!r}"
-            )
