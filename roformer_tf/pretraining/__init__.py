@@ -9,8 +9,7 @@ from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.plan import StagePlan, plan_run
 from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.run import PretrainingResult, pretrain
-from roformer_tf.pretraining.settings import PretrainingSettings
-from roformer_tf.pretraining.stage import Stage
+from roformer_tf.pretraining.settings import PretrainingSettings, Stage
 from roformer_tf.pretraining.strategies import choose_strategy
 from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
 

@@ -1,7 +1,7 @@
 import tensorflow as tf
 
 from roformer_tf.checks import check_one_of
-from roformer_tf.pretraining.documents import document_lengths, places_in_documents
+from roformer_tf.pretraining.packing import document_lengths, places_in_documents
 from roformer_tf.pretraining.settings import OBJECTIVES
 from roformer_tf.text.mask_tokens import mask_tokens, places_of
 

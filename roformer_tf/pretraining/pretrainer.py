@@ -3,7 +3,7 @@ import tensorflow as tf
 
 from roformer_tf.layers import Dropout, dropout_seeds
 from roformer_tf.models.roformer_backbone import sequence_output
-from roformer_tf.pretraining.reduction import ReducedGradientsOptimizer, all_reduce, replica_id
+from roformer_tf.pretraining.strategies import ReducedGradientsOptimizer, all_reduce, replica_id
 
 # of a batch, beside the inputs of the model
 _TARGETS = ("mask_positions", "labels", "label_weights")

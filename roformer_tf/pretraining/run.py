@@ -5,6 +5,8 @@ import dataclasses
 import hashlib
 import json
 import logging
+import signal
+import threading
 from pathlib import Path
 
 import keras
@@ -13,19 +15,12 @@ import tensorflow as tf
 from roformer_tf.files import lock_folder, replace_files
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import prepare_corpus
-from roformer_tf.pretraining.guards import LeaveOnSignal, SaveCheckpoints, StopWhenSkipping
-from roformer_tf.pretraining.models import (
-    StagesSchedule,
-    make_optimizer,
-    make_task,
-    make_tokenizer,
-)
+from roformer_tf.pretraining.models import StagesSchedule, make_optimizer, make_task, make_tokenizer
 from roformer_tf.pretraining.plan import choose_slices
 from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.progress_bar import ProgressBar
-from roformer_tf.pretraining.resuming import check_same_run
 from roformer_tf.pretraining.run_log import RunLog
-from roformer_tf.pretraining.stage_models import StageModels
+from roformer_tf.pretraining.step_callback import log_number
 from roformer_tf.pretraining.strategies import (
     all_agree,
     choose_strategy,
@@ -36,7 +31,11 @@ from roformer_tf.pretraining.strategies import (
     reason_of,
 )
 from roformer_tf.pretraining.tensorboard_log import TensorBoardLog
-from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
+from roformer_tf.pretraining.training_checkpoints import (
+    StageModels,
+    TrainingCheckpoints,
+    check_same_run,
+)
 from roformer_tf.pretraining.windows import chunks_in_window
 
 _logger = logging.getLogger(__name__)
@@ -353,3 +352,114 @@ def _check_divisible(stages, replicas):
                 f"`global_batch_size` of stages[{index}] must be a multiple of the number of replicas, {replicas}. "
                 f"Received: global_batch_size={stage.global_batch_size}"
             )
+
+
+class SaveCheckpoints(keras.callbacks.Callback):
+    """Calls `save` after every `every` steps of the run, when a signal came, and at the end of `fit`.
+
+    Args:
+        save: function without arguments.
+        every: positive integer, steps.
+        signals: `LeaveOnSignal`.
+        together: whether there are other workers, which must all stop after the same step: a signal then asks the
+            pretrainer, in whose logs all of them find that one wants to stop.
+    """
+
+    def __init__(self, save, every, signals, together=False):
+        super().__init__()
+        self._save, self._every, self._signals, self._together = save, every, signals, together
+        self._step = self._saved = 0
+
+    def on_train_begin(self, logs=None):
+        self._step = self._saved = self.model.steps_done
+        self._signals.defer = self._together
+
+    def on_train_batch_begin(self, batch, logs=None):
+        # from here on there is a step to lose
+        self._signals.defer = True
+        if self._together and self._signals.received:
+            self.model.ask_to_stop()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._step += 1
+        if self._together and log_number(logs["stop"]):
+            self._signals.received = self._signals.received or signal.SIGTERM
+            self.model.stop_training = True
+        elif self._signals.received and not self._together:
+            self.model.stop_training = True
+        if self._step % self._every == 0 or self.model.stop_training:
+            self._save_once()
+            self._signals.defer = self._together or self.model.stop_training
+
+    def on_train_end(self, logs=None):
+        self._signals.defer = True
+        self._save_once()
+
+    def _save_once(self):
+        if self._step > self._saved:
+            self._save()
+            self._saved = self._step
+
+
+class StopWhenSkipping(keras.callbacks.Callback):
+    """Ends the run when so many steps in a row were skipped, as their gradients were NaN or infinite.
+
+    Args:
+        limit: positive integer.
+        newest_checkpoint: function that names the last checkpoint, for the message.
+    """
+
+    def __init__(self, limit, newest_checkpoint):
+        super().__init__()
+        self._limit, self._newest_checkpoint = limit, newest_checkpoint
+
+    def on_train_batch_end(self, batch, logs=None):
+        skipped = round(log_number(logs["skipped_in_a_row"]))
+        if skipped >= self._limit:
+            raise FloatingPointError(
+                f"{skipped} steps in a row had NaN or infinite gradients and were skipped, so the run stops. The "
+                f"weights are those before them. Last checkpoint: {self._newest_checkpoint() or 'none yet'}. Try a "
+                "lower `learning_rate`, a longer warm-up (`learning_rate_factors`), `clip_norm` = 1.0, or `dtype` = "
+                "'float32' in place of 'mixed_float16'; then start again, with --allow-changes, to go on from there."
+            )
+
+
+class LeaveOnSignal:
+    """While active, SIGTERM and the first SIGINT (Ctrl-C) end the run at the next moment when nothing is lost.
+
+    Where steps are done that no checkpoint has, the signal is noted: the step that runs ends, a checkpoint is written,
+    `fit` returns. Otherwise, as while texts are read, the process leaves at once.
+
+    Attributes:
+        received: number of the signal that came, or `None`.
+        defer: whether a signal is only noted.
+    """
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self):
+        self.received = None
+        self.defer = False
+        self._previous = {}
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            for number in self.signals:
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def leave_if_asked(self):
+        """Leaves if a signal was noted, and has the next ones obeyed at once; to be called when all is saved."""
+        self.defer = False
+        if self.received:
+            raise SystemExit(128 + self.received)
+
+    def _handle(self, number, frame):
+        again = self.received is not None and number == signal.SIGINT
+        self.received = number
+        if again or not self.defer:
+            raise SystemExit(128 + number)

@@ -5,9 +5,8 @@ import math
 import tensorflow as tf
 
 from roformer_tf.pretraining.corpus import read_chunk
-from roformer_tf.pretraining.documents import places_in_documents
 from roformer_tf.pretraining.objective import PretrainingObjective
-from roformer_tf.pretraining.packing import form_rows, take_rows
+from roformer_tf.pretraining.packing import form_rows, places_in_documents, take_rows
 from roformer_tf.text import RoFormerTokenizer, text_segmentate
 from roformer_tf.text.ragged_ops import splits_of
 from roformer_tf.text.word_starts import tokenize_with_words

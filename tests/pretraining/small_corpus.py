@@ -14,8 +14,7 @@ import numpy as np
 import roformer_tf
 from roformer_tf.pretraining.batches import training_batches
 from roformer_tf.pretraining.corpus import prepare_corpus
-from roformer_tf.pretraining.settings import DataSettings
-from roformer_tf.pretraining.stage import Stage
+from roformer_tf.pretraining.settings import DataSettings, Stage
 
 CHARACTERS = [chr(0x4E00 + i) for i in range(90)]
 

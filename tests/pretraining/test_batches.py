@@ -14,7 +14,8 @@ import pytest
 import tensorflow as tf
 
 import roformer_tf
-from roformer_tf.pretraining import input_service, windows
+from roformer_tf.pretraining import batches as batches_module
+from roformer_tf.pretraining import windows
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import read_chunk
 from roformer_tf.pretraining.windows import Windows, chunks_in_window, rounded_width
@@ -308,7 +309,7 @@ def test_service_gives_the_same_batches(folder, stream, service, monkeypatch):
     data_set = batches(folder, (1, 2), service=target, packing=packing)
     assert_same(data_set, [b for b in expected if place(b) >= (1, 2)])
     # and says so when its workers are gone
-    monkeypatch.setattr(input_service, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(batches_module, "TIMEOUT_SECONDS", 2.0)
     for worker in workers:
         worker.kill()
         worker.wait()
@@ -320,7 +321,7 @@ def in_order(places, start=(0, 0), then=(), timeout=0.2):
     """Places of batches as `ordered_batches` gives them, when they come as `places`; windows have three."""
     made = [{"window": [w], "index": [i], "count": [3]} for w, i in places]
     made = itertools.chain(made, then)
-    stream = input_service._in_order(made, "grpc://nowhere:1", start, timeout)
+    stream = batches_module._in_order(made, "grpc://nowhere:1", start, timeout)
     return [(b["window"][0], b["index"][0]) for b in itertools.islice(stream, len(places))]
 
 
@@ -340,7 +341,7 @@ def test_a_batch_that_does_not_come_is_an_error(monkeypatch):
     many = [(0, 0), *((w, i) for w in range(1, 60) for i in range(3))]
     late = [*many, (0, 1), (0, 2)]  # for a moment it is no fault
     assert in_order(late, timeout=60.0) == sorted(late)
-    monkeypatch.setattr(input_service, "_MAX_SECONDS_AHEAD", 0.0)
+    monkeypatch.setattr(batches_module, "_MAX_SECONDS_AHEAD", 0.0)
     with pytest.raises(RuntimeError, match=r"batch 1 of window 0: .*others are at window 33"):
         in_order(many)
 

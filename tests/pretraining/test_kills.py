@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from roformer_tf.__main__ import main
-from roformer_tf.pretraining.guards import LeaveOnSignal, SaveCheckpoints
 from roformer_tf.pretraining.pretrainer import Pretrainer
+from roformer_tf.pretraining.run import LeaveOnSignal, SaveCheckpoints
 from tests.pretraining import run_processes as runs
 from tests.pretraining.kill_runs import compare, kill_once
 

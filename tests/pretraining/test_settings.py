@@ -8,7 +8,7 @@ import pytest
 
 from roformer_tf.cli.pretrain import _key_and_value
 from roformer_tf.pretraining import PretrainingSettings, Stage, StagesSchedule
-from roformer_tf.pretraining.resuming import check_same_run
+from roformer_tf.pretraining.training_checkpoints import check_same_run
 
 STAGE = {"max_length": 128, "global_batch_size": 8, "steps": 10, "learning_rate": 1e-3}
 MINIMAL = {"data": {"files": ["a.txt"]}, "model": {"vocabulary": "vocab.txt"}, "stages": [STAGE]}
