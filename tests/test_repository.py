@@ -33,7 +33,7 @@ LAZY_UPWARD_IMPORTS = {("models", "checkpoint")}
 # These run under every Keras backend. What packs strings for tf.data is TensorFlow by nature.
 KERAS_ONLY = ("rotary", "rope_scaling", "checks", "layers", "models", "optimizers", "samplers")
 PREPROCESSING = re.compile(r"models/(packing|batches|\w+_preprocessor)\.py")
-MAX_LINES = 400
+MAX_LINES = 500
 LONGER_FILES = set()  # paths, each with its reason
 
 TOP_LEVEL = {
