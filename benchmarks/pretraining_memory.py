@@ -1,4 +1,8 @@
-"""`python -m benchmarks.pretraining_memory`: the memory of a pretraining step, as predicted and as measured."""
+"""`python -m benchmarks.pretraining_memory`: pretraining steps as `plan` predicts them, and as measured.
+
+Measures the peak of memory of each case in a process of its own. The times of steps are those that `python -m benchmarks`
+measured, see `STEPS`.
+"""
 
 import argparse
 import json
@@ -7,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import machine, records
+from benchmarks import records
 
 FOLDER = Path(__file__).resolve().parent
 _MB = 2**20
@@ -59,13 +63,27 @@ CASES = [
     {**_LARGE_BLOCKS, "optimizer": "original_adamw"},
     {"dtype": "mixed_bfloat16", "num_layers": 4, "recompute": True},
     {"embedding_dim": 64, "position_scheme": "learned"},
+    {"position_scheme": "relative"},
+    {"position_scheme": "deberta"},
+    {"position_scheme": "transformer_xl"},
+    {"position_scheme": "t5"},
+    {"position_scheme": "tupe"},
+]
+# Steps in float32 of `results/2026-11-21.json`: name, (layers, heads, width, vocabulary), sequences of 512 tokens, median of
+# the seconds. The first gives the rate at which the others are predicted.
+BASE, SMALL = (12, 12, 768, 50_000), (6, 6, 384, 9_216)
+STEPS = [
+    ("ready batches", BASE, 4, 5.955),
+    ("ready batches", BASE, 8, 12.079),
+    ("masked-only projection", BASE, 8, 11.783),
+    ("documents, packed", SMALL, 8, 17.663 / 8),
+    ("documents, bucketed", SMALL, 35_872 / 32 / 512, 19.474 / 32),
 ]
 
 
 def predict(case):
-    """`StepMemory` of a case."""
-    from roformer_tf.pretraining.memory import StepMemory
-    from roformer_tf.pretraining.model_sizes import ModelSizes
+    """The `StepMemory` of a case."""
+    from roformer_tf.pretraining import ModelSizes
 
     case = {**DEFAULTS, **case}
     sizes = ModelSizes(
@@ -73,16 +91,26 @@ def predict(case):
         max_sequence_length=case["length"],
         **{name: case[name] for name in _MODEL if name in case},
     )
-    rows = -(-case["rows"] // case["slices"])
-    return StepMemory.of(
-        sizes,
+    micro_batch_size = -(-case["rows"] // case["slices"])
+    return sizes.step_memory(
         case["optimizer"],
-        rows,
+        micro_batch_size,
         case["length"],
-        rows * _slots(case),
+        micro_batch_size * _slots(case),
         slices=case["slices"],
         recompute=case["recompute"],
     )
+
+
+def predict_seconds():
+    """The seconds of each of `STEPS`, at the rate of the first."""
+    from roformer_tf.pretraining import ModelSizes
+
+    flops = []
+    for _, (layers, heads, width, vocabulary_size), batch_size, _ in STEPS:
+        sizes = ModelSizes(vocabulary_size, layers, heads, width, 4 * width)
+        flops.append(sizes.step_flops(batch_size, 512, round(0.15 * batch_size * 512)))
+    return [STEPS[0][3] * work / flops[0] for work in flops]
 
 
 def measure(case):
@@ -155,15 +183,36 @@ def _train(pretrainer, case):
     pretrainer.fit(data.repeat(), steps_per_epoch=2, shuffle=False, verbose=0)
 
 
-def _table(results):
-    lines = ["| case | predicted | measured | predicted / measured |", "|---|---|---|---|"]
-    for result in results:
+def kept_results(path=FOLDER / "results" / "pretraining_memory.json"):
+    """The kept measurements: dictionaries of `case` and `measured`, in bytes."""
+    return json.loads(path.read_text())["results"]
+
+
+def _write(record, output):
+    # after each case: an error costs no more than what follows it
+    records.write_json(output, record)
+    defaults = ", ".join(f"{name}={value}" for name, value in DEFAULTS.items())
+    lines = ["# Pretraining steps, predicted and measured", "", "## Peak of memory", ""]
+    lines += [f"What a case leaves out: {defaults}.", "", *_table("case")]
+    for result in record["results"]:
         case = ", ".join(f"{k}={v}" for k, v in result["case"].items()) or "–"
-        predicted, measured = (result[name] / _MB for name in ("predicted", "measured"))
-        lines.append(
-            f"| {case} | {predicted:.0f} MB | {measured:.0f} MB | {predicted / measured:.2f} |"
-        )
-    return lines
+        predicted, measured = predict(result["case"]).peak / _MB, result["measured"] / _MB
+        lines.append(_row(case, predicted, measured, ".0f", "MB"))
+    lines += ["", "## Time of a step", "", "At the rate that the first one sustains.", ""]
+    lines += _table("step")
+    for step, predicted in zip(STEPS, predict_seconds()):
+        name, (layers, _, width, _), batch_size, measured = step
+        name = f"{name}, {layers} × {width}, {batch_size:.3g} × 512 tokens"
+        lines.append(_row(name, predicted, measured, ".2f", "s"))
+    records.write_text(output.with_suffix(".md"), "\n".join(lines) + "\n")
+
+
+def _table(what):
+    return [f"| {what} | predicted | measured | predicted / measured |", "|---|---|---|---|"]
+
+
+def _row(name, predicted, measured, form, unit):
+    return f"| {name} | {predicted:{form}} {unit} | {measured:{form}} {unit} | {predicted / measured:.2f} |"
 
 
 def main():
@@ -178,33 +227,25 @@ def main():
         help="file for the results; a table is written beside it (%(default)s)",
     )
     parser.add_argument(
-        "--report", action="store_true", help="measure nothing: predict anew what was measured"
+        "--report", action="store_true", help="measure nothing, write the table again"
     )
     arguments = parser.parse_args()
     if arguments.case is not None:
         print(_measure_here(arguments.case))
         return
-    kept = json.loads(arguments.output.read_text()) if arguments.report else None
-    results = []
-    for case in [result["case"] for result in kept["results"]] if kept else CASES:
-        measured = kept["results"][len(results)]["measured"] if kept else measure(case)
-        results.append({"case": case, "predicted": predict(case).peak, "measured": measured})
-        print(_table(results)[-1], flush=True)
-        record = kept or {
-            "date": records.date(),
-            "machine": machine.describe(),
-            "defaults": DEFAULTS,
-        }
-        _write({**record, "results": results}, arguments.output)
-
-
-def _write(record, output):
-    # after each case: an error costs no more than what follows it
-    records.write_json(output, record)
-    defaults = ", ".join(f"{name}={value}" for name, value in DEFAULTS.items())
-    head = ["# Memory of a pretraining step", "", f"What a case leaves out: {defaults}.", ""]
-    text = "\n".join([*head, *_table(record["results"])]) + "\n"
-    records.write_text(output.with_suffix(".md"), text)
+    if arguments.report:
+        record = json.loads(arguments.output.read_text())
+        _write(record, arguments.output)
+        return
+    record = {
+        **records.made_by("benchmarks.pretraining_memory", sys.argv[1:]),
+        "defaults": DEFAULTS,
+    }
+    record["results"] = []
+    for case in CASES:
+        record["results"].append({"case": case, "measured": measure(case)})
+        print(record["results"][-1], flush=True)
+        _write(record, arguments.output)
 
 
 if __name__ == "__main__":

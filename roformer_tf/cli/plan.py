@@ -1,4 +1,4 @@
-"""`python -m roformer_tf plan STAGES.toml`: memory, micro-batches, work and time of a pretraining run."""
+"""`python -m roformer_tf plan STAGES.toml`: memory, micro-batches, work, time and cost of a pretraining run."""
 
 import dataclasses
 
@@ -7,31 +7,36 @@ def add_parser(subparsers):
     """Adds the command to the command line."""
     parser = subparsers.add_parser(
         "plan",
-        help="say what memory and time a pretraining run needs",
-        description="Says for each stage of a settings file what it needs: bytes on each GPU, the micro-batch and the "
-        "gradient accumulation, steps, tokens, operations, and the time at a given rate. Lengths are taken as full.",
+        help="predict the memory and the time of a pretraining run",
+        description="Predicts what each stage of a settings file needs: bytes on each GPU, the micro-batch and the "
+        "slices of gradient accumulation that fit, steps, tokens, operations, time and GPU-hours. All sequences are "
+        "taken to have the full length of their stage.",
     )
     parser.add_argument("settings", help="settings file (TOML) of the command `pretrain`")
-    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs (1)")
+    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs (default: 1)")
     parser.add_argument(
-        "--memory", help="of one GPU, such as 32GB or 16GiB; default: run.memory of the file"
+        "--memory",
+        help="memory of one GPU, such as 32GB or 16GiB (default: run.memory of the settings file)",
     )
     parser.add_argument(
         "--flops",
         type=float,
-        help="operations per second that one GPU sustains in training, such as 15e12; default: 40 %% of a V100's peak, "
-        "6.3e12 in float32 and 50e12 in mixed precision",
+        help="operations per second that one GPU sustains in training, such as 15e12 (default: 40%% of a V100's peak, "
+        "6.3e12 in float32 and 50e12 in mixed precision)",
     )
     parser.add_argument(
-        "--vocabulary-size", type=int, metavar="N", help="in place of reading the vocabulary"
+        "--vocabulary-size",
+        type=int,
+        metavar="N",
+        help="number of tokens, instead of reading the vocabulary",
     )
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when every stage fits."""
+    """Runs the command. Returns 0 if every stage fits."""
     from roformer_tf.pretraining import PretrainingSettings
-    from roformer_tf.pretraining.plan import DEFAULT_FLOPS, MARGIN, plan_run
+    from roformer_tf.pretraining.plan import DEFAULT_FLOPS, plan_run
 
     settings = PretrainingSettings.from_file(args.settings)
     if args.memory is not None:
@@ -41,51 +46,48 @@ def run(args):
     plans = plan_run(
         settings, replicas=args.gpus, flops=flops, vocabulary_size=args.vocabulary_size
     )
-    memory = settings.run.memory
-    _print_memory(plans)
-    _print_work(plans)
-    print(
-        f"{args.gpus} GPU(s) at {flops:.3g} operations/s each{'' if args.flops else ' (default)'}.",
-        end=" ",
-    )
-    if memory is None:
-        print("No memory is given (--memory): micro-batches are those of the file.")
-    else:
-        print(f"Memory {memory} each, of which {MARGIN:.0%} is left free.")
+    _print_tables(plans, args.gpus)
+    _print_notes(settings.run.memory, flops, args)
     return 0
 
 
-def _print_memory(plans):
-    columns = ("parameters", "optimizer", "gradients", "activations", "logits", "peak")
-    table = _table("Bytes on each GPU", "stage", "length", "micro-batch", "slices", *columns)
+def _print_tables(plans, gpus):
+    parts = ("parameters", "optimizer", "gradients", "activations", "logits", "peak")
+    memory = _table("Bytes on each GPU", "stage", "length", "micro-batch", "slices", *parts)
+    columns = ("length", "batch", "steps", "tokens", "FLOP/step", "time", "GPU-hours")
+    work = _table("Work of all GPUs", "stage", *columns)
     for number, plan in enumerate(plans, 1):
-        sizes = [_bytes(getattr(plan.memory, name)) for name in columns]
-        slices = (str(plan.micro_batch_size), str(plan.slices))
-        table.add_row(str(number), str(plan.stage.max_length), *slices, *sizes)
-    _print(table)
-
-
-def _print_work(plans):
-    columns = ("length", "batch", "steps", "tokens", "FLOP/step", "time")
-    table = _table("Work of all GPUs", "stage", *columns)
-    for number, plan in enumerate(plans, 1):
-        stage = plan.stage
-        table.add_row(
-            str(number),
-            str(stage.max_length),
-            str(stage.global_batch_size),
-            f"{stage.steps:,}",
-            f"{stage.positions / 1e9:,.3g} G",
-            f"{plan.flops_per_step:.3e}",
-            _time(plan.seconds),
+        stage, length = plan.stage, str(plan.stage.max_length)
+        sizes = [_bytes(getattr(plan.memory, part)) for part in parts]
+        memory.add_row(str(number), length, str(plan.micro_batch_size), str(plan.slices), *sizes)
+        work.add_row(
+            *(str(number), length, str(stage.global_batch_size), f"{stage.steps:,}"),
+            *(f"{stage.positions / 1e9:,.3g} G", f"{plan.flops_per_step:.3e}"),
+            *_time_and_cost(plan.seconds, gpus),
             end_section=number == len(plans),
         )
     steps = sum(plan.stage.steps for plan in plans)
     positions = sum(plan.stage.positions for plan in plans)
-    seconds = sum(plan.seconds for plan in plans)
-    total = ("", "", f"{steps:,}", f"{positions / 1e9:,.3g} G", "", _time(seconds))
-    table.add_row("all", *total)
-    _print(table)
+    cost = _time_and_cost(sum(plan.seconds for plan in plans), gpus)
+    work.add_row("all", "", "", f"{steps:,}", f"{positions / 1e9:,.3g} G", "", *cost)
+    _print(memory)
+    _print(work)
+
+
+def _print_notes(memory, flops, args):
+    from roformer_tf.pretraining.plan import MARGIN, MEMORY_ERROR, TIME_ERROR
+
+    if memory is None:
+        print("Fits? No memory is given (--memory): micro-batches are those of the settings file.")
+    else:
+        print(f"Fits: every stage, into {memory} on each GPU, of which {MARGIN:.0%} is left free.")
+    low, high = MEMORY_ERROR
+    print(f"Memory: {low:+.0%} to {high:+.0%}, against the measured peaks of 27 models on a CPU.")
+    low, high = TIME_ERROR
+    print(
+        f"Time: at {flops:.3g} operations/s on each of {args.gpus} GPU(s){'' if args.flops else ' (default)'}. Given "
+        f"the right rate, {low:+.0%} to {high:+.0%}, against measured steps of two models on a CPU."
+    )
 
 
 def _table(title, *columns):
@@ -110,9 +112,11 @@ def _bytes(number):
     return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.2f} MB"
 
 
-def _time(seconds):
+def _time_and_cost(seconds, gpus):
     if seconds >= 2 * 86400:
-        return f"{seconds / 86400:.1f} days"
-    if seconds >= 2 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.1f} s"
+        time = f"{seconds / 86400:.1f} days"
+    elif seconds >= 2 * 3600:
+        time = f"{seconds / 3600:.1f} h"
+    else:
+        time = f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.1f} s"
+    return time, f"{seconds * gpus / 3600:,.3g}"

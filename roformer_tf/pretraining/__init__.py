@@ -2,8 +2,7 @@
 
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import Corpus, prepare_corpus
-from roformer_tf.pretraining.memory import StepMemory
-from roformer_tf.pretraining.model_sizes import ModelSizes
+from roformer_tf.pretraining.model_sizes import ModelSizes, StepMemory
 from roformer_tf.pretraining.models import StagesSchedule
 from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.plan import StagePlan, plan_run

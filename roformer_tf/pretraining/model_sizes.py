@@ -1,27 +1,52 @@
+"""The memory and the work of a language model, by one page of arithmetic.
+
+For a model with N weights:
+
+    weights, gradients      4 N bytes each, and as much for each slot of the optimizer
+    activations             per block some tensors as wide as the model, and the attention scores
+    logits                  predicted positions x vocabulary, and their gradient
+    work                    6 N operations for each token, plus those of the attention scores
+
+It knows nothing of allocators and kernels: see `plan.MEMORY_ERROR` and `plan.TIME_ERROR` for how far it is off.
+
+Reference: section 2 of Kaplan et al., arXiv 2001.08361, with attention and vocabulary counted.
+"""
+
 import dataclasses
 import functools
+import math
+from types import SimpleNamespace
 
-from roformer_tf.pretraining.position_costs import PositionFlops, position_weight_shapes
+import keras
+import tensorflow as tf
+
+from roformer_tf.layers.position_schemes import make_position_schemes
+from roformer_tf.models import RoFormerBackbone
 from roformer_tf.pretraining.settings import ModelSettings
+from roformer_tf.text.vocabulary import Vocabulary
+
+_FLOAT = 4  # bytes
+_OPTIMIZER_SLOTS = {"adamw": 2, "original_adamw": 2, "lamb": 2, "adafactor": 1}
+_OVERHEAD = (
+    1.05  # tensors that live for a moment, and sizes rounded up; the mean of the measurements
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSizes:
-    """Sizes of a language model: what its memory and its work depend on.
+    """The sizes of a language model that its memory and its work depend on.
 
     Args:
-        vocabulary_size: positive integer.
+        vocabulary_size: int. Number of tokens in the vocabulary.
         num_layers, num_heads, hidden_dim, intermediate_dim, embedding_dim, num_segments, dropout, attention_dropout,
-            activation, norm, position_scheme, position_options, max_sequence_length, dtype: as of `RoFormerBackbone`.
+            activation, norm, position_scheme, position_options, max_sequence_length, dtype: See `RoFormerBackbone`.
 
     Example:
 
     >>> from roformer_tf.pretraining import ModelSizes
     >>> sizes = ModelSizes(vocabulary_size=50_000)
-    >>> sizes.num_parameters, sizes.forward_flops(rows=1, length=512, predicted=77)
+    >>> sizes.num_parameters, sizes.forward_flops(batch_size=1, length=512, num_predicted=77)
     (124099664, 102641197056)
-
-    Reference: section 2 of Kaplan et al., arXiv 2001.08361, with the attention and the vocabulary counted.
     """
 
     vocabulary_size: int
@@ -46,27 +71,37 @@ class ModelSizes:
 
     @classmethod
     def from_settings(cls, settings, vocabulary_size=None):
-        """The sizes of the model that `PretrainingSettings` ask for; reads the vocabulary or the checkpoint.
+        """Returns the sizes of the model that `PretrainingSettings` describe.
 
         Args:
             settings: `PretrainingSettings`.
-            vocabulary_size: positive integer, in place of reading the vocabulary of a new model.
+            vocabulary_size: int. Used instead of reading the vocabulary of a new model.
 
         Raises:
-            FileNotFoundError: if there is no such vocabulary or checkpoint.
+            FileNotFoundError: If the vocabulary or the checkpoint does not exist.
         """
-        longest = max(stage.max_length for stage in settings.stages)
-        return _sizes_of(cls, settings.model, longest, vocabulary_size)
+        model, names = settings.model, [field.name for field in dataclasses.fields(cls)]
+        if model.checkpoint is None:
+            if vocabulary_size is None:
+                vocabulary_size = Vocabulary(model.vocabulary).size
+            values = {k: v for k, v in dataclasses.asdict(model).items() if k in names}
+            longest = max(stage.max_length for stage in settings.stages)
+            values["max_sequence_length"] = model.max_sequence_length or longest
+            return cls(vocabulary_size=vocabulary_size, **values)
+        with tf.device("CPU:0"):  # created only to read its configuration
+            backbone = RoFormerBackbone.from_preset(model.checkpoint, load_weights=False)
+        values = {k: v for k, v in backbone.get_config().items() if k in names}
+        return cls(**{**values, "dtype": model.dtype})
 
     @property
-    def has_weights_in_norms(self):
-        """Whether norms have weights and dense layers biases: v1, and not v2."""
+    def has_biases(self):
+        """Whether norms have weights and dense layers have biases: v1, unlike v2."""
         return self.norm == "layer_norm"
 
     @property
     def compute_bytes(self):
-        """Bytes of a number of the compute dtype."""
-        return 4 if self.dtype == "float32" else 2
+        """Bytes of a number in the compute dtype."""
+        return _FLOAT if self.dtype == "float32" else 2
 
     @property
     def weight_shapes(self):
@@ -75,9 +110,10 @@ class ModelSizes:
         shapes = [(self.vocabulary_size, embedding)]
         if self.num_segments:
             shapes.append((self.num_segments, embedding))
-        shapes += position_weight_shapes(self)
+        scheme, copies = _position_scheme(self)
+        shapes += copies * [tuple(weight.shape) for weight in scheme.weights]
         block = [(width, 3 * width), (width, width), (width, inner), (inner, width)]
-        if self.has_weights_in_norms:
+        if self.has_biases:
             block += [(3 * width,), (width,), (inner,), (width,)] + 4 * [(width,)]
             shapes += 2 * [(embedding,)]
             shapes += [(width, embedding), (embedding,), (embedding,), (embedding,)]
@@ -86,90 +122,193 @@ class ModelSizes:
             shapes.append((width, embedding))
         if embedding != width:
             shapes.append((embedding, width))
-            shapes += [(width,)] if self.has_weights_in_norms else []
+            shapes += [(width,)] if self.has_biases else []
         return shapes + self.num_layers * block
 
     @property
     def num_parameters(self):
         """Number of weights."""
-        return sum(map(_size, self.weight_shapes))
+        return sum(map(math.prod, self.weight_shapes))
 
-    def block_flops(self, rows, length):
-        """Multiplications and additions of the matrix products of all blocks, forward."""
+    # === Work: multiplications and additions of the matrix products ===
+
+    def block_flops(self, batch_size, length):
+        """Operations of all encoder blocks in a forward pass, without the position scheme's."""
         dense = 4 * self.hidden_dim**2 + 2 * self.hidden_dim * self.intermediate_dim
         attention = 2 * length * self.hidden_dim  # scores, and averages of values
-        return 2 * rows * length * self.num_layers * (dense + attention)
+        return 2 * batch_size * length * self.num_layers * (dense + attention)
 
-    def position_flops(self, rows, length):
-        """`PositionFlops`, the same of the position scheme."""
-        return PositionFlops.of(self, rows, length)
-
-    def head_flops(self, predicted):
-        """The same of the head, for `predicted` positions."""
-        transform = self.has_weights_in_norms or self.embedding_dim != self.hidden_dim
-        per_position = self.embedding_dim * (self.vocabulary_size + transform * self.hidden_dim)
-        return 2 * predicted * per_position
-
-    def embedding_flops(self, rows, length):
-        """The same of the map from `embedding_dim` to `hidden_dim`, where they differ."""
-        if self.embedding_dim == self.hidden_dim:
-            return 0
-        return 2 * rows * length * self.embedding_dim * self.hidden_dim
-
-    def forward_flops(self, rows, length, predicted):
-        """Multiplications and additions of the matrix products of a forward pass.
+    def forward_flops(self, batch_size, length, num_predicted):
+        """Operations of a forward pass.
 
         Args:
-            rows, length: integers, of the batch.
-            predicted: number of positions that the head computes.
+            batch_size: int. Number of sequences.
+            length: int. Tokens per sequence.
+            num_predicted: int. Number of positions that the head computes, over the whole batch.
         """
-        positions = self.position_flops(rows, length)
-        return (
-            self.block_flops(rows, length)
-            + positions.in_blocks
-            + positions.once
-            + self.head_flops(predicted)
-            + self.embedding_flops(rows, length)
-        )
+        in_blocks, once, _ = self._position_flops(batch_size, length)
+        transform = self.has_biases or self.embedding_dim != self.hidden_dim
+        head = self.embedding_dim * (self.vocabulary_size + transform * self.hidden_dim)
+        embedding = 0
+        if self.embedding_dim != self.hidden_dim:
+            embedding = batch_size * length * self.embedding_dim * self.hidden_dim
+        others = in_blocks + once + 2 * (num_predicted * head + embedding)
+        return self.block_flops(batch_size, length) + others
 
-    def step_flops(self, rows, length, predicted, recompute=False):
-        """The same of a training step; the backward pass is twice the forward one.
+    def step_flops(self, batch_size, length, num_predicted, recompute=False):
+        """Operations of a training step; the backward pass takes twice those of the forward pass.
 
         Args:
-            rows, length, predicted: as of `forward_flops`.
-            recompute: whether the blocks are computed again for the gradient.
+            batch_size, length, num_predicted: See `forward_flops`.
+            recompute: bool. Whether the blocks are computed again for the gradient.
         """
-        positions = self.position_flops(rows, length)
-        flops = 3 * self.forward_flops(rows, length, predicted) - positions.constant
+        in_blocks, _, constant = self._position_flops(batch_size, length)
+        flops = 3 * self.forward_flops(batch_size, length, num_predicted) - constant
         if recompute:
-            flops += self.block_flops(rows, length) + positions.in_blocks
+            flops += self.block_flops(batch_size, length) + in_blocks
         return flops
 
+    def _position_flops(self, batch_size, length):
+        """Forward operations of the position scheme: in all blocks, once a batch, and on constants without gradient."""
+        name, width, layers = self.position_scheme, self.hidden_dim, self.num_layers
+        if name == "tupe":
+            return 0, 2 * 2 * length * width**2 + 2 * length**2 * width, 0
+        distances = self._num_distances(length)
+        scores = 2 * batch_size * length * distances * width
+        projection = 2 * distances * width**2
+        if name == "sinusoidal_relative":
+            return 2 * layers * scores, 0, 2 * layers * scores
+        if name == "relative":
+            return (2 if _position_scheme(self)[0].on_values else 1) * layers * scores, 0, 0
+        if name == "transformer_xl":
+            return layers * (scores + projection), 0, layers * projection
+        if name == "deberta":
+            return layers * (2 * scores + 3 * projection), 0, 0
+        return 0, 0, 0
 
-def _size(shape):
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+    def _num_distances(self, length):
+        """Number of distances that each query is multiplied with, clipped where the scheme clips."""
+        scheme, _ = _position_scheme(self)
+        return 2 * min(getattr(scheme, "max_distance", length), length - 1) + 1
+
+    # === Memory ===
+
+    def optimizer_bytes(self, optimizer):
+        """Bytes of an optimizer's slots: `"adamw"`, `"original_adamw"`, `"lamb"` or `"adafactor"`."""
+        numbers = _OPTIMIZER_SLOTS[optimizer] * self.num_parameters
+        if optimizer == "adafactor":  # means over rows and over columns
+            numbers += sum(sum(shape) for shape in self.weight_shapes if len(shape) > 1)
+        return _FLOAT * numbers
+
+    def step_memory(
+        self,
+        optimizer,
+        batch_size,
+        length,
+        num_predicted,
+        slices=1,
+        recompute=False,
+        packed=False,
+    ):
+        """Returns the `StepMemory` of one replica.
+
+        Args:
+            optimizer: str. `"adamw"`, `"original_adamw"`, `"lamb"` or `"adafactor"`.
+            batch_size: int. Sequences computed at once: those of one slice.
+            length: int. Tokens per sequence.
+            num_predicted: int. Number of positions of the slice that the head computes.
+            slices: int. Number of slices of a step (gradient accumulation).
+            recompute: bool. Whether only the inputs of blocks are kept for the gradient.
+            packed: bool. Whether each pair of positions has a mask of its own (packed documents, causal, UniLM).
+        """
+        compute, width, tokens = self.compute_bytes, self.hidden_dim, batch_size * length
+        weights, slots = _FLOAT * self.num_parameters, self.optimizer_bytes(optimizer)
+        table = _FLOAT * self.vocabulary_size * self.embedding_dim
+        scores = batch_size * self.num_heads * length**2
+        hidden, inner = compute * tokens * width, compute * tokens * self.intermediate_dim
+        mixed = compute != _FLOAT
+
+        # kept of a block: the projections (3), rotated queries and keys (2), averages (1), outputs of both halves (2),
+        block = 8 * hidden
+        block += 2 * _FLOAT * tokens * width * (2 if self.has_biases else 1)  # norms, float32
+        block += inner * {"gelu": 4, "gelu_tanh": 5, "relu": 1}.get(self.activation, 2)
+        block += _FLOAT * scores  # softmax, float32
+        block += compute * scores if self.attention_dropout or mixed else 0
+        block += scores if self.attention_dropout else 0  # which ones were kept, a byte each
+        block += 2 * tokens * width if self.dropout else 0
+        kept = self.num_layers * hidden + block if recompute else self.num_layers * block
+        mask = _FLOAT * batch_size * length**2 if packed else 0
+        cast_weights = compute * self.num_parameters if mixed else 0
+        activations = hidden + kept + mask + cast_weights
+        logits = num_predicted * self.vocabulary_size * (2 * _FLOAT + (compute if mixed else 0))
+
+        accumulated = weights + table if slices > 1 else 0
+        # the formulas of these two make one more tensor of each weight's size
+        formula = weights if optimizer in ("lamb", "adafactor") else 0
+        moments = (
+            activations
+            + logits
+            + 2 * table,  # the backward pass starts: gradients of the logits and the table
+            activations
+            + table
+            + max(inner, _FLOAT * scores),  # it reaches the widest tensor of the last block
+            (0 if accumulated else weights) + formula,  # the update
+        )
+        return StepMemory(
+            parameters=weights,
+            optimizer=slots,
+            gradients=weights + accumulated,
+            activations=activations,
+            logits=logits,
+            peak=round(_OVERHEAD * (weights + slots + accumulated + max(moments))),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class StepMemory:
+    """Bytes that one replica needs in a training step.
+
+    Args:
+        parameters: int. Bytes of the weights, float32.
+        optimizer: int. Bytes of the optimizer's slots.
+        gradients: int. Bytes of the gradients, and of their sum over the slices if there are several.
+        activations: int. Bytes kept for the gradient of one slice, without the head.
+        logits: int. Bytes of the logits and their gradient.
+        peak: int. The most bytes in use at once. Not the sum: activations are freed while gradients are computed.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import ModelSizes
+    >>> memory = ModelSizes(50_000).step_memory("adamw", batch_size=8, length=512, num_predicted=616)
+    >>> round(memory.parameters / 1e9, 2), round(memory.peak / 1e9, 1)
+    (0.5, 9.5)
+    """
+
+    parameters: int
+    optimizer: int
+    gradients: int
+    activations: int
+    logits: int
+    peak: int
 
 
 @functools.lru_cache(maxsize=8)
-def _sizes_of(cls, model, longest, vocabulary_size):
-    names = [field.name for field in dataclasses.fields(cls)]
-    if model.checkpoint is None:
-        from roformer_tf.text.vocabulary import Vocabulary
-
-        if vocabulary_size is None:
-            vocabulary_size = Vocabulary(model.vocabulary).size
-        values = {k: v for k, v in dataclasses.asdict(model).items() if k in names}
-        values["max_sequence_length"] = model.max_sequence_length or longest
-        return cls(vocabulary_size=vocabulary_size, **values)
-    import tensorflow as tf
-
-    from roformer_tf.models import RoFormerBackbone
-
-    with tf.device("CPU:0"):  # made for its settings only
-        backbone = RoFormerBackbone.from_preset(model.checkpoint, load_weights=False)
-    values = {k: v for k, v in backbone.get_config().items() if k in names}
-    values["dtype"] = model.dtype
-    return cls(**values)
+def _position_scheme(sizes):
+    """Returns the position scheme of a model, and how many of them it has."""
+    backbone_sizes = SimpleNamespace(
+        head_dim=sizes.hidden_dim // sizes.num_heads,
+        num_heads=sizes.num_heads,
+        hidden_dim=sizes.hidden_dim,
+        embedding_dim=sizes.embedding_dim,
+        max_sequence_length=sizes.max_sequence_length,
+        max_wavelength=10000.0,
+        masking="bidirectional",
+        # draws no random numbers, so that a model made after a plan starts with the same weights as without it
+        initializer=keras.initializers.Zeros(),
+    )
+    with tf.device("CPU:0"):
+        [scheme] = make_position_schemes(
+            sizes.position_scheme, 1, backbone_sizes, sizes.position_options
+        )
+        scheme.build()
+    return scheme, sizes.num_layers if scheme.per_layer else 1

@@ -16,7 +16,7 @@ from roformer_tf.files import lock_folder, replace_files
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import prepare_corpus
 from roformer_tf.pretraining.models import StagesSchedule, make_optimizer, make_task, make_tokenizer
-from roformer_tf.pretraining.plan import choose_slices
+from roformer_tf.pretraining.plan import plan_run
 from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.progress_bar import ProgressBar
 from roformer_tf.pretraining.run_log import RunLog
@@ -134,8 +134,14 @@ class _Run:
         self.settings, self.folder, self.strategy = settings, folder, strategy
         self.chief = is_chief(strategy)
         self.together = num_workers() > 1
-        _check_divisible(settings.stages, strategy.num_replicas_in_sync)
         self.tokenizer = make_tokenizer(settings.model)
+        # whatever cannot work raises an error now, and not after some stages
+        plans = plan_run(
+            settings,
+            replicas=strategy.num_replicas_in_sync,
+            vocabulary_size=self.tokenizer.vocabulary_size(),
+        )
+        self.slices = [plan.slices for plan in plans]
         self.corpus = prepare_corpus(
             settings.data.files,
             settings.data.cache or str(folder / "corpus"),
@@ -149,10 +155,7 @@ class _Run:
                 self.corpus.skipped["bad_lines"],
                 self.corpus.first_bad_lines[0],
             )
-        # all that can be refused is refused now, and not after some stages
-        self.slices = []
         for stage in settings.stages:
-            self.slices.append(choose_slices(settings, stage, strategy.num_replicas_in_sync))
             chunks_in_window(self.corpus, stage, settings.data)
         self.models = StageModels(folder, settings.stages)
         self.checkpoints = TrainingCheckpoints(
@@ -343,15 +346,6 @@ class _Run:
                 callback.begin_stage(index, stage.steps)
                 callback.log_held_out(figures["loss"], figures["accuracy"])
         self.models.save(index, self.pretrainer.task, self.tokenizer)
-
-
-def _check_divisible(stages, replicas):
-    for index, stage in enumerate(stages):
-        if stage.global_batch_size % replicas:
-            raise ValueError(
-                f"`global_batch_size` of stages[{index}] must be a multiple of the number of replicas, {replicas}. "
-                f"Received: global_batch_size={stage.global_batch_size}"
-            )
 
 
 class SaveCheckpoints(keras.callbacks.Callback):

@@ -2,12 +2,12 @@
 
 import dataclasses
 import os
+import re
 import tomllib
 import typing
 from pathlib import Path
 
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer
-from roformer_tf.pretraining.memory import memory_bytes
 
 OBJECTIVES = ("masked_lm", "causal_lm", "unilm")
 PACKINGS = ("none", "full", "block_diagonal")
@@ -419,3 +419,34 @@ class Stage:
     def positions(self):
         """Places for tokens that the stage computes at most: rows × length × steps."""
         return self.max_length * self.global_batch_size * self.steps
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def memory_bytes(memory):
+    """Converts an amount of memory to a number of bytes.
+
+    Args:
+        memory: int, or str such as `"32GB"` (10^9 bytes) or `"16GiB"` (2^30 bytes).
+
+    Raises:
+        ValueError: If it is not an amount of memory.
+
+    Example:
+
+    >>> from roformer_tf.pretraining.settings import memory_bytes
+    >>> memory_bytes("32GB"), memory_bytes("1.5 GiB")
+    (32000000000, 1610612736)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]?)(i?)B?", str(memory).strip(), re.IGNORECASE)
+    size = 0
+    if match and not (match[3] and not match[2]):
+        unit = (_BINARY_UNITS if match[3] else _UNITS)[match[2].upper()]
+        size = int(float(match[1]) * unit)
+    if size <= 0 or isinstance(memory, bool):
+        raise ValueError(
+            f"`memory` must be an amount such as '32GB' or '16GiB'. Received: memory={memory!r}"
+        )
+    return size

@@ -14,7 +14,7 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.__main__ import main
 from roformer_tf.files import lock_folder
-from roformer_tf.pretraining import PretrainingSettings, pretrain
+from roformer_tf.pretraining import PretrainingSettings, plan_run, pretrain
 from tests.pretraining import small_corpus
 
 # The batches of held-out documents take seconds to set up, so few runs have them.
@@ -217,7 +217,7 @@ def test_nothing_is_lost_by_a_start_that_fails(texts, whole, tmp_path):
     shutil.copytree(folder, tmp_path / "run")
     model = tmp_path / "run" / "stage-2-64"
     longer = [STAGES[0], {**STAGES[1], "steps": 5}]
-    with pytest.raises(ValueError, match="Not even one row"):
+    with pytest.raises(ValueError, match="Not even one sequence"):
         pretrain(
             make_settings(texts, stages=longer, run={"memory": "1KB"}),
             tmp_path / "run",
@@ -262,10 +262,8 @@ def test_bad_lines_are_reported(texts, tmp_path, caplog):
 
 
 def test_wrong_arguments(texts, tmp_path):
-    from roformer_tf.pretraining.run import _check_divisible
-
     with pytest.raises(ValueError, match="multiple of the number of replicas, 3"):
-        _check_divisible(make_settings(texts).stages, 3)
+        plan_run(make_settings(texts), replicas=3)
     missing = make_settings(texts, data={"files": [str(tmp_path / "none*.txt")]})
     with pytest.raises(FileNotFoundError, match="none"):
         pretrain(missing, tmp_path / "run", verbose=False)
