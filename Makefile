@@ -19,18 +19,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test hf benchmark format lock clean
+.PHONY: help demo test test-slow hf benchmark format lock clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 demo: $(VENV)/installed ## fills masks, fine-tunes, exports and serves, on real text
 	$(BIN)/python examples/demo.py $(DEMO_ARGS)
 
-test: $(VENV)/installed ## lint, format, all tests and docstring examples
+test: $(VENV)/installed ## lint, format, tests and docstring examples: at most 10 minutes on two cores
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(VENV)/installed ## kills, long runs, worker processes, other backends; draws a new seed
+	ROFORMER_TF_SEED=$${ROFORMER_TF_SEED:-$$RANDOM} $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 hf: $(VENV)/installed-hf ## adds PyTorch and Transformers, to compare with Hugging Face
 
