@@ -34,10 +34,10 @@ from roformer_tf.pretraining import (
     prepare_corpus,
     pretrain,
 )
+from roformer_tf.pretraining.callbacks import LOG_COLUMNS
 from roformer_tf.pretraining.corpus import read_chunk
 from roformer_tf.pretraining.csv_log import CsvLog
 from roformer_tf.pretraining.models import make_tokenizer
-from roformer_tf.pretraining.run_log import LOG_COLUMNS
 
 # label, equation of the paper, options of the scheme; the first two are figure 3
 SCHEMES = {

@@ -14,13 +14,12 @@ import tensorflow as tf
 
 from roformer_tf.files import lock_folder, replace_files
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
+from roformer_tf.pretraining.callbacks import RunLog, TensorBoardLog, log_number
 from roformer_tf.pretraining.corpus import prepare_corpus
 from roformer_tf.pretraining.models import StagesSchedule, make_optimizer, make_task, make_tokenizer
 from roformer_tf.pretraining.plan import plan_run
 from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.progress_bar import ProgressBar
-from roformer_tf.pretraining.run_log import RunLog
-from roformer_tf.pretraining.step_callback import log_number
 from roformer_tf.pretraining.strategies import (
     all_agree,
     choose_strategy,
@@ -30,7 +29,6 @@ from roformer_tf.pretraining.strategies import (
     num_workers,
     reason_of,
 )
-from roformer_tf.pretraining.tensorboard_log import TensorBoardLog
 from roformer_tf.pretraining.training_checkpoints import (
     StageModels,
     TrainingCheckpoints,

@@ -1,4 +1,4 @@
-"""The picture of a run: that it shows the numbers of the log, and what is said when there are none."""
+"""The picture of a run shows the numbers of its log; errors say what is missing."""
 
 import math
 import runpy
@@ -10,9 +10,9 @@ import pytest
 
 from roformer_tf.__main__ import main
 from roformer_tf.pretraining import plot
+from roformer_tf.pretraining.callbacks import HELD_OUT_COLUMNS, LOG_COLUMNS
 from roformer_tf.pretraining.csv_log import CsvLog
 from roformer_tf.pretraining.plot import plot_run
-from roformer_tf.pretraining.run_log import HELD_OUT_COLUMNS, LOG_COLUMNS
 
 # length, batch, steps: the paper's table 4, fewer steps
 TABLE_4 = [
@@ -95,47 +95,35 @@ def test_picture_of_six_stages(tmp_path):
 
 
 def test_curves_are_those_of_the_log(tmp_path):
-    log, held_out = plot._read(write_log(tmp_path / "run"))
-    figure, _ = plot._draw(log, held_out)
-    for axis, name in zip(figure.axes, ("loss", "accuracy", "learning_rate")):
-        raw = axis.get_lines()
-        (line,) = [line for line in raw if len(line.get_xdata()) == len(log["step"])][:1]
-        np.testing.assert_array_equal(line.get_xdata(), log["tokens"])
-        np.testing.assert_array_equal(line.get_ydata(), log[name])
+    log, held_out = plot.read_run(write_log(tmp_path / "run"))
+    for axis, name in zip(plot.draw_run(log, held_out).axes, ("loss", "accuracy", "learning_rate")):
+        lines = axis.get_lines()
+        np.testing.assert_array_equal(
+            lines[0].get_xydata(), np.stack([log["tokens"], log[name]], 1)
+        )
         if name != "learning_rate":
-            points = axis.get_lines()[-1]
-            np.testing.assert_array_equal(points.get_xdata(), held_out["tokens"])
-            np.testing.assert_array_equal(points.get_ydata(), held_out[name])
+            points = np.stack([held_out["tokens"], held_out[name]], 1)
+            np.testing.assert_array_equal(lines[-1].get_xydata(), points)
         spans = sorted(patch.get_x() for patch in axis.patches)
         assert spans == [0.0, *held_out["tokens"][:-1]], "a shade begins where a stage does"
 
 
 def test_moving_mean(rng):
-    tokens = np.cumsum(rng.integers(50, 150, 200)).astype(float)
     values = rng.normal(size=200)
     values[[10, 11, 150]] = math.nan, math.inf, math.nan
-    stages = [(0, 120, 0, 0, 1), (120, 200, 0, 0, 1)]
-    smooth = plot._moving_mean(tokens, values, stages, width=1000.0)
-    weights = np.diff(tokens, prepend=0.0)
+    smooth = plot.moving_mean(values, [0, 120, 200], share=0.055)
     for row in range(200):
-        near = (abs(tokens - tokens[row]) <= 500) & np.isfinite(values)
+        near = (abs(np.arange(200) - row) <= 5) & np.isfinite(values)
         near &= (np.arange(200) < 120) == (row < 120)
-        expected = np.average(values[near], weights=weights[near])
-        np.testing.assert_allclose(smooth[row], expected, rtol=0, atol=1e-10)  # sums of cumulated
-    alone = plot._moving_mean(tokens[:2], np.array([math.nan, 1.0]), [(0, 1), (1, 2)], 1e9)
+        np.testing.assert_allclose(smooth[row], values[near].mean(), rtol=0, atol=1e-12)
+    alone = plot.moving_mean(np.array([math.nan, 1.0]), [0, 1, 2])
     assert math.isnan(alone[0]) and alone[1] == 1.0
 
 
-def test_long_log_is_thinned_without_losing_peaks(tmp_path):
-    rows = 50_000
-    tokens = np.cumsum(np.full(rows, 1000.0))
-    values = np.sin(np.arange(rows) / 3000)
-    values[31_234], values[40_000] = 50.0, math.nan
-    chosen = plot._thin(tokens, values)
-    assert len(chosen) <= plot.MOST_POINTS and 31_234 in chosen and 40_000 not in chosen
-    assert (np.diff(chosen) > 0).all()
+def test_long_log_makes_a_small_file(tmp_path):
     folder = write_log(tmp_path / "run", stages=[(128, 8, 10_000), (512, 4, 10_000)])
-    assert plot_run(folder, tmp_path / "run.svg")[0].stat().st_size < 300_000
+    [svg] = plot_run(folder, tmp_path / "run.svg")
+    assert svg.stat().st_size < 300_000
 
 
 @pytest.mark.parametrize(
@@ -157,7 +145,9 @@ def test_output(tmp_path):
     out = tmp_path / "new" / "curve"
     assert plot_run(folder, f"{out}.png") == [out.with_suffix(".png")]
     assert plot_run(folder, out) == [out.with_suffix(".png"), out.with_suffix(".svg")]
-    with pytest.raises(ValueError, match=r"must end in .png or .svg, .* Received: .*curve.pdf"):
+    with pytest.raises(
+        ValueError, match=r"`output` must be one of '.png', '.svg'. Received: output='.pdf'"
+    ):
         plot_run(folder, f"{out}.pdf")
     assert len(list(out.parent.iterdir())) == 2
 
@@ -179,10 +169,12 @@ def test_errors(tmp_path, capsys):
         with pytest.raises(ValueError, match="has no rows yet"):
             plot_run(tmp_path)
     log.write_text("epoch,accuracy,loss\n0,0.5,1.0\n")
-    with pytest.raises(ValueError, match="no log of a pretraining run: expected the columns step,"):
+    with pytest.raises(
+        ValueError, match="not the log of a pretraining run: expected the columns step,"
+    ):
         plot_run(tmp_path)
     log.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
-    with pytest.raises(ValueError, match="no log of a pretraining run"):
+    with pytest.raises(ValueError, match="not the log of a pretraining run"):
         plot_run(tmp_path)
     write_log(tmp_path, stages=[(512, 8, 3)], loss="x")
     with pytest.raises(ValueError, match="line 2: expected a number for loss. Received: 'x'"):

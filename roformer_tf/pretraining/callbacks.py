@@ -1,0 +1,375 @@
+"""Callbacks for what Keras' own lack: they count steps over all stages, and continue exactly after a kill."""
+
+import itertools
+import math
+import os
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from roformer_tf.checks import check_positive_integer
+from roformer_tf.pretraining.csv_log import CsvLog
+
+# what `train_step` returns for every step; `input_ready` may come with it
+LOGS = ("loss", "accuracy", "learning_rate", "tokens", "padding", "skipped")
+LOG_COLUMNS = (
+    *("step", "stage", "stage_step", "max_length", "tokens", "loss", "accuracy", "learning_rate"),
+    *("padding", "skipped", "tokens_per_second", "seconds", "input_wait"),
+)
+HELD_OUT_COLUMNS = ("stage", "step", "tokens", "loss", "accuracy")
+# tag in TensorBoard, which groups by the part before the slash -> name in the row
+TAGS = {
+    "train/loss": "loss",
+    "train/accuracy": "accuracy",
+    "train/learning_rate": "learning_rate",
+    "train/skipped_steps": "skipped",
+    "input/tokens_per_second": "tokens_per_second",
+    "input/padding": "padding",
+    "input/wait": "input_wait",
+    "stage/number": "stage",
+    "stage/max_length": "max_length",
+}
+_file_numbers = itertools.count()
+
+
+class StepCallback(keras.callbacks.Callback):
+    """Base class of the callbacks that show a pretraining run: counts steps over all stages and makes rows of logs.
+
+    Call `begin_stage` before each `fit`. Then steps are those of the whole run, however often it was stopped. A
+    subclass implements `record`, which receives a row for every `every` steps.
+
+    `train_step` must return, for the global batch, `loss`, `accuracy`, `learning_rate`, `tokens` (padding not
+    counted), `padding` (share of the positions) and `skipped` (steps so far that changed nothing because a gradient
+    was not finite). It may return `input_ready`, the `tf.timestamp()` at which the step had its batch, to measure the
+    time spent waiting for input.
+
+    Args:
+        stages: list of `Stage`. The whole run.
+        every: int. Steps per row. A row ends at each multiple of it, at the end of `fit`, and when `flush` is called.
+
+    Raises:
+        ValueError: If there are no stages, or `every` is not a positive integer.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import Stage
+    >>> from roformer_tf.pretraining.callbacks import StepCallback
+    >>> class Printer(StepCallback):
+    ...     def record(self, row):
+    ...         print(row["step"], row["stage"], row["stage_step"], row["loss"], row["tokens"])
+    >>> printer = Printer([Stage(128, 8, 10, 1e-4), Stage(512, 2, 10, 1e-4)], every=2)
+    >>> printer.begin_stage(1, stage_step=2)  # then keras.Model.fit does the rest
+    >>> logs = {"accuracy": 0.1, "learning_rate": 1e-4, "padding": 0.0, "skipped": 0}
+    >>> printer.on_epoch_begin(0)
+    >>> for batch, (loss, tokens) in enumerate([(4.0, 1000), (2.0, 3000), (8.0, 1000)]):
+    ...     printer.on_train_batch_begin(batch)
+    ...     printer.on_train_batch_end(batch, {**logs, "loss": loss, "tokens": tokens})
+    14 2 4 2.5 4000
+    >>> printer.on_epoch_end(0)
+    15 2 5 8.0 1000
+    """
+
+    def __init__(self, stages, every=1):
+        super().__init__()
+        self.stages = list(stages)
+        if not self.stages:
+            raise ValueError("`stages` must hold at least one Stage. Received: stages=[]")
+        check_positive_integer("every", every)
+        self.every = every
+        self.stage_index = None
+        self.stage_step = self.step = 0
+        self._pending = []
+
+    @property
+    def stage(self):
+        """The current `Stage`."""
+        return self.stages[self.stage_index]
+
+    def begin_stage(self, stage_index, stage_step=0):
+        """Sets where the steps of the next `fit` belong.
+
+        Args:
+            stage_index: int. Index of the stage, from 0.
+            stage_step: int. Number of steps of this stage that are done already.
+
+        Raises:
+            ValueError: If there is no such stage or step.
+        """
+        if not 0 <= stage_index < len(self.stages):
+            raise ValueError(
+                f"`stage_index` must be from 0 to {len(self.stages) - 1}. Received: stage_index={stage_index}"
+            )
+        if not 0 <= stage_step <= self.stages[stage_index].steps:
+            raise ValueError(
+                f"`stage_step` must be from 0 to {self.stages[stage_index].steps}, the steps of the stage. "
+                f"Received: stage_step={stage_step}"
+            )
+        self.stage_index, self.stage_step = stage_index, stage_step
+        self.step = sum(stage.steps for stage in self.stages[:stage_index]) + stage_step
+        self._pending = []
+
+    def record(self, row):
+        """Receives a row. Subclasses override it.
+
+        Args:
+            row: dict of `step` and `stage_step` (the last of the row), `stage` (from 1), `max_length`, `tokens` and
+                `seconds` (of these steps), `loss`, `accuracy` and `padding` (means, weighted by tokens or positions;
+                a step whose loss is not finite counts in neither loss nor accuracy), `learning_rate` and `skipped`
+                (of the last step), `tokens_per_second`, and `input_wait`, the share of the time spent waiting for
+                input, or None.
+        """
+
+    def log_held_out(self, loss, accuracy):
+        """Receives loss and accuracy on held-out text at the current step. Subclasses override it."""
+
+    def flush(self):
+        """Ends the current row. Call it before saving a checkpoint, so that rows and checkpoints agree."""
+        self._end_row()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self.stage_index is None:
+            raise RuntimeError(
+                f"{type(self).__name__} does not know which stage runs: call begin_stage(stage_index, stage_step) "
+                "before fit()."
+            )
+        self._step_ended = time.perf_counter()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._step_began = time.time()
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.perf_counter()
+        self.step += 1
+        self.stage_step += 1
+        self._pending.append(self._row(logs or {}, seconds=now - self._step_ended))
+        self._step_ended = now
+        if self.step % self.every == 0:
+            self._end_row()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.flush()
+
+    def _end_row(self):
+        if self._pending:
+            row, self._pending = merge_rows(self._pending), []
+            self.record(row)
+
+    def _row(self, logs, seconds):
+        missing = [name for name in LOGS if name not in logs]
+        if missing:
+            raise ValueError(
+                f"{type(self).__name__} needs the logs {', '.join(LOGS)} of every step. Received: "
+                f"{', '.join(sorted(logs)) or 'none'}; return {', '.join(missing)} from `train_step` too"
+            )
+        values = {name: log_number(logs[name]) for name in LOGS}
+        row = {
+            "step": self.step,
+            "stage": self.stage_index + 1,
+            "stage_step": self.stage_step,
+            "max_length": self.stage.max_length,
+            **values,
+            "tokens": round(values["tokens"]),
+            "skipped": round(values["skipped"]),
+            "tokens_per_second": values["tokens"] / max(seconds, 1e-9),
+            "seconds": seconds,
+            "input_wait": None,
+        }
+        if "input_ready" in logs:
+            wait = log_number(logs["input_ready"]) - self._step_began
+            row["input_wait"] = min(max(wait / max(seconds, 1e-9), 0.0), 1.0)
+        return row
+
+
+class RunLog(StepCallback):
+    """Writes each row to `log.csv`, and results on held-out text to `held_out.csv`.
+
+    Columns of `log.csv`: `step` (of the run, from 1), `stage` (from 1), `stage_step`, `max_length`, `tokens` (trained
+    on since the run began, padding not counted), `loss`, `accuracy`, `learning_rate`, `padding` (share of the
+    positions), `skipped` (steps skipped so far), `tokens_per_second`, `seconds` (since the run began, without what a
+    crash lost), and `input_wait`, the share of the time spent waiting for input, empty if `train_step` does not return
+    `input_ready`. Columns of `held_out.csv`: `stage`, `step`, `tokens`, `loss`, `accuracy`.
+
+    A run that continues at step k removes the rows of later steps. So, except for the times, the files are those of a
+    run that was never stopped. For this, list this callback before the one that saves checkpoints, and call `flush`
+    before saving. With `every` above 1, a run stopped between two rows has one row more. With several workers, only
+    the chief logs.
+
+    Args:
+        stages: list of `Stage`. The whole run.
+        folder: str or path. The run's folder; it is created.
+        every: int. Steps per row; see `StepCallback.record` for the means.
+
+    Raises:
+        ValueError: From `begin_stage`, if the folder holds a `log.csv` with other columns.
+        OSError: If a row cannot be written.
+
+    Example:
+
+    >>> import tempfile, pathlib
+    >>> from roformer_tf.pretraining import Stage
+    >>> from roformer_tf.pretraining.callbacks import RunLog
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> log = RunLog([Stage(128, 8, steps=10, learning_rate=1e-4)], folder)
+    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log], verbose=0) does the following
+    >>> log.on_epoch_begin(0)
+    >>> log.on_train_batch_begin(0)
+    >>> log.on_train_batch_end(0, {"loss": 9.2, "accuracy": 0.01, "learning_rate": 1e-5,
+    ...                            "tokens": 1000, "padding": 0.02, "skipped": 0})
+    >>> (folder / "log.csv").read_text().splitlines()[1].startswith("1,1,1,128,1000,9.2,0.01,1e-05,0.02,0,")
+    True
+    """
+
+    def __init__(self, stages, folder, every=1):
+        super().__init__(stages, every)
+        self.folder = Path(folder)
+        self._log = CsvLog(self.folder / "log.csv", LOG_COLUMNS)
+        self._held_out = CsvLog(self.folder / "held_out.csv", HELD_OUT_COLUMNS)
+        self._written = None  # step of the last row; None before the files were read
+        self._tokens = 0
+
+    def begin_stage(self, stage_index, stage_step=0):
+        super().begin_stage(stage_index, stage_step)
+        if self._written is None or self._written > self.step:
+            self._remove_later_rows()
+
+    def _remove_later_rows(self):
+        """Removes the rows of steps that will run again, and continues counting from the last row."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+        def wanted(row):
+            counts = int(row["tokens"]) >= 0 and float(row["seconds"]) >= 0
+            return counts and int(row["step"]) <= self.step
+
+        rows = self._log.keep(wanted)
+        self._held_out.keep(lambda row: int(row["step"]) <= self.step)
+        last = rows[-1] if rows else {"step": 0, "tokens": 0, "seconds": 0}
+        self._written, self._tokens = int(last["step"]), int(last["tokens"])
+        self._began = time.monotonic() - float(last["seconds"])
+
+    def record(self, row):
+        self._tokens += row["tokens"]
+        seconds = time.monotonic() - self._began
+        self._log.append({**row, "tokens": self._tokens, "seconds": seconds})
+        self._written = row["step"]
+
+    def flush(self):
+        super().flush()
+        self._log.sync()
+
+    def log_held_out(self, loss, accuracy):
+        """Adds a row to `held_out.csv` for the current stage and step, or replaces the one that is there.
+
+        Args:
+            loss: float. Mean over the predicted tokens.
+            accuracy: float. Share of them predicted right.
+        """
+        here = {"stage": self.stage_index + 1, "step": self.step}
+        self._held_out.keep(lambda row: any(int(row[name]) != here[name] for name in here))
+        self._held_out.append(
+            {**here, "tokens": self._tokens, "loss": float(loss), "accuracy": float(accuracy)}
+        )
+
+
+class TensorBoardLog(StepCallback):
+    """Writes each row as TensorBoard events.
+
+    `tf.summary` and Keras' own callback need the package `tensorboard`, and cannot mark a restart. Here every start of
+    a run writes a file of its own that begins with this mark, so TensorBoard shows no step twice. Events are on disk as
+    soon as they are written. With several workers, only the chief logs.
+
+    Args:
+        stages: list of `Stage`. The whole run.
+        folder: str or path. The folder of the event files, such as `tensorboard` in the run's folder; it is created.
+        every: int. Steps per event; see `StepCallback.record` for the means.
+
+    Example:
+
+    >>> import tempfile
+    >>> import tensorflow as tf
+    >>> from roformer_tf.pretraining import Stage
+    >>> from roformer_tf.pretraining.callbacks import TensorBoardLog
+    >>> folder = tempfile.mkdtemp()
+    >>> log = TensorBoardLog([Stage(128, 8, steps=10, learning_rate=1e-4)], folder)
+    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log], verbose=0), and at the end of the stage:
+    >>> log.log_held_out(loss=2.5, accuracy=0.5)
+    >>> records = tf.data.TFRecordDataset(tf.io.gfile.glob(f"{folder}/*"))
+    >>> event = [tf.compat.v1.Event.FromString(record.numpy()) for record in records][-1]
+    >>> [(value.tag, value.simple_value) for value in event.summary.value]
+    [('held_out/loss', 2.5), ('held_out/accuracy', 0.5)]
+
+    Reference: `_CheckForRestartAndMaybePurge` in TensorBoard's `event_accumulator.py`.
+    """
+
+    def __init__(self, stages, folder, every=1):
+        super().__init__(stages, every)
+        self.folder = Path(folder)
+        self._writer = None
+        self._latest = None  # the last step with events in the file
+
+    def begin_stage(self, stage_index, stage_step=0):
+        super().begin_stage(stage_index, stage_step)
+        if self._writer is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # TensorBoard reads the files in the order of their names: fractions of a second keep two starts apart
+            name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}.{next(_file_numbers)}.v2"
+            self._writer = tf.io.TFRecordWriter(str(self.folder / name))
+            self._write(file_version="brain.Event:2")
+        elif self._latest is None or self._latest <= self.step:
+            return
+        restart = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+        self._write(step=self.step + 1, session_log=restart)
+        self._latest = self.step
+
+    def record(self, row):
+        values = {tag: row[name] for tag, name in TAGS.items() if row[name] is not None}
+        self._write_scalars(row["step"], values)
+
+    def log_held_out(self, loss, accuracy):
+        """Writes loss and accuracy on held-out text, two floats, for the current step."""
+        self._write_scalars(self.step, {"held_out/loss": loss, "held_out/accuracy": accuracy})
+
+    def _write_scalars(self, step, values):
+        summary = tf.compat.v1.Summary()
+        for tag, value in values.items():
+            summary.value.add(tag=tag, simple_value=float(value))
+        self._write(step=step, summary=summary)
+        self._latest = step
+
+    def _write(self, **content):
+        event = tf.compat.v1.Event(wall_time=time.time(), **content)
+        self._writer.write(event.SerializeToString())
+        self._writer.flush()
+
+
+def merge_rows(rows):
+    """Merges consecutive rows into one; see `StepCallback.record`."""
+    if len(rows) == 1:
+        return rows[0]
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    tokens, seconds = columns["tokens"].astype("float64"), columns["seconds"]
+    positions = tokens / np.maximum(1 - columns["padding"], 1e-9)
+    learned = tokens * np.isfinite(columns["loss"])
+
+    def mean(name, weights):
+        values = np.where(weights > 0, columns[name], 0.0)
+        return float((values * weights).sum() / weights.sum()) if weights.sum() else math.nan
+
+    waits = columns["input_wait"]
+    return {
+        **rows[-1],
+        "tokens": int(tokens.sum()),
+        "loss": mean("loss", learned),
+        "accuracy": mean("accuracy", learned),
+        "padding": mean("padding", positions),
+        "seconds": float(seconds.sum()),
+        "tokens_per_second": float(tokens.sum() / max(seconds.sum(), 1e-9)),
+        "input_wait": None if None in waits else mean("input_wait", seconds),
+    }
+
+
+def log_number(value):
+    """Converts a value of the logs to a float; with several workers it has shape (1,)."""
+    return float(np.asarray(value).reshape(-1)[0])
