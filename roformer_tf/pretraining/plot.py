@@ -20,7 +20,7 @@ STYLE = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.alpha": 0.3,
-    "path.simplify_threshold": 1.0,  # of a pixel: long runs make small files
+    "path.simplify_threshold": 0.5,  # of a pixel: long runs make small files
     "svg.fonttype": "none",
     "svg.hashsalt": "run",
 }
