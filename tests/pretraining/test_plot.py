@@ -10,18 +10,13 @@ import pytest
 
 from roformer_tf.__main__ import main
 from roformer_tf.pretraining import plot
-from roformer_tf.pretraining.callbacks import HELD_OUT_COLUMNS, LOG_COLUMNS
-from roformer_tf.pretraining.csv_log import CsvLog
+from roformer_tf.pretraining.callbacks import LOG_COLUMNS
 from roformer_tf.pretraining.plot import plot_run
 
 # length, batch, steps: the paper's table 4, fewer steps
 TABLE_4 = [
-    (512, 256, 400),
-    (1536, 256, 25),
-    (256, 256, 240),
-    (128, 512, 160),
-    (1536, 256, 20),
-    (512, 512, 60),
+    *((512, 256, 400), (1536, 256, 25), (256, 256, 240)),
+    *((128, 512, 160), (1536, 256, 20), (512, 512, 60)),
 ]
 
 
@@ -29,33 +24,19 @@ def write_log(folder, stages=TABLE_4, held_out=True, **changes):
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     step = tokens = 0
-    lines = []
-    points = CsvLog(folder / "held_out.csv", HELD_OUT_COLUMNS)
+    rows, points = [LOG_COLUMNS], [("stage", "step", "tokens", "loss", "accuracy")]
     for number, (length, batch, steps) in enumerate(stages, 1):
         for stage_step in range(1, steps + 1):
             step += 1
             tokens += round(0.97 * length * batch)
-            loss = 1.7 + 7.5 * math.exp(-step / 80) + rng.normal() * 0.05 - length / 10_000
-            row = {
-                "step": step,
-                "stage": number,
-                "stage_step": stage_step,
-                "max_length": length,
-                "tokens": tokens,
-                "loss": loss,
-                "accuracy": 0.65 * (1 - math.exp(-step / 80)),
-                "learning_rate": 1e-5 * min(1, step / 50),
-                "padding": 0.03,
-                "skipped": 0,
-                "tokens_per_second": 1e5,
-                "seconds": step,
-                "input_wait": "",
-            }
-            lines.append(",".join(str({**row, **changes}[name]) for name in LOG_COLUMNS) + "\n")
-        if held_out:
-            point = {"stage": number, "step": step, "tokens": tokens}
-            points.append({**point, "loss": loss + 0.05, "accuracy": 0.6})
-    (folder / "log.csv").write_text(",".join(LOG_COLUMNS) + "\n" + "".join(lines))
+            fallen = 1 - math.exp(-step / 80)
+            loss = 9.2 - 7.5 * fallen + rng.normal() * 0.05 - length / 10_000
+            row = (step, number, stage_step, length, tokens, loss, 0.65 * fallen)
+            row += (1e-5 * min(1, step / 50), 0.03, 0, 1e5, step, "")
+            rows.append({**dict(zip(LOG_COLUMNS, row)), **changes}.values())
+        points.append((number, step, tokens, loss + 0.05, 0.6))
+    for name, lines in [("log.csv", rows)] + held_out * [("held_out.csv", points)]:
+        (folder / name).write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
     return folder
 
 
@@ -74,20 +55,10 @@ def test_picture_of_six_stages(tmp_path):
     assert [png, svg] == [folder / "run.png", folder / "run.svg"]
     assert png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 20_000
     words = texts_of(svg)
-    assert [word for word in words if word in ("128", "256", "512", "1536")] == [
-        str(length) for length, *_ in TABLE_4
-    ]
-    for word in (
-        "loss",
-        "accuracy",
-        "learning rate",
-        "tokens",
-        "training",
-        "held-out text",
-        "1e-05",
-    ):
-        assert word in words
-    assert "100 M" in words
+    lengths = [word for word in words if word in ("128", "256", "512", "1536")]
+    assert lengths == [str(length) for length, *_ in TABLE_4]
+    labels = {"loss", "accuracy", "learning rate", "tokens", "training", "held-out text", "1e-05"}
+    assert labels | {"100 M"} <= set(words)
     before = [path.read_bytes() for path in (png, svg)]
     plot_run(folder)
     assert before == [path.read_bytes() for path in (png, svg)], "the same log, the same files"
@@ -127,55 +98,51 @@ def test_long_log_makes_a_small_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "stages", [[(512, 8, 1)], [(512, 8, 3)], [(64, 8, 2), (64, 8, 1), (128, 8, 1)]]
+    ("stages", "changes"),
+    [
+        ([(512, 8, 1)], {}),
+        ([(64, 8, 2), (64, 8, 1), (128, 8, 1)], {}),
+        ([(512, 8, 30)], {"loss": "nan", "accuracy": "nan"}),
+        ([(512, 8, 30)], {"learning_rate": 0}),
+    ],
+    ids=["one_step", "short_stages", "nothing_finite", "no_learning_rate"],
 )
-def test_short_runs(tmp_path, stages):
-    folder = write_log(tmp_path / "run", stages=stages, held_out=False)
-    plot_run(folder)
+def test_runs_with_little_to_see(tmp_path, stages, changes):
+    folder = write_log(tmp_path / "run", stages, held_out=False, **changes)
+    with open(folder / "log.csv", "a") as file:
+        file.write("31,1,31,5")  # the run is in progress: the last row is half-written
+    plot_run(folder, folder / "run.svg")
     assert "held-out text" not in texts_of(folder / "run.svg")
 
 
-@pytest.mark.parametrize("changes", [{"loss": "nan", "accuracy": "nan"}, {"learning_rate": 0}])
-def test_runs_with_nothing_to_see(tmp_path, changes):
-    plot_run(write_log(tmp_path / "run", stages=[(512, 8, 30)], held_out=False, **changes))
-
-
-def test_output(tmp_path):
-    folder = write_log(tmp_path / "run", stages=[(512, 8, 30)])
-    out = tmp_path / "new" / "curve"
+def test_output_and_command(tmp_path, capsys):
+    folder, out = write_log(tmp_path / "run", stages=[(512, 8, 30)]), tmp_path / "new" / "curve"
     assert plot_run(folder, f"{out}.png") == [out.with_suffix(".png")]
-    assert plot_run(folder, out) == [out.with_suffix(".png"), out.with_suffix(".svg")]
-    with pytest.raises(
-        ValueError, match=r"`output` must be one of '.png', '.svg'. Received: output='.pdf'"
-    ):
+    assert main(["plot-run", str(folder), "--output", f"{out}.svg"]) == 0
+    assert main(["plot-run", str(folder)]) == 0
+    printed = [out.with_suffix(".svg"), folder / "run.png", folder / "run.svg"]
+    assert capsys.readouterr().out == "".join(f"{path}\n" for path in printed)
+    with pytest.raises(ValueError, match=r"must be one of '.png', '.svg'. Received: .*'.pdf'"):
         plot_run(folder, f"{out}.pdf")
     assert len(list(out.parent.iterdir())) == 2
-
-
-def test_run_that_goes_on(tmp_path):
-    """The last row may be half-written."""
-    folder = write_log(tmp_path / "run", stages=[(512, 8, 30)])
-    with open(folder / "log.csv", "a") as file:
-        file.write("31,1,31,5")
-    plot_run(folder)
 
 
 def test_errors(tmp_path, capsys):
     with pytest.raises(FileNotFoundError, match=r"There is no .*log.csv. Expected the folder of"):
         plot_run(tmp_path)
-    log = tmp_path / "log.csv"
-    for text in ("", "step,sta", ",".join(LOG_COLUMNS), ",".join(LOG_COLUMNS) + "\n"):
-        log.write_text(text)
-        with pytest.raises(ValueError, match="has no rows yet"):
-            plot_run(tmp_path)
-    log.write_text("epoch,accuracy,loss\n0,0.5,1.0\n")
-    with pytest.raises(
-        ValueError, match="not the log of a pretraining run: expected the columns step,"
+    header = ",".join(LOG_COLUMNS)
+    for data, message in (
+        *((data, "has no rows yet") for data in (b"", b"step,sta", header.encode())),
+        ((header + "\n").encode(), "has no rows yet"),
+        (
+            b"epoch,accuracy,loss\n0,0.5,1.0\n",
+            "not the log of a pretraining run: expected .* step,",
+        ),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "not the log of a pretraining run"),
     ):
-        plot_run(tmp_path)
-    log.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
-    with pytest.raises(ValueError, match="not the log of a pretraining run"):
-        plot_run(tmp_path)
+        (tmp_path / "log.csv").write_bytes(data)
+        with pytest.raises(ValueError, match=message):
+            plot_run(tmp_path)
     write_log(tmp_path, stages=[(512, 8, 3)], loss="x")
     with pytest.raises(ValueError, match="line 2: expected a number for loss. Received: 'x'"):
         plot_run(tmp_path)
@@ -193,11 +160,3 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     runpy.run_path(plot.__file__)  # importing needs none
     with pytest.raises(ImportError, match=r"pip install 'roformer-tf\[plots\]'"):
         plot_run(folder)
-
-
-def test_command(tmp_path, capsys):
-    folder = write_log(tmp_path / "run", stages=[(512, 8, 30)])
-    assert main(["plot-run", str(folder)]) == 0
-    assert capsys.readouterr().out == f"{folder / 'run.png'}\n{folder / 'run.svg'}\n"
-    assert main(["plot-run", str(folder), "--output", str(tmp_path / "a.svg")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'a.svg'}\n"

@@ -1,4 +1,4 @@
-"""What the callbacks write to disk: the CSV files, whole or cut off anywhere, and TensorBoard's events."""
+"""What the callbacks write: CSV files, also after a kill at any byte, and TensorBoard's events."""
 
 import math
 import os
@@ -148,48 +148,38 @@ def test_seconds_go_on_after_a_resume(tmp_path):
     assert 5000 <= seconds[6] < 5060 and seconds[6:] == sorted(seconds[6:])
 
 
+def run_one(log, logs):
+    log.on_train_batch_begin(0)
+    log.on_train_batch_end(0, logs)
+
+
 def test_log_cut_off_at_any_byte(tmp_path):
     """A process killed while it writes leaves a part of the last row, or of the header."""
-    whole = tmp_path / "whole"
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    broken.mkdir()
     run_steps([RunLog(STAGES, whole)], stop=7)
     data = (whole / "log.csv").read_bytes()
-    last = data[:-1].rindex(b"\n") + 1
-    header = data.index(b"\n") + 1
-    broken = tmp_path / "broken"
-    for size in range(last, len(data) + 1):
-        broken.mkdir(exist_ok=True)
+    last, header = data[:-1].rindex(b"\n") + 1, data.index(b"\n") + 1
+    for size in [*range(header + 1), *range(last, len(data) + 1)]:
         (broken / "log.csv").write_bytes(data[:size])
-        assert len(read(broken)) == (7 if size == len(data) else 6)
+        done = 0 if size <= header else 6  # steps of the checkpoint
+        assert len(read(broken)) == (7 if size == len(data) else done)
         log = RunLog(STAGES, broken)
-        log.begin_stage(1, 1)  # the checkpoint of step 6
-        assert (broken / "log.csv").read_bytes() == data[:last]
-        run_one(log, 7)
-        assert read(broken) == read(whole)
-    for size in range(header + 1):
-        (broken / "log.csv").write_bytes(data[:size])
-        log = RunLog(STAGES, broken)
-        log.begin_stage(0)
-        run_one(log, 1)
-        assert read(broken) == read(whole)[:1]
-
-
-def run_one(log, step):
-    log.on_epoch_begin(0)
-    log.on_train_batch_begin(0)
-    log.on_train_batch_end(0, logs_of(step))
+        log.begin_stage(*((1, 1) if done else (0, 0)))
+        if done:
+            assert (broken / "log.csv").read_bytes() == data[:last]
+        log.on_epoch_begin(0)
+        run_one(log, logs_of(done + 1))
+        assert read(broken) == read(whole)[: done + 1]
 
 
 def test_garbage_after_a_power_failure_is_dropped(tmp_path):
     run_steps([RunLog(STAGES, tmp_path)], stop=7)
     good = read(tmp_path)
-    for garbage in (
-        b"\0" * 50,
-        b"\0" * 50 + b"\n",
-        b"\xff\xfe,1\n8,2\n",
-        b"8," + b"x," * 11 + b"\n",
-    ):
-        data = (tmp_path / "log.csv").read_bytes()
-        (tmp_path / "log.csv").write_bytes(data + garbage)
+    zeros = b"\0" * 50
+    for garbage in (zeros, zeros + b"\n", b"\xff\xfe,1\n8,2\n", b"8," + b"x," * 11 + b"\n"):
+        with open(tmp_path / "log.csv", "ab") as file:
+            file.write(garbage)
         RunLog(STAGES, tmp_path).begin_stage(1, 2)
         assert read(tmp_path) == good
 
@@ -207,7 +197,7 @@ def test_killed_process_leaves_whole_rows(tmp_path):
     assert [int(row["step"]) for row in log.rows()] == list(range(42))
 
 
-def test_failed_rewriting_keeps_the_old_log(tmp_path, monkeypatch):
+def test_full_disk_loses_nothing_and_is_an_error_that_names_the_file(tmp_path, monkeypatch):
     run_steps([RunLog(STAGES, tmp_path)], stop=7)
     data = (tmp_path / "log.csv").read_bytes()
 
@@ -220,12 +210,10 @@ def test_failed_rewriting_keeps_the_old_log(tmp_path, monkeypatch):
     assert (tmp_path / "log.csv").read_bytes() == data
     assert sorted(file.name for file in tmp_path.iterdir()) == ["held_out.csv", "log.csv"]
 
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
-def test_full_disk_is_an_error_that_names_the_file(tmp_path):
-    (tmp_path / "log.csv").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"Cannot write the log .*log\.csv: .*No space left"):
-        CsvLog(tmp_path / "log.csv", ["a"]).append({"a": 1})
+    if sys.platform.startswith("linux"):
+        (tmp_path / "full.csv").symlink_to("/dev/full")
+        with pytest.raises(OSError, match=r"Cannot write the log .*full\.csv: .*No space left"):
+            CsvLog(tmp_path / "full.csv", ["a"]).append({"a": 1})
 
 
 def test_going_back_in_the_same_process(tmp_path):
@@ -239,26 +227,23 @@ def test_going_back_in_the_same_process(tmp_path):
     assert restarts(back) == [[1, 7]]
 
 
-def test_rows_of_several_steps_are_weighted_means(tmp_path):
+def test_rows_of_several_steps_are_weighted_means(tmp_path, rng):
     log = RunLog(STAGES, tmp_path, every=5)
     log.begin_stage(0)
-    log.on_epoch_begin(0)
-    rng = np.random.default_rng(0)
     tokens, padding = rng.integers(10, 1000, 5), rng.uniform(0, 0.9, 5)
     loss, accuracy = rng.uniform(1, 9, 5), rng.uniform(0, 1, 5)
     loss[2] = math.nan  # a skipped step: seen, not learned from
+    log.on_epoch_begin(0)
     for step in range(5):
-        log.on_train_batch_begin(step)
         values = {"loss": loss[step], "accuracy": accuracy[step], "padding": padding[step]}
         values |= {"tokens": np.array([tokens[step]]), "learning_rate": step, "skipped": step // 2}
-        log.on_train_batch_end(step, values)
+        run_one(log, values)
     (row,) = read(tmp_path)
     good = np.isfinite(loss)
-    places = tokens / (1 - padding)
     expected = {
         "loss": np.average(loss[good], weights=tokens[good]),
         "accuracy": np.average(accuracy[good], weights=tokens[good]),
-        "padding": 1 - tokens.sum() / places.sum(),
+        "padding": 1 - tokens.sum() / (tokens / (1 - padding)).sum(),
         "tokens": tokens.sum(),
         "learning_rate": 4,
         "skipped": 2,
@@ -266,27 +251,25 @@ def test_rows_of_several_steps_are_weighted_means(tmp_path):
     for name, value in expected.items():
         np.testing.assert_allclose(float(row[name]), value, rtol=1e-6)
 
-
-def test_row_without_a_finite_loss(tmp_path):
-    log = RunLog(STAGES, tmp_path, every=2)
+    log = RunLog(STAGES, tmp_path / "nothing_finite", every=2)
     log.begin_stage(0)
     log.on_epoch_begin(0)
-    for step in range(2):
-        log.on_train_batch_begin(step)
-        log.on_train_batch_end(step, {**logs_of(1), "loss": math.inf})
-    assert read(tmp_path)[0]["loss"] == "nan" and read(tmp_path)[0]["tokens"] == "214"
+    for _ in range(2):
+        run_one(log, {**logs_of(1), "loss": math.inf})
+    (row,) = read(tmp_path / "nothing_finite")
+    assert row["loss"] == "nan" and row["tokens"] == "214"
 
 
 def test_held_out_row_is_replaced(tmp_path):
     log = RunLog(STAGES, tmp_path)
     run_steps([log], stop=5)
     log.log_held_out(loss=1.25, accuracy=0.75)  # evaluated again after a crash
-    assert (tmp_path / "held_out.csv").read_text() == (
-        "stage,step,tokens,loss,accuracy\n1,5,605,1.25,0.75\n"
-    )
+    text = (tmp_path / "held_out.csv").read_text()
+    assert text == "stage,step,tokens,loss,accuracy\n1,5,605,1.25,0.75\n"
 
 
 def test_errors(tmp_path):
+    run_steps([StepCallback(STAGES)])  # no method must be overridden
     with pytest.raises(ValueError, match="at least one Stage"):
         RunLog([], tmp_path)
     with pytest.raises(ValueError, match="`every` must be a positive integer"):
@@ -300,9 +283,8 @@ def test_errors(tmp_path):
         log.begin_stage(0, 6)
     log.begin_stage(0)
     log.on_epoch_begin(0)
-    log.on_train_batch_begin(0)
     with pytest.raises(ValueError, match="Received: loss; return accuracy, .* from `train_step`"):
-        log.on_train_batch_end(0, {"loss": 1.0})
+        run_one(log, {"loss": 1.0})
     (tmp_path / "log.csv").write_text("epoch,loss\n1,2\n")
     with pytest.raises(
         ValueError, match="not the log of a pretraining run.*Received: 'epoch,loss'"
@@ -360,7 +342,3 @@ def test_tensorboard_events(tmp_path):
     assert shown["stage/max_length"][5] == 16 and shown["stage/max_length"][6] == 64
     assert shown["held_out/loss"] == {11: 3.0, 14: 4.0}
     assert "input/wait" not in shown
-
-
-def test_hooks_need_not_be_overridden():
-    run_steps([StepCallback(STAGES)])
