@@ -69,11 +69,9 @@ def load(library, folder):
 
 def _ours(folder):
     import roformer_tf
-    from roformer_tf.checkpoint import load_checkpoint, load_original
+    from roformer_tf.checkpoint import load_checkpoint
 
-    model = load_original(
-        roformer_tf.RoFormerMaskedLM, folder, load_weights=False, preprocessor=None
-    )
+    model = roformer_tf.RoFormerMaskedLM.from_preset(folder, load_weights=False, preprocessor=None)
     return lambda: load_checkpoint(model, folder), model.count_params() * 4 / 2**20
 
 

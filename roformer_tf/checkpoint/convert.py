@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from roformer_tf import rotary
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.family import guess_family, is_optimizer_slot
-from roformer_tf.checkpoint.hugging_face_reader import HF_CONFIG_FILE, HF_WEIGHTS_FILE
-from roformer_tf.checkpoint.original_config import backbone_arguments, sizes_of_config
-from roformer_tf.checkpoint.paths import CONFIG_FILE, VOCABULARY_FILE
-from roformer_tf.checkpoint.readers import open_checkpoint
-from roformer_tf.checkpoint.tf1_files import write_checkpoint
+from roformer_tf.checkpoint.folder import is_optimizer_slot, open_folder
+from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, HF_WEIGHTS_FILE
+from roformer_tf.checkpoint.original_config import masking_of, sizes_of_config
+from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE, write_checkpoint
+from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_files
 
 LAYOUTS = ("original", "huggingface")
@@ -27,10 +27,11 @@ class ConvertReport:
     """What `convert` did.
 
     Attributes:
-        folder: path that was written.
-        layout: `"original"` or `"huggingface"`.
-        converted: original names of the variables that were written.
-        dropped: names that have no place in the other layout (next-sentence head, optimizer slots).
+        folder: Path. The folder that was written.
+        layout: str. `"original"` or `"huggingface"`.
+        converted: tuple of str. Original names of the variables that were written.
+        dropped: tuple of str. Variables that the other layout cannot hold (next-sentence head,
+            optimizer slots).
 
     Example:
 
@@ -48,23 +49,25 @@ class ConvertReport:
 def convert(source, target, to=None, family=None):
     """Converts a RoFormer v1 checkpoint between the original layout and Hugging Face's.
 
-    To Hugging Face: `config.json`, `model.safetensors` and `vocab.txt` as `RoFormerForMaskedLM` reads them, or
-    `RoFormerModel` if there is no masked-LM head. To the original: `bert_config.json`, `bert_model.ckpt.*`,
-    `checkpoint`, `vocab.txt`. Numbers are moved and never changed, so there and back gives the same bytes.
+    To Hugging Face: writes `config.json`, `model.safetensors` and `vocab.txt` as `RoFormerForMaskedLM`
+    reads them, or `RoFormerForCausalLM` if the settings have `masking="causal"`, or `RoFormerModel` if
+    there is no masked-LM head. To the original: writes `bert_config.json`, `bert_model.ckpt.*`,
+    `checkpoint` and `vocab.txt`. Numbers are moved and never changed, so converting there and back
+    gives the same bytes.
 
     Args:
-        source: a folder in either layout, or a checkpoint in it.
-        target: folder to write; other files in it stay.
-        to: `"original"` or `"huggingface"`; by default the one that `source` is not.
-        family: `"roformer"` overrides the guess, see `inspect_checkpoint`.
+        source: str or path. A folder in either layout, or a checkpoint in it.
+        target: str or path. The folder to write; other files in it stay.
+        to: str. `"original"` or `"huggingface"`. Defaults to the one that `source` is not.
+        family: str. `"roformer"` overrides what the files tell, see `inspect_checkpoint`.
 
     Returns:
         `ConvertReport`.
 
     Raises:
-        FileNotFoundError: if a file is missing.
-        ValueError: if a file is damaged, a variable is missing, unknown or of wrong shape, or the model is not RoFormer
-            v1: Hugging Face has no other.
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, a variable is missing, unknown or wrongly shaped, the model
+            is not RoFormer v1 (Hugging Face has no other), or the target layout cannot hold it.
 
     Example:
 
@@ -81,133 +84,126 @@ def convert(source, target, to=None, family=None):
 
     Reference: `RoFormerForMaskedLM` of Hugging Face's transformers.
     """
-    reader = open_checkpoint(source)
-    if to is None:
-        to = LAYOUTS[1 - LAYOUTS.index(reader.layout)]
-    if to not in LAYOUTS:
-        raise ValueError(f"`to` must be one of {LAYOUTS} or None. Received: to={to!r}")
-    settings = reader.config
-    guess = guess_family(reader.shapes, settings, reader.folder.resolve().name, family)
-    if guess.family != "roformer":
-        found = mapping.FAMILIES.get(guess.family)
+    folder = open_folder(source)
+    if folder.layout not in LAYOUTS:
         raise ValueError(
-            f"Hugging Face's layout has RoFormer v1 only, but {reader.source} holds "
-            f"{found.title if found else 'a model of unknown family'}. Guessed because: {guess.reasons[0]}. "
-            "If the guess is wrong, pass family='roformer'."
+            f"{folder.path} was written by `save_to_preset`. Load it with `from_preset` and write it with "
+            "`save_checkpoint`, then convert that folder."
         )
-    backbone_arguments(
-        settings, guess.family, str(reader.folder)
-    )  # refuses what neither layout means the same by
-    variables, dropped = _select(reader, sizes_of_config(settings))
+    check_one_of("to", to, LAYOUTS, optional=True)
+    to = to or LAYOUTS[1 - LAYOUTS.index(folder.layout)]
+    config, arrays = folder.config, folder.arrays
+    found = folder.identity(family)
+    if found.family != "roformer":
+        title = getattr(mapping.FAMILIES.get(found.family), "title", "a model of unknown family")
+        raise ValueError(
+            f"Hugging Face's layout has RoFormer v1 only, but {arrays.source} holds {title}. "
+            f"Known from: {found.reasons[0]}. If that is wrong, pass family='roformer'."
+        )
+    arguments = folder.backbone_arguments("roformer")
+    if to == "original" and arguments.get("position_options"):
+        raise ValueError(
+            "The original has no rotated values, and would compute different numbers from the file. "
+            f"Received: rotary_value=True in {folder.path / HF_CONFIG_FILE}"
+        )
+    variables, dropped = _select(arrays, sizes_of_config(config))
     with replace_files(target) as temporary:
         if to == "original":
-            write_checkpoint(temporary, ((name, reader.read(name)) for name in variables))
-            _write_json(temporary / CONFIG_FILE, _original_settings(settings))
+            write_checkpoint(temporary, ((name, arrays.read(name)) for name in variables))
+            settings = _common_settings(config, arguments)
+            if arguments["embedding_dim"] not in (None, arguments["hidden_dim"]):
+                settings["embedding_size"] = arguments["embedding_dim"]
+            if arguments["layer_norm_epsilon"] != 1e-12:
+                settings["layer_norm_eps"] = arguments["layer_norm_epsilon"]
+            _write_json(temporary / CONFIG_FILE, settings)
         else:
-            _write_hugging_face(temporary, reader, variables, settings)
-        if (reader.folder / VOCABULARY_FILE).is_file():
-            shutil.copyfile(reader.folder / VOCABULARY_FILE, temporary / VOCABULARY_FILE)
+            _write_hugging_face(temporary, arrays, variables, config, arguments)
+        if (folder.path / VOCABULARY_FILE).is_file():
+            shutil.copyfile(folder.path / VOCABULARY_FILE, temporary / VOCABULARY_FILE)
     return ConvertReport(Path(target), to, tuple(variables), dropped)
 
 
-def _select(reader, sizes):
-    """The variables to convert, checked against the table, and the names of those that stay behind."""
+def _select(arrays, sizes):
+    """Returns the variables to convert, checked against the table, and the names that are dropped."""
     everything = {v.name: v for v in mapping.variables("roformer", sizes)}
-    stored = [name for name in reader.shapes if not is_optimizer_slot(name)]
+    stored = [name for name in arrays.shapes if not is_optimizer_slot(name)]
     present = {everything[name].group for name in stored if name in everything}
     needed = [
         v for v in everything.values() if v.group in present or v.group in ("embeddings", "encoder")
     ]
-    problems = [f"missing: {v.name} {v.shape}" for v in needed if v.name not in reader.shapes]
+    problems = [f"missing: {v.name} {v.shape}" for v in needed if v.name not in arrays.shapes]
     problems += [f"unknown: {name}" for name in stored if name not in everything]
     problems += [
-        f"wrong shape: {v.name} {reader.shapes[v.name]}, the settings ask for {v.shape}"
+        f"wrong shape: {v.name} {arrays.shapes[v.name]}, the settings require {v.shape}"
         for v in needed
-        if v.name in reader.shapes and reader.shapes[v.name] != v.shape
+        if v.name in arrays.shapes and arrays.shapes[v.name] != v.shape
     ]
     if problems:
         raise ValueError(
-            f"{reader.source} is not a complete RoFormer v1 checkpoint of these settings:\n  "
+            f"{arrays.source} is not a complete RoFormer v1 checkpoint with these settings:\n  "
             + "\n  ".join(problems)
         )
     variables = {v.name: v for v in needed if v.group in _GROUPS_OF_HF}
-    return variables, tuple(name for name in reader.shapes if name not in variables)
+    return variables, tuple(name for name in arrays.shapes if name not in variables)
 
 
-def _write_hugging_face(folder, reader, variables, settings):
+def _write_hugging_face(folder, arrays, variables, config, arguments):
     try:
         from safetensors.numpy import save_file
     except ImportError as error:
         raise ImportError(
             "Hugging Face's layout needs the package safetensors: pip install safetensors"
         ) from error
-    sizes = sizes_of_config(settings)
-    masked_lm = any(v.group == "mlm" for v in variables.values())
-    prefix = (
-        "" if masked_lm else "roformer."
-    )  # RoFormerModel by itself names its tensors without it
+    architecture = "RoFormerModel"
+    if any(variable.group == "mlm" for variable in variables.values()):
+        is_causal = masking_of(config) == "causal"
+        architecture = "RoFormerForCausalLM" if is_causal else "RoFormerForMaskedLM"
+    # RoFormerModel by itself names its tensors without the prefix
+    prefix = "roformer." if architecture == "RoFormerModel" else ""
     tensors = {}
     for name, variable in variables.items():
-        array = reader.read(name)
+        array = arrays.read(name)
         array = np.ascontiguousarray(array.T) if name.endswith("/kernel") else array
         tensors[variable.hugging_face.removeprefix(prefix)] = array
-    head_dim = sizes.hidden_dim // sizes.num_heads
-    positions = "roformer.encoder.embed_positions.weight".removeprefix(prefix)
-    tensors[positions] = _sine_table(sizes.num_positions, head_dim)
+    # the buffer of sines, then cosines, of position · 10000^(-2i / head_dim)
+    theta = rotary.frequencies(arguments["hidden_dim"] // arguments["num_heads"])
+    angles = np.arange(sizes_of_config(config).num_positions)[:, None] * theta
+    table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
+    tensors["roformer.encoder.embed_positions.weight".removeprefix(prefix)] = table
     save_file(tensors, folder / HF_WEIGHTS_FILE, metadata={"format": "pt"})
-    _write_json(folder / HF_CONFIG_FILE, _hugging_face_settings(settings, masked_lm))
+    settings = _common_settings(config, arguments)
+    settings |= {
+        "architectures": [architecture],
+        "embedding_size": arguments["embedding_dim"] or arguments["hidden_dim"],
+        "hidden_act": _ACTIVATIONS.get(settings["hidden_act"], settings["hidden_act"]),
+        "is_decoder": masking_of(config) == "causal",
+        "layer_norm_eps": arguments["layer_norm_epsilon"],
+        "model_type": "roformer",
+        "pad_token_id": 0,
+        "rotary_value": bool(config.get("rotary_value")),
+        "tie_word_embeddings": True,
+    }
+    _write_json(folder / HF_CONFIG_FILE, settings)
 
 
-def _sine_table(num_positions, head_dim):
-    """The buffer `embed_positions`: sines, then cosines, of position · 10000^(-2i / head_dim)."""
-    from roformer_tf import rotary
-
-    angles = np.arange(num_positions)[:, None] * rotary.frequencies(head_dim)
-    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
-
-
-def _common_settings(settings):
-    arguments = backbone_arguments(settings, "roformer")
+def _common_settings(config, arguments):
+    ours = {name: config[name] for name in ("masking", "pooler") if config.get(name) is not None}
+    if masking_of(config) is not None:
+        ours["masking"] = masking_of(config)
     return {
         "attention_probs_dropout_prob": arguments["attention_dropout"],
         "hidden_act": arguments["activation"],
         "hidden_dropout_prob": arguments["dropout"],
         "hidden_size": arguments["hidden_dim"],
-        "initializer_range": settings.get("initializer_range", 0.02),
+        "initializer_range": config.get("initializer_range", 0.02),
         "intermediate_size": arguments["intermediate_dim"],
-        "max_position_embeddings": sizes_of_config(settings).num_positions,
+        "max_position_embeddings": sizes_of_config(config).num_positions,
         "num_attention_heads": arguments["num_heads"],
         "num_hidden_layers": arguments["num_layers"],
         "type_vocab_size": arguments["num_segments"],
         "vocab_size": arguments["vocabulary_size"],
+        **ours,
     }
-
-
-def _hugging_face_settings(settings, masked_lm):
-    common = _common_settings(settings)
-    arguments = backbone_arguments(settings, "roformer")
-    activation = common["hidden_act"]
-    return {
-        **common,
-        "architectures": ["RoFormerForMaskedLM" if masked_lm else "RoFormerModel"],
-        "embedding_size": arguments["embedding_dim"] or arguments["hidden_dim"],
-        "hidden_act": _ACTIVATIONS.get(activation, activation),
-        "layer_norm_eps": arguments["layer_norm_epsilon"],
-        "model_type": "roformer",
-        "pad_token_id": 0,
-        "rotary_value": False,
-        "tie_word_embeddings": True,
-    }
-
-
-def _original_settings(settings):
-    result = _common_settings(settings)
-    arguments = backbone_arguments(settings, "roformer")
-    if arguments["embedding_dim"] not in (None, arguments["hidden_dim"]):
-        result["embedding_size"] = arguments["embedding_dim"]
-    if arguments["layer_norm_epsilon"] != 1e-12:
-        result["layer_norm_eps"] = arguments["layer_norm_epsilon"]
-    return result
 
 
 def _write_json(file, settings):

@@ -1,27 +1,36 @@
-"""What is in a checkpoint, without building a model."""
+"""What is in a folder, without building a model."""
 
 import io
-from dataclasses import asdict, dataclass, field
+import re
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.family import guess_family, is_optimizer_slot
+from roformer_tf.checkpoint.folder import identify, is_optimizer_slot, open_folder
 from roformer_tf.checkpoint.original_config import sizes_of_config
-from roformer_tf.checkpoint.readers import open_checkpoint
-from roformer_tf.checkpoint.vocabulary import read_vocabulary
-from roformer_tf.text.vocabulary import has_words
+from roformer_tf.checkpoint.vocabulary import has_words
+
+_SETTINGS = (
+    "vocab_size hidden_size embedding_size num_hidden_layers num_attention_heads intermediate_size "
+    "hidden_act max_position max_position_embeddings segment_vocab_size type_vocab_size dropout_rate "
+    "hidden_dropout_prob attention_dropout_rate attention_probs_dropout_prob layer_norm_eps masking pooler"
+).split()
 
 
 @dataclass(frozen=True)
 class StoredVariable:
-    """One variable as it lies on disk.
+    """One variable on disk.
 
     Attributes:
         name: str.
         shape: tuple of int.
-        dtype: str, as NumPy calls it.
-        group: what it belongs to (key of `mapping.GROUPS`), `"optimizer"` or `"unknown"`.
+        dtype: str. NumPy's name.
+        group: str. A key of `mapping.GROUPS`, `"optimizer"` or `"unknown"`; `"model"` in a preset.
     """
 
     name: str
@@ -45,25 +54,25 @@ class CheckpointReport:
     """What `inspect_checkpoint` found. `str(report)` is a readable table.
 
     Attributes:
-        source: str, the checkpoint.
-        layout: `"original"` or `"huggingface"`.
-        family: `"roformer"`, `"roformer_v2"`, `"bert"`, `"nezha"`, or `None` if unknown.
-        application: `"encoder"`, `"lm"` or `"unilm"`: a guess.
-        pooler: `None`, `"tanh"` or `"linear"`.
-        reasons: why these were guessed.
-        config: dict of settings as stored, `None` if there is no readable file.
+        source: str. The checkpoint.
+        layout: str. `"original"`, `"huggingface"` or `"preset"`.
+        family: str. `"roformer"`, `"roformer_v2"`, `"bert"`, `"nezha"`, or `None` if unknown.
+        masking: str. `"bidirectional"`, `"causal"` or `"unilm"`.
+        pooler: str. `None`, `"tanh"` or `"linear"`.
+        reasons: tuple of str. How family, masking and pooler are known.
+        config: dict. The settings as stored, or `None` if there is no readable file.
         variables: tuple of `StoredVariable`, sorted by name.
-        missing: names that the family and the settings ask for and the checkpoint lacks; heads are optional.
-        unknown: names that the family does not know.
-        wrong_shape: dict from name to `(shape that the settings ask for, stored shape)`.
-        optimizer_slots: names left over from training, which loading ignores.
-        vocabulary_size: number of tokens in `vocab.txt`, or `None`.
-        notes: sentences about what is wrong or worth knowing.
+        missing: tuple of str. Variables that family and settings require; whole heads are optional.
+        unknown: tuple of str. Variables that the family does not have.
+        wrong_shape: dict. Maps names to `(shape that the settings require, stored shape)`.
+        optimizer_slots: tuple of str. Variables left over from training, which loading ignores.
+        vocabulary_size: int. Number of tokens in the vocabulary, or `None`.
+        notes: tuple of str. What is wrong or worth knowing.
 
     Example:
 
     >>> from roformer_tf.checkpoint import CheckpointReport
-    >>> report = CheckpointReport("folder/bert_model.ckpt", "original", "roformer", "encoder", None, (), None, ())
+    >>> report = CheckpointReport("bert_model.ckpt", "original", "roformer", "causal", None, (), None, ())
     >>> report.complete, report.num_parameters
     (False, 0)
     """
@@ -71,7 +80,7 @@ class CheckpointReport:
     source: str
     layout: str
     family: str | None
-    application: str
+    masking: str
     pooler: str | None
     reasons: tuple
     config: dict | None
@@ -85,7 +94,7 @@ class CheckpointReport:
 
     @property
     def num_parameters(self):
-        """Elements of all weights, without optimizer slots."""
+        """Number of elements of all weights, without optimizer slots."""
         return sum(v.size for v in self.variables if v.group != "optimizer")
 
     @property
@@ -95,22 +104,19 @@ class CheckpointReport:
 
     @property
     def complete(self):
-        """Whether family and settings are known, and nothing is missing, unknown or of wrong shape."""
+        """Whether family and settings are known and nothing is missing, unknown or wrongly shaped."""
         known = self.family is not None and self.config is not None
         return known and not (self.missing or self.unknown or self.wrong_shape)
 
     @property
     def groups(self):
-        """Dict from group to number of variables."""
+        """Maps groups to their number of variables."""
         names = [v.group for v in self.variables]
-        return {
-            name: names.count(name)
-            for name in (*mapping.GROUPS, "unknown", "optimizer")
-            if name in names
-        }
+        groups = (*mapping.GROUPS, "model", "unknown", "optimizer")
+        return {name: names.count(name) for name in groups if name in names}
 
     def to_dict(self):
-        """All of it as plain dicts and lists, for JSON."""
+        """Returns everything as plain dicts and lists, for JSON."""
         return {
             **asdict(self),
             "num_parameters": self.num_parameters,
@@ -119,35 +125,47 @@ class CheckpointReport:
         }
 
     def print(self, console=None):
-        """Prints the report with `rich`; `console` is a `rich.console.Console`, standard output by default."""
-        from roformer_tf.checkpoint.report_table import print_report
-
-        print_report(self, console)
+        """Prints the report to a `rich.console.Console`, standard output by default."""
+        console = console or Console()
+        console.print(_summary(self))
+        if self.config is not None:
+            console.print(_settings(self.config))
+        console.print(_variables(self.variables))
+        shapes = (f"{n}: settings {a}, stored {b}" for n, (a, b) in self.wrong_shape.items())
+        for title, lines in {
+            "Missing": self.missing,
+            "Unknown": self.unknown,
+            "Wrong shape": tuple(shapes),
+            "Notes": self.notes,
+        }.items():
+            if lines:
+                console.print(f"{title} ({len(lines)})", style="bold")
+                for line in lines:
+                    console.print(Text(f"  {line}"))
 
     def __str__(self):
-        from rich.console import Console
-
         console = Console(file=io.StringIO(), width=110, color_system=None)
         self.print(console)
         return console.file.getvalue()
 
 
 def inspect_checkpoint(path, family=None):
-    """Says what a checkpoint is: family, application, settings, variables, what is missing or unknown.
+    """Finds out what a folder holds: family, masking, settings, variables, what is missing or unknown.
 
-    Reads names, shapes and settings, no weights. A missing or damaged `bert_config.json` or `vocab.txt` is a note, not
-    an error.
+    Reads names, shapes and settings, but no weights. A missing or damaged `bert_config.json` or
+    `vocab.txt` is a note, not an error.
 
     Args:
-        path: a folder in the original or in Hugging Face's format, the prefix of a TF1 checkpoint, or one of its files.
-        family: `"roformer"`, `"roformer_v2"`, `"bert"` or `"nezha"` overrides the guess.
+        path: str or path. A folder in the original or in Hugging Face's layout, or written by
+            `save_to_preset`; the prefix of a TF1 checkpoint, or one of its files.
+        family: str. `"roformer"`, `"roformer_v2"`, `"bert"` or `"nezha"` overrides what the files tell.
 
     Returns:
         `CheckpointReport`.
 
     Raises:
-        FileNotFoundError: if there is no checkpoint, or one of its files is missing.
-        ValueError: if a file of the checkpoint is damaged or `family` is unknown.
+        FileNotFoundError: If there is no checkpoint, or one of its files is missing.
+        ValueError: If a file of the checkpoint is damaged or `family` is unknown.
 
     Example:
 
@@ -160,51 +178,94 @@ def inspect_checkpoint(path, family=None):
     >>> folder = tempfile.mkdtemp()
     >>> _ = save_checkpoint(backbone, folder)
     >>> report = inspect_checkpoint(folder)
-    >>> report.family, report.application, report.num_parameters == backbone.count_params()
-    ('roformer', 'encoder', True)
+    >>> report.family, report.masking, report.num_parameters == backbone.count_params()
+    ('roformer', 'bidirectional', True)
     """
-    reader = open_checkpoint(path)
+    folder = open_folder(path)
     notes = []
-    config = _quietly(notes, lambda: reader.config)
-    vocabulary = _quietly(notes, lambda: read_vocabulary(reader.folder))
-    guess = guess_family(reader.shapes, config, reader.folder.resolve().name, family)
-    slots = tuple(name for name in reader.shapes if is_optimizer_slot(name))
-    sizes = None if config is None else _quietly(notes, lambda: sizes_of_config(config))
-    if sizes is not None and vocabulary is not None:
-        notes += _vocabulary_notes(vocabulary, sizes.vocabulary_size)
-    expected = {}
-    if guess.family and sizes is not None:
-        if guess.family == "bert":
-            positions = reader.shapes.get(
-                "bert/embeddings/position_embeddings", (sizes.num_positions,)
-            )[0]
-            sizes = mapping.with_positions(sizes, positions)
-        expected = {v.name: v for v in mapping.variables(guess.family, sizes)}
-    return CheckpointReport(
-        source=str(reader.source),
-        layout=reader.layout,
-        family=guess.family,
-        application=guess.application,
-        pooler=guess.pooler,
-        reasons=guess.reasons,
+    arrays = folder.arrays
+    config = _or_note(notes, lambda: folder.config)
+    vocabulary = None
+    if folder.tokenizer_class != "RoFormerSentencePieceTokenizer":
+        vocabulary = _or_note(notes, lambda: folder.vocabulary)
+    if vocabulary is not None:
+        level = "word level: it has" if has_words(vocabulary.ids) else "character level: it has no"
+        notes.append(f"The vocabulary is {level} words of several Chinese characters.")
+    report = CheckpointReport(
+        source=str(arrays.source),
+        layout=folder.layout,
+        family=None,
+        masking="",
+        pooler=None,
+        reasons=(),
         config=config,
-        variables=tuple(_stored(reader, name, slots, expected) for name in reader.shapes),
-        missing=_missing(expected, reader.shapes),
-        unknown=tuple(
-            n for n in reader.shapes if expected and n not in expected and n not in slots
-        ),
-        wrong_shape={
-            name: (expected[name].shape, shape)
-            for name, shape in reader.shapes.items()
-            if name in expected and expected[name].shape != shape
-        },
-        optimizer_slots=slots,
+        variables=(),
         vocabulary_size=None if vocabulary is None else vocabulary.size,
+    )
+    if folder.layout == "preset":
+        found = folder.identity()
+        report = replace(
+            report,
+            config=config.get("config"),
+            variables=tuple(_stored(arrays, name, "model") for name in arrays.shapes),
+        )
+    else:
+        found = identify(arrays.shapes, config, folder.path.resolve().name, family)
+        report = _compare(report, arrays, found.family, notes)
+    return replace(
+        report,
+        family=found.family,
+        masking=found.masking,
+        pooler=found.pooler,
+        reasons=found.reasons,
         notes=tuple(notes),
     )
 
 
-def _quietly(notes, read):
+def _compare(report, arrays, family, notes):
+    """Adds to the report of a checkpoint how its variables differ from those that it should have."""
+    shapes, expected = arrays.shapes, {}
+    slots = tuple(name for name in shapes if is_optimizer_slot(name))
+    config = report.config
+    sizes = None if config is None else _or_note(notes, lambda: sizes_of_config(config))
+    if sizes is not None:
+        if report.vocabulary_size not in (None, sizes.vocabulary_size):
+            notes.append(
+                f"vocab.txt has {report.vocabulary_size} tokens, but bert_config.json says vocab_size "
+                f"{sizes.vocabulary_size}."
+            )
+        if family is not None:
+            positions = shapes.get("bert/embeddings/position_embeddings", (sizes.num_positions,))[0]
+            sizes = replace(sizes, num_positions=positions)
+            expected = {v.name: v for v in mapping.variables(family, sizes)}
+
+    def group(name):
+        if name in slots:
+            return "optimizer"
+        return expected[name].group if name in expected else "unknown"
+
+    # a head is optional, but half a head is not
+    present = {v.group for v in expected.values() if v.name in shapes}
+    required = [
+        v
+        for v in expected.values()
+        if v.group not in ("pooler", "nsp", "mlm") or v.group in present
+    ]
+    return replace(
+        report,
+        variables=tuple(_stored(arrays, name, group(name)) for name in shapes),
+        missing=tuple(v.name for v in required if v.name not in shapes),
+        unknown=tuple(n for n in shapes if expected and n not in expected and n not in slots),
+        wrong_shape={
+            name: (expected[name].shape, shape)
+            for name, shape in shapes.items()
+            if name in expected and expected[name].shape != shape
+        },
+        optimizer_slots=slots,
+    )
+
+
+def _or_note(notes, read):
     try:
         return read()
     except (ValueError, FileNotFoundError) as error:
@@ -212,28 +273,66 @@ def _quietly(notes, read):
         return None
 
 
-def _stored(reader, name, slots, expected):
-    group = "unknown"
-    if name in slots:
-        group = "optimizer"
-    elif name in expected:
-        group = expected[name].group
-    return StoredVariable(name, reader.shapes[name], str(reader.dtypes[name]), group)
+def _stored(arrays, name, group):
+    return StoredVariable(name, tuple(arrays.shapes[name]), str(arrays.dtypes[name]), group)
 
 
-def _missing(expected, present):
-    """Names that are expected and absent; a head is optional, but half a head is not."""
-    absent = [v for v in expected.values() if v.name not in present]
-    some = {v.group for v in expected.values() if v.name in present}
-    optional = ("pooler", "nsp", "mlm")
-    return tuple(v.name for v in absent if v.group not in optional or v.group in some)
+def _summary(report):
+    table = Table(title="Checkpoint", show_header=False, title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    counts = ", ".join(f"{count} {group}" for group, count in report.groups.items())
+    size = report.vocabulary_size
+    for name, value in {
+        "source": report.source,
+        "layout": report.layout,
+        "family": report.family or "unknown",
+        "masking": report.masking + (f", {report.pooler} pooler" if report.pooler else ""),
+        "because": "\n".join(report.reasons),
+        "parameters": f"{report.num_parameters:,} ({report.num_bytes / 1e6:,.1f} MB)",
+        "variables": f"{len(report.variables)}: {counts}",
+        "vocabulary": "none" if size is None else f"{size} tokens",
+        "verdict": _verdict(report),
+    }.items():
+        table.add_row(name, Text(value))
+    return table
 
 
-def _vocabulary_notes(vocabulary, vocabulary_size):
-    level = "word level: it has" if has_words(vocabulary.ids) else "character level: it has no"
-    notes = [f"vocab.txt is {level} words of several Chinese characters."]
-    if vocabulary.size != vocabulary_size:
-        notes.append(
-            f"vocab.txt has {vocabulary.size} tokens, but bert_config.json says vocab_size {vocabulary_size}."
-        )
-    return notes
+def _verdict(report):
+    if report.family is None:
+        return "cannot be loaded: unknown family"
+    if report.config is None:
+        return "cannot be checked without settings"
+    problems = len(report.missing) + len(report.unknown) + len(report.wrong_shape)
+    return f"{problems} problems, see below" if problems else "complete: nothing missing or unknown"
+
+
+def _settings(config):
+    table = Table(title="Settings", title_justify="left")
+    table.add_column("name")
+    table.add_column("value", justify="right")
+    known = [name for name in _SETTINGS if name in config]
+    for name in (*known, *(n for n in config if n not in _SETTINGS)):
+        table.add_row(Text(name), Text(str(config[name])))
+    return table
+
+
+def _variables(variables):
+    """One row per variable, but one for all encoder layers together where they agree in shape."""
+    table = Table(title="Variables", title_justify="left")
+    table.add_column("name", overflow="fold")
+    table.add_column("shape", no_wrap=True)
+    table.add_column("dtype")
+    table.add_column("group")
+    table.add_column("parameters", justify="right")
+    rows = defaultdict(list)
+    for variable in variables:
+        if variable.group != "optimizer":
+            general = re.sub(r"/layer_(\d+)/", "/layer_*/", variable.name)
+            rows[general, variable.shape, variable.dtype, variable.group].append(variable)
+    for (name, shape, dtype, group), members in rows.items():
+        if len(members) == 1:
+            name = members[0].name
+        count = f"{len(members)} × " if len(members) > 1 else ""
+        table.add_row(Text(name), str(shape), dtype, group, f"{count}{members[0].size:,}")
+    return table

@@ -1,4 +1,4 @@
-"""Puts the variables of a checkpoint into a model."""
+"""Loads the variables of a checkpoint into the weights of a model."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,7 @@ import keras
 import numpy as np
 
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.binding import ModelBinding
-from roformer_tf.checkpoint.family import check_family, guess_family, is_optimizer_slot
-from roformer_tf.checkpoint.readers import open_checkpoint
+from roformer_tf.checkpoint.folder import identify, is_optimizer_slot, open_folder
 from roformer_tf.checkpoint.vocabulary import edit_rows, edited_size
 
 # What a checkpoint may have and a model may lack; anything else that the model lacks is an error.
@@ -18,6 +16,121 @@ _OPTIONAL = {
     "cls/predictions/": "mlm",
     "bert/embeddings/token_type_embeddings": "segments",
 }
+_SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim",
+          "embedding_dim", "num_segments")  # fmt: skip
+_BACKBONE_ARGUMENTS = {
+    "roformer": "norm='layer_norm'",
+    "roformer_v2": "norm='rms_norm', activation='relu', layer_norm_epsilon=1e-7",
+    "bert": "position_scheme='learned'",
+    "nezha": "position_scheme='sinusoidal_relative'",
+}
+
+
+class ModelBinding:
+    """The variables of the table that a model has, bound to its weights.
+
+    Args:
+        model: A `RoFormerBackbone`, or a task with one as `backbone`. Any object with its attributes.
+        nsp_head: bool. Whether the classifier on the pooler is the original's next-sentence head.
+
+    Attributes:
+        model, backbone: The model and its backbone.
+        family: str. A key of `mapping.FAMILIES`.
+        groups: list of str. The groups of variables that the model has.
+        variables: dict. Maps original names to `mapping.Variable`, in the order of the table.
+
+    Raises:
+        ValueError: If `model` is not a RoFormer, or has no next-sentence head and `nsp_head` is set.
+    """
+
+    def __init__(self, model, nsp_head=False):
+        backbone = getattr(model, "backbone", model)
+        if not all(hasattr(backbone, name) for name in (*_SIZES, "position_scheme_name", "norm")):
+            raise ValueError(
+                "`model` must be a RoFormerBackbone or a task that has one as `backbone`. "
+                f"Received: {type(model).__name__}"
+            )
+        self.model, self.backbone = model, backbone
+        self.family = family_of(backbone)
+        self.groups = ["embeddings", "encoder"]
+        if backbone.num_segments:
+            self.groups.append("segments")
+        if mapping.FAMILIES[self.family].positions:
+            self.groups.append("positions")
+        if backbone.pooler is not None:
+            self.groups.append("pooler")
+        if getattr(model, "head", None) is not None:
+            self.groups.append("mlm")
+        if nsp_head:
+            _check_nsp_head(model)
+            self.groups.append("nsp")
+        sizes = mapping.Sizes(
+            **{name: getattr(backbone, name) for name in _SIZES},
+            num_positions=backbone.max_sequence_length,
+        )
+        rotary_values = bool((backbone.position_options or {}).get("on_values"))
+        table = mapping.variables(self.family, sizes, self.groups, rotary_values)
+        self.variables = {variable.name: variable for variable in table}
+
+    @property
+    def label(self):
+        """The model's name in error messages."""
+        return f"{type(self.model).__name__} {self.model.name!r}"
+
+    def by_weight(self):
+        """Maps the dotted path of each weight to the list of variables it is made of."""
+        result = {}
+        for variable in self.variables.values():
+            result.setdefault(variable.weight, []).append(variable)
+        return result
+
+    def weight(self, path):
+        """Returns the weight at a dotted path: a Keras variable, or a tensor if LoRA is merged in."""
+        root, *steps = path.split(".")
+        node = self.backbone if root == "backbone" else getattr(self.model, root)
+        for step in steps:
+            node = node[int(step)] if step.isdigit() else getattr(node, step)
+        if not keras.backend.is_float_dtype(node.dtype):
+            raise ValueError(
+                f"The weights of {self.label} are quantized ({path} is {node.dtype}), but checkpoints "
+                "are loaded into and saved from float models only. Load first, then call `quantize`."
+            )
+        return node
+
+    def variable(self, path):
+        """Returns the Keras variable at a dotted path, to assign to."""
+        node = self.weight(path)
+        if not isinstance(node, keras.Variable):
+            raise ValueError(
+                f"{self.label} has LoRA enabled ({path} is computed). Load the checkpoint first, then "
+                "call `enable_lora`."
+            )
+        return node
+
+
+def family_of(backbone):
+    """Returns the family of a backbone's checkpoints, which its norm and position scheme tell."""
+    key = (backbone.norm, backbone.position_scheme_name)
+    for name, family in mapping.FAMILIES.items():
+        if (family.norm, family.position_scheme) == key:
+            return name
+    known = ", ".join(f"{f.position_scheme!r} with {f.norm!r}" for f in mapping.FAMILIES.values())
+    raise ValueError(
+        f"The original format has no such model; it has the position schemes and norms {known}. "
+        f"Received: position_scheme={key[1]!r}, norm={key[0]!r}. "
+        "Use `save_to_preset` and `from_preset`, which keep every setting."
+    )
+
+
+def _check_nsp_head(model):
+    pooling = getattr(model, "pooling", None)
+    classes = getattr(model, "num_classes", None)
+    if pooling != "pooler" or classes != 2:
+        raise ValueError(
+            "`nsp_head=True` needs RoFormerTextClassifier(..., pooling='pooler', num_classes=2): the "
+            "next-sentence head is two logits on the pooler. "
+            f"Received: {type(model).__name__} with pooling={pooling!r}, num_classes={classes!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -25,14 +138,16 @@ class LoadReport:
     """What `load_checkpoint` did.
 
     Attributes:
-        source: str, the checkpoint.
-        loaded: names of the variables that were read.
-        ignored: dict from group to names that the model has no place for: heads, and the segment embedding of a model
-            that was built without.
-        optimizer_slots: names left over from training.
-        missing: names the model needs and the checkpoint lacks; empty when `strict`.
-        unexpected: names that nothing is known of; empty when `strict`.
-        wrong_shape: dict from name to `(model's shape, checkpoint's shape)`; empty when `strict`.
+        source: str. The checkpoint.
+        loaded: tuple of str. Variables that were read.
+        ignored: dict. Maps groups to variables that the model has no part for: heads, and the segment
+            embedding of a model built without one.
+        optimizer_slots: tuple of str. Variables left over from training.
+        missing: tuple of str. Variables that the model needs and the checkpoint lacks.
+        unexpected: tuple of str. Variables that the model does not know.
+        wrong_shape: dict. Maps names to `(shape in the model, shape in the checkpoint)`.
+
+    The last three are empty if `strict=True`, which raises instead.
 
     Example:
 
@@ -64,32 +179,33 @@ def load_checkpoint(
     compound_tokens=None,
     nsp_head=False,
 ):
-    """Loads the weights of an original (or Hugging Face) checkpoint into a model.
+    """Loads the weights of an original or Hugging Face checkpoint into a model.
 
-    One tensor at a time is read, so the extra memory is about that of the largest one. Everything is checked before
-    the first weight changes.
+    Reads one tensor at a time, so it needs about as much extra memory as the largest one. Everything is
+    checked before the first weight changes.
 
     Args:
-        model: `RoFormerBackbone` or a task. The head of a classifier is new and stays as it is; a masked-LM head must
-            be in the checkpoint. Pooler, next-sentence and masked-LM variables are ignored if the model has no such
-            part.
-        path: a folder, the prefix of a TF1 checkpoint (`folder/bert_model.ckpt`), one of its files, or a folder in
-            Hugging Face's layout.
-        strict: `True` refuses a checkpoint that lacks a variable, has an unknown one or one of another shape.
-            `False` loads what fits and reports the rest.
-        family: `"roformer"` or `"roformer_v2"` overrides the guess from names and variables, see `inspect_checkpoint`.
-        keep_tokens: ids of the tokens to keep, in their new order: rows of the word embedding and the output bias.
-        compound_tokens: tokens to append as means of others: lists of ids, or pairs `(ids, weights)`; ids count after
-            `keep_tokens`.
-        nsp_head: load the next-sentence head into a classifier with `pooling="pooler"` and two classes.
+        model: A `RoFormerBackbone` or a task. A classifier's head is new and keeps its values; a
+            masked-LM head must be in the checkpoint. Pooler, next-sentence and masked-LM variables are
+            ignored if the model has no such part.
+        path: str or path. A folder in the original or Hugging Face's layout, the prefix of a TF1
+            checkpoint (`folder/bert_model.ckpt`), or one of its files. Also a `CheckpointFolder`.
+        strict: bool. `True` raises if a variable is missing, unknown or wrongly shaped. `False` loads
+            what fits and reports the rest.
+        family: str. Overrides the family that the files tell, see `inspect_checkpoint`.
+        keep_tokens: list of int. Ids of the tokens to keep, in their new order.
+        compound_tokens: list. Tokens to append, each the mean of others: lists of ids, or tuples
+            `(ids, weights)`. Ids count after `keep_tokens`.
+        nsp_head: bool. Whether to load the next-sentence head into a classifier with
+            `pooling="pooler"` and two classes.
 
     Returns:
         `LoadReport`.
 
     Raises:
-        FileNotFoundError: if a file is missing.
-        ValueError: if a file is damaged, the checkpoint is of another family, or (when `strict`) does not fit; all
-            differences are named in one error.
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, the checkpoint is of another family, or, if `strict`, it does
+            not fit the model. One error names every difference.
 
     Example:
 
@@ -107,28 +223,33 @@ def load_checkpoint(
 
     Reference: `load_weights_from_checkpoint` and `load_embeddings` of bert4keras' `models.py`.
     """
-    reader = open_checkpoint(path)
+    folder = path if hasattr(path, "arrays") else open_folder(path)
+    if folder.layout == "preset":
+        raise ValueError(
+            f"{folder.path} was written by `save_to_preset`. Build the model with "
+            "`from_preset(folder)`, or call `model.load_weights` with its model.weights.h5."
+        )
+    reader = folder.arrays
     binding = ModelBinding(model, nsp_head)
-    _check_family(reader, binding, family)
+    _check_family(folder, binding, family)
     report = _compare(reader, binding, keep_tokens, compound_tokens)
     if strict and not report.complete:
         raise ValueError(_complaint(report, binding, keep_tokens, compound_tokens))
     loaded = set(report.loaded)
-    for path_of_weight, variables in binding.by_weight().items():
+    for name, variables in binding.by_weight().items():
         variables = [v for v in variables if v.name in loaded]
         if variables:
-            _assign(
-                binding.variable(path_of_weight), variables, reader, keep_tokens, compound_tokens
-            )
+            _assign(binding.variable(name), variables, reader, keep_tokens, compound_tokens)
     return report
 
 
 def _assign(weight, variables, reader, keep_tokens, compound_tokens):
     first = variables[0]
     if first.token_axis and keep_tokens is None and compound_tokens is None:
-        # a third of a base model is this one table: not a copy more than needed
+        # a third of a base model is this one table, so avoid a copy where possible
         on_tensorflow = keras.backend.backend() == "tensorflow"
-        weight.assign(reader.read_tensor(first.name) if on_tensorflow else reader.read(first.name))
+        read = getattr(reader, "read_tensor", reader.read) if on_tensorflow else reader.read
+        weight.assign(read(first.name))
     elif first.columns == slice(None):
         array = reader.read(first.name)
         if first.token_axis:
@@ -142,34 +263,25 @@ def _assign(weight, variables, reader, keep_tokens, compound_tokens):
         weight.assign(whole)
 
 
-def _check_family(reader, binding, family):
-    check_family(family)
-    config = None
+def _check_family(folder, binding, family):
     try:
-        config = reader.config
+        config = folder.config
     except (FileNotFoundError, ValueError):
-        pass  # settings only help to tell NEZHA apart; the model has its own already
-    guess = guess_family(reader.shapes, config, reader.folder.resolve().name, family)
-    if guess.family == binding.family:
+        config = None  # settings only tell NEZHA apart, and the model has its own
+    found = identify(folder.arrays.shapes, config, folder.path.resolve().name, family)
+    if found.family == binding.family:
         return
-    found = mapping.FAMILIES.get(guess.family)
-    wanted = mapping.FAMILIES[binding.family]
+    titles = {name: family.title for name, family in mapping.FAMILIES.items()}
     message = (
-        f"Wrong family: {reader.source} holds {found.title if found else 'an unknown model'}, but "
-        f"{binding.label} is {wanted.title}. Guessed because: {guess.reasons[0]}. "
+        f"Wrong family: {folder.arrays.source} holds {titles.get(found.family, 'an unknown model')}, "
+        f"but {binding.label} is {titles[binding.family]}. Known from: {found.reasons[0]}. "
     )
-    if found is None:
+    if found.family is None:
         message += "Only checkpoints with the variable names of Google's BERT can be loaded."
     else:
-        options = {
-            "roformer": "norm='layer_norm'",
-            "roformer_v2": "norm='rms_norm', activation='relu', layer_norm_epsilon=1e-7",
-            "bert": "position_scheme='learned'",
-            "nezha": "position_scheme='sinusoidal_relative'",
-        }
         message += (
-            f"Build the model with {options[guess.family]}, or with `from_preset` on the folder. If the guess is "
-            f"wrong, pass family={binding.family!r}."
+            f"Build the model with {_BACKBONE_ARGUMENTS[found.family]}, or with `from_preset` on the "
+            f"folder. If the family is wrong, pass family={binding.family!r}."
         )
     raise ValueError(message)
 
@@ -205,22 +317,21 @@ def _compare(reader, binding, keep_tokens, compound_tokens):
 
 
 def _complaint(report, binding, keep_tokens, compound_tokens):
+    parts = {
+        "Missing in the checkpoint": [f"{n} {binding.variables[n].shape}" for n in report.missing],
+        "Unexpected in the checkpoint": report.unexpected,
+        "Wrong shape": [
+            f"{name}: the model has {ours}, the checkpoint {theirs}"
+            for name, (ours, theirs) in report.wrong_shape.items()
+        ],
+    }
     lines = [
         f"{report.source} does not fit {binding.label}: {len(report.missing)} missing, "
         f"{len(report.unexpected)} unexpected, {len(report.wrong_shape)} of wrong shape."
     ]
-    if report.missing:
-        lines.append(f"Missing in the checkpoint ({len(report.missing)}):")
-        lines += [f"  {name} {binding.variables[name].shape}" for name in report.missing]
-    if report.unexpected:
-        lines.append(f"Unexpected in the checkpoint ({len(report.unexpected)}):")
-        lines += [f"  {name}" for name in report.unexpected]
-    if report.wrong_shape:
-        lines.append(f"Wrong shape ({len(report.wrong_shape)}):")
-        lines += [
-            f"  {name}: the model has {ours}, the checkpoint {theirs}"
-            for name, (ours, theirs) in report.wrong_shape.items()
-        ]
+    for title, names in parts.items():
+        if names:
+            lines += [f"{title} ({len(names)}):", *(f"  {name}" for name in names)]
     lines.append("What to do:")
     lines += [f"  {hint}" for hint in _hints(report, binding, keep_tokens, compound_tokens)]
     return "\n".join(lines)
@@ -230,21 +341,21 @@ def _hints(report, binding, keep_tokens, compound_tokens):
     groups_missing = {binding.variables[name].group for name in report.missing}
     for group in ("mlm", "pooler", "nsp"):
         if group in groups_missing:
-            mend = {
+            fix = {
                 "mlm": "load into `model.backbone` to keep a new head",
                 "pooler": "build the backbone with pooler=None",
                 "nsp": "leave out nsp_head=True",
             }
-            yield f"The checkpoint has no {mapping.GROUPS[group]}: {mend[group]}."
+            yield f"The checkpoint has no {mapping.GROUPS[group]}: {fix[group]}."
     if "bert/embeddings/word_embeddings" in report.wrong_shape:
         edited = " after keep_tokens and compound_tokens" if keep_tokens or compound_tokens else ""
         ours, theirs = report.wrong_shape["bert/embeddings/word_embeddings"]
         yield (
-            f"The model has {ours[0]} tokens, the checkpoint{edited} {theirs[0]}: build the model with "
-            f"vocabulary_size={theirs[0]}, or pick the tokens with keep_tokens."
+            f"The model has {ours[0]} tokens, the checkpoint{edited} {theirs[0]}: build the model "
+            f"with vocabulary_size={theirs[0]}, or pick the tokens with keep_tokens."
         )
     yield (
-        "Compare the model's arguments with the settings that `python -m roformer_tf inspect` shows, or build it with "
-        "`from_preset(folder)`."
+        "Compare the model's arguments with the settings that `python -m roformer_tf inspect` shows, "
+        "or build it with `from_preset(folder)`."
     )
     yield "strict=False loads what fits and leaves the rest as it is."

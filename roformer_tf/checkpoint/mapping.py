@@ -1,19 +1,20 @@
 """The one table between variables of original checkpoints and weights of our models.
 
-Loading, saving, inspecting and the conversion from and to Hugging Face all read `TABLE`; no variable name is written
-down anywhere else. A row says how a variable is called and shaped in the original file, where its numbers live in our
-model, and what is done to them on the way. What is done only moves numbers and never computes, so that loading and
-saving again gives the same bytes:
+Loading, saving, inspecting and converting from and to Hugging Face all read `TABLE`; no variable name
+is written down anywhere else. A row holds the name and shape of a variable in the original file, where
+its numbers live in our model, and how they are rearranged on the way. Numbers are only moved, never
+computed, so loading and saving again gives the same bytes:
 
 * the query, key and value kernels are the three thirds of the columns of one fused kernel, `qkv`;
-* the columns of queries and keys go, head by head, from the interleaved layout of the original to the half layout
-  (`rotary.interleaved_to_half`);
+* the columns of queries and keys are reordered, head by head, from the interleaved layout of the
+  original to the half layout (`rotary.interleaved_to_half`), and where values are rotated too, so are
+  their columns and the rows of the output projection;
 * `cls/seq_relationship/output_weights` is stored transposed.
 
 Source: `variable_mapping` of `BERT`, `NEZHA`, `RoFormer` and `RoFormerV2` in bert4keras' `models.py`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,14 +23,14 @@ from roformer_tf import rotary
 
 @dataclass(frozen=True)
 class Family:
-    """What sets the variables of one family apart.
+    """How the variables of one family differ from those of the others.
 
     Attributes:
-        title: the family's name for people.
-        rotary: whether queries and keys are rotated, hence permuted on loading.
-        positions: whether there is a table of learned absolute positions.
-        biases: whether the encoder has biases and its norms have weights (all but v2).
-        position_scheme: of the `RoFormerBackbone` that it is.
+        title: str. The family's name in messages.
+        rotary: bool. Whether queries and keys are rotated, and hence reordered on loading.
+        positions: bool. Whether there is a table of learned absolute positions.
+        biases: bool. Whether the encoder has biases and its norms have weights (all but v2).
+        position_scheme: str. The `position_scheme` of its `RoFormerBackbone`.
     """
 
     title: str
@@ -37,6 +38,11 @@ class Family:
     positions: bool
     biases: bool
     position_scheme: str = "rotary"
+
+    @property
+    def norm(self):
+        """The `norm` of its `RoFormerBackbone`."""
+        return "layer_norm" if self.biases else "rms_norm"
 
 
 FAMILIES = {
@@ -59,18 +65,20 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `{i}` in a name stands for the number of the encoder layer.
+    """One row of the table; `{i}` in a name stands for the number of the encoder layer.
 
     Attributes:
-        group: key of `GROUPS`.
-        name: the variable in the original checkpoint.
-        shape: its axes there: V vocabulary, E embedding, H hidden, F intermediate, S segments, P positions, 2 classes.
-        weight: dotted path of the weight, from the backbone (`backbone.`) or from the task.
-        hugging_face: the tensor in Hugging Face's layout, or `None`.
-        third: 0, 1 or 2 for query, key or value in the fused `qkv`, or `None` for the whole weight.
-        rotated: whether the features are queries or keys.
-        transposed: whether the original stores the transpose of our weight.
-        token_axis: whether the first axis counts tokens of the vocabulary (vocabulary surgery).
+        group: str. A key of `GROUPS`.
+        name: str. The variable in the original checkpoint.
+        shape: str. Its axes there: V vocabulary, E embedding, H hidden, F intermediate, S segments,
+            P positions, 2 classes.
+        weight: str. Dotted path of the weight, from the backbone (`backbone.`) or from the task.
+        hugging_face: str. The tensor in Hugging Face's layout, or `None`.
+        third: int. 0, 1 or 2 for query, key or value in the fused `qkv`, `None` for whole weights.
+        rotated: bool. Whether its columns are features of queries or keys.
+        from_values: bool. Whether its rows are features of values.
+        transposed: bool. Whether the original stores the transpose of our weight.
+        token_axis: bool. Whether the first axis counts tokens (see `vocabulary.edit_rows`).
     """
 
     group: str
@@ -80,6 +88,7 @@ class Row:
     hugging_face: str | None
     third: int | None = None
     rotated: bool = False
+    from_values: bool = False
     transposed: bool = False
     token_axis: bool = False
 
@@ -119,6 +128,7 @@ def _layer():
         "HH",
         f"{ours}.attention.output_dense",
         f"{theirs}.attention.output.dense",
+        from_values=True,
     )
     rows += _norm(
         "encoder",
@@ -227,7 +237,7 @@ TABLE = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that the shapes of a checkpoint depend on; `num_positions` is 0 without learned positions."""
+    """The sizes that the shapes of variables depend on; `num_positions` matters to learned positions."""
 
     vocabulary_size: int
     num_layers: int
@@ -239,7 +249,7 @@ class Sizes:
     num_positions: int = 0
 
     def axis(self, symbol):
-        """The length of the axis that the table calls `symbol`."""
+        """Returns the length of the axis that the table calls `symbol`."""
         lengths = {
             "V": self.vocabulary_size,
             "E": self.embedding_dim,
@@ -252,25 +262,21 @@ class Sizes:
         return lengths[symbol]
 
 
-def with_positions(sizes, num_positions):
-    """`sizes` for a checkpoint whose table of absolute positions has `num_positions` rows."""
-    return replace(sizes, num_positions=num_positions)
-
-
 @dataclass(frozen=True)
 class Variable:
-    """One variable of a checkpoint of known family and sizes: a row of the table, filled in.
+    """One variable of a checkpoint whose family and sizes are known: a row of the table, filled in.
 
     Attributes:
-        name: in the original checkpoint.
-        group: key of `GROUPS`.
-        shape: tuple of int, in the original checkpoint.
-        weight: dotted path of the weight in our model.
-        hugging_face: name in Hugging Face's layout, or `None`.
-        columns: slice of the last axis of the weight that holds the variable.
-        order: `ours = original[..., order]`, or `None`.
-        transposed: whether the original stores the transpose.
-        token_axis: whether the first axis counts tokens.
+        name: str. Name in the original checkpoint.
+        group: str. A key of `GROUPS`.
+        shape: tuple of int. Shape in the original checkpoint.
+        weight: str. Dotted path of the weight in our model.
+        hugging_face: str. Name in Hugging Face's layout, or `None`.
+        columns: slice. The part of the weight's last axis that holds the variable.
+        order: Array of int, or `None`. `ours = original[..., order]`.
+        row_order: Array of int, or `None`. `ours = original[row_order]`.
+        transposed: bool. Whether the original stores the transpose.
+        token_axis: bool. Whether the first axis counts tokens.
     """
 
     name: str
@@ -280,33 +286,39 @@ class Variable:
     hugging_face: str | None
     columns: slice
     order: np.ndarray | None
+    row_order: np.ndarray | None
     transposed: bool
     token_axis: bool
 
     def from_original(self, array):
-        """The part of the weight that an array of the original checkpoint becomes."""
+        """Returns the part of our weight that an array of the original checkpoint becomes."""
         if self.transposed:
             array = array.T
+        if self.row_order is not None:
+            array = array[self.row_order]
         return array if self.order is None else array[..., self.order]
 
     def to_original(self, weight):
-        """The array of the original checkpoint that our whole weight contains; inverse of `from_original`."""
+        """Returns the original's array out of our whole weight: the inverse of `from_original`."""
         array = weight[..., self.columns]
+        if self.row_order is not None:
+            array = array[np.argsort(self.row_order)]
         if self.order is not None:
             array = array[..., np.argsort(self.order)]
         return np.ascontiguousarray(array.T if self.transposed else array)
 
 
-def variables(family, sizes, groups=tuple(GROUPS)):
-    """The variables of a checkpoint, in the order of the table.
+def variables(family, sizes, groups=tuple(GROUPS), rotary_values=False):
+    """Lists the variables of a checkpoint in the order of the table.
 
     Args:
-        family: key of `FAMILIES`.
+        family: str. A key of `FAMILIES`.
         sizes: `Sizes`.
-        groups: the groups wanted; those that the family or the sizes rule out are left out anyway.
+        groups: Keys of `GROUPS` to include. Those that the family or the sizes rule out are left out.
+        rotary_values: bool. Whether values are rotated as queries and keys are.
 
     Returns:
-        List of `Variable`.
+        list of `Variable`.
 
     Example:
 
@@ -322,7 +334,7 @@ def variables(family, sizes, groups=tuple(GROUPS)):
     for row in TABLE:
         if row.group in groups and _exists(row, traits, sizes):
             layers = range(sizes.num_layers) if "{i}" in row.name else (0,)
-            result += [_fill(row, traits, sizes, i) for i in layers]
+            result += [_fill(row, traits, sizes, i, rotary_values) for i in layers]
     return result
 
 
@@ -337,21 +349,26 @@ def _exists(row, traits, sizes):
     if traits.biases or row.group in ("pooler", "nsp"):
         return True
     if row.name == "cls/predictions/transform/dense/kernel":
-        # The head of v2 has no transform but, when the embedding is factorised, a projection back to it. The original
-        # neither saves nor loads that one; it gets the name of the same product in v1, so that no weight is lost.
+        # The head of v2 has no transform, but a projection back to the embedding if that is
+        # factorised. The original neither saves nor loads it; it gets the name of the same product
+        # in v1, so that no weight is lost.
         return factorised
     return not row.name.endswith(("/bias", "/beta", "/gamma", "output_bias"))
 
 
-def _fill(row, traits, sizes, layer):
+def _fill(row, traits, sizes, layer, rotary_values):
     columns = slice(None)
-    order = None
+    order = row_order = None
     if row.third is not None:
         columns = slice(row.third * sizes.hidden_dim, (row.third + 1) * sizes.hidden_dim)
-    if row.rotated and traits.rotary:
+    if traits.rotary:
         head_dim = sizes.hidden_dim // sizes.num_heads
         heads = np.arange(sizes.num_heads)[:, None] * head_dim
-        order = (heads + rotary.interleaved_to_half(head_dim)).reshape(-1)
+        half = (heads + rotary.interleaved_to_half(head_dim)).reshape(-1)
+        if row.rotated or (rotary_values and row.third == 2):
+            order = half
+        if rotary_values and row.from_values and len(row.shape) == 2:
+            row_order = half
     return Variable(
         name=row.name.format(i=layer),
         group=row.group,
@@ -360,6 +377,7 @@ def _fill(row, traits, sizes, layer):
         hugging_face=row.hugging_face and row.hugging_face.format(i=layer),
         columns=columns,
         order=order,
+        row_order=row_order,
         transposed=row.transposed,
         token_axis=row.token_axis,
     )

@@ -1,11 +1,13 @@
-"""`bert_config.json`: from the original's settings to ours and back."""
+"""`bert_config.json`: from the original's settings to the arguments of `RoFormerBackbone` and back."""
 
 import json
 
 from roformer_tf.checkpoint.mapping import FAMILIES, Sizes
-from roformer_tf.checkpoint.paths import CONFIG_FILE, existing_file
+from roformer_tf.checkpoint.original_files import CONFIG_FILE, existing_file
 
-# our name -> the original's spellings, the first one found counts, as in `build_transformer_model`
+MASKINGS = ("bidirectional", "causal", "unilm")
+
+# our name -> the original's spellings; the first one found counts, as in `build_transformer_model`
 _REQUIRED = {
     "vocabulary_size": ("vocab_size",),
     "num_layers": ("num_hidden_layers",),
@@ -43,23 +45,23 @@ def read_config(path):
     """Reads a JSON file of settings.
 
     Args:
-        path: path of the file, or of the folder that holds `bert_config.json`.
+        path: Path. The file, or the folder that holds `bert_config.json`.
 
     Returns:
         dict.
 
     Raises:
-        FileNotFoundError: if the file is missing.
-        ValueError: if it is not a JSON object; names line and column.
+        FileNotFoundError: If the file is missing.
+        ValueError: If it is not a JSON object. The message names line and column.
     """
     folder, name = (path, CONFIG_FILE) if path.is_dir() else (path.parent, path.name)
-    file = existing_file(folder, name, "it tells the sizes of the model. Copy it from the release.")
+    file = existing_file(folder, name, "it holds the sizes of the model. Copy it from the release.")
     try:
         config = json.loads(file.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{file} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
-            "Copy it again from the release or put it right by hand."
+            "Copy it again from the release or correct it by hand."
         ) from error
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -73,36 +75,39 @@ def read_config(path):
 
 
 def backbone_arguments(config, family, source=CONFIG_FILE):
-    """The arguments of `RoFormerBackbone` that a `bert_config.json` asks for.
+    """Returns the arguments of `RoFormerBackbone` that a `bert_config.json` asks for.
 
     Args:
-        config: dict, the settings in the original's spelling, either of the two where there are two.
-        family: key of `mapping.FAMILIES`.
-        source: what error messages call the settings.
+        config: dict. The settings in the original's spelling; where there are two spellings, either.
+        family: str. A key of `mapping.FAMILIES`.
+        source: str. What error messages call the settings.
 
     Returns:
-        dict of keyword arguments. Dropout rates are 0 if not given; `layer_norm_epsilon` is 1e-12, or 1e-7 in v2, if
-        the settings have no `layer_norm_eps`.
+        dict of keyword arguments. Dropout rates are 0 if not given; `layer_norm_epsilon` is 1e-12, or
+        1e-7 in v2, if there is no `layer_norm_eps`. Hugging Face's `rotary_value` becomes
+        `position_options`.
 
     Raises:
-        ValueError: if a setting is missing, is no sensible number, or asks for something the model cannot express.
+        ValueError: If a setting is missing or out of range, or asks for something that
+            `RoFormerBackbone` does not have.
 
     Example:
 
     >>> from roformer_tf.checkpoint.original_config import backbone_arguments
-    >>> config = {"vocab_size": 200, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2,
-    ...           "intermediate_size": 64, "hidden_act": "relu", "dropout_rate": 0.1}
+    >>> config = {"vocab_size": 200, "hidden_size": 32, "num_attention_heads": 4, "dropout_rate": 0.1,
+    ...           "num_hidden_layers": 2, "intermediate_size": 64, "hidden_act": "relu"}
     >>> arguments = backbone_arguments(config, "roformer_v2")
-    >>> arguments["dropout"], arguments["norm"], arguments["layer_norm_epsilon"], arguments["num_segments"]
-    (0.1, 'rms_norm', 1e-07, 2)
+    >>> arguments["dropout"], arguments["norm"], arguments["layer_norm_epsilon"]
+    (0.1, 'rms_norm', 1e-07)
     """
-    norm = "layer_norm" if FAMILIES[family].biases else "rms_norm"
+    norm = FAMILIES[family].norm
     settings = _settings(config, source)
-    _refuse_what_cannot_be_expressed(config, settings, source)
+    _check_expressible(config, settings, source)
     activation = settings["activation"]
     if not isinstance(activation, str) or activation.lower() not in _ACTIVATIONS:
         raise ValueError(
-            f"`hidden_act` in {source} must be one of {sorted(_ACTIVATIONS)}. Received: {activation!r}"
+            f"`hidden_act` in {source} must be one of {sorted(_ACTIVATIONS)}. "
+            f"Received: {activation!r}"
         )
     arguments = {
         **settings,
@@ -113,11 +118,38 @@ def backbone_arguments(config, family, source=CONFIG_FILE):
     }
     if FAMILIES[family].positions:
         arguments["max_sequence_length"] = sizes_of_config(config, source).num_positions
+    if config.get("rotary_value"):
+        if not FAMILIES[family].rotary:
+            raise ValueError(
+                f"`rotary_value` in {source} needs rotary positions, which {FAMILIES[family].title} "
+                "does not have. Received: rotary_value=True"
+            )
+        # Hugging Face rotates the values and does not rotate their average back
+        arguments["position_options"] = {"on_values": "absolute"}
     return arguments
 
 
+def masking_of(config, source=CONFIG_FILE):
+    """Returns the masking that a file of settings names, or `None`.
+
+    The original's settings do not hold it. `save_checkpoint` adds the entry `masking`, which bert4keras
+    ignores; Hugging Face writes `is_decoder`.
+
+    Raises:
+        ValueError: If the entry `masking` is not a masking.
+    """
+    masking = config.get("masking")
+    if masking is None:
+        return "causal" if config.get("is_decoder") else None
+    if masking not in MASKINGS:
+        raise ValueError(
+            f"`masking` in {source} must be one of {MASKINGS}. Received: masking={masking!r}"
+        )
+    return masking
+
+
 def sizes_of_config(config, source=CONFIG_FILE):
-    """The `Sizes` that a `bert_config.json` states, whatever the family; raises `ValueError` like the above."""
+    """Returns the `Sizes` in a `bert_config.json` of any family, or raises like `backbone_arguments`."""
     settings = _settings(config, source)
     return Sizes(
         vocabulary_size=settings["vocabulary_size"],
@@ -132,30 +164,27 @@ def sizes_of_config(config, source=CONFIG_FILE):
 
 
 def original_config(backbone):
-    """The `bert_config.json` of a backbone, in the spelling of the released files.
+    """Returns the `bert_config.json` of a backbone, in the spelling of the released files.
 
     Args:
-        backbone: `RoFormerBackbone`.
+        backbone: A model with the attributes of `RoFormerBackbone`.
 
     Returns:
-        dict. `max_position_embeddings` is the number of learned positions, and 512 where there are none: the format
-        wants it, no RoFormer reads it.
+        dict. `max_position_embeddings` is the number of learned positions, or 512 where there are
+        none: the format requires it, but no RoFormer reads it. `masking` and `pooler` are entries of
+        our own, which the original ignores.
 
     Raises:
-        ValueError: if the backbone has a setting that the original format cannot hold.
+        ValueError: If the backbone has a setting that the original format cannot hold.
     """
-    if backbone.max_wavelength != 10000:
-        raise ValueError(
-            "The original format has no place for `max_wavelength`: the original always uses 10000, and would compute "
-            f"other numbers from the file. Received: max_wavelength={backbone.max_wavelength}. "
-            "Use `save_to_preset`, which keeps every setting."
-        )
-    for name in ("position_options", "rope_scaling", "attention"):
-        if getattr(backbone, name) not in (None, {}, "softmax"):
+    defaults = {"max_wavelength": 10000, "position_options": None, "rope_scaling": None}
+    for name, default in {**defaults, "attention": "softmax"}.items():
+        value = getattr(backbone, name)
+        if value != default and value != {}:
             raise ValueError(
-                f"The original format has no place for `{name}`: the original would compute other numbers from "
-                f"the file. Received: {name}={getattr(backbone, name)!r}. "
-                "Use `save_to_preset`, which keeps every setting."
+                f"The original format cannot hold `{name}`, and the original would compute different "
+                f"numbers from the file. Received: {name}={value!r}. Use `save_to_preset`, which keeps "
+                "every setting."
             )
     config = {
         "attention_probs_dropout_prob": backbone.attention_dropout,
@@ -164,19 +193,22 @@ def original_config(backbone):
         "hidden_size": backbone.hidden_dim,
         "initializer_range": 0.02,
         "intermediate_size": backbone.intermediate_dim,
+        "masking": backbone.masking,
         "max_position_embeddings": backbone.max_sequence_length,
         "num_attention_heads": backbone.num_heads,
         "num_hidden_layers": backbone.num_layers,
         "type_vocab_size": backbone.num_segments,
         "vocab_size": backbone.vocabulary_size,
     }
+    if backbone.pooler_activation is not None:
+        config["pooler"] = backbone.pooler_activation
     if backbone.embedding_dim not in (None, backbone.hidden_dim):
         config["embedding_size"] = backbone.embedding_dim
     if backbone.position_scheme_name == "sinusoidal_relative":
-        # as NEZHA's own file says; its variables are those of RoFormer
+        # as in NEZHA's own file; its variables are those of RoFormer
         config["use_relative_position"] = True
     if backbone.layer_norm_epsilon != _EPSILONS[backbone.norm]:
-        # not a setting of the original, which skips keys that it does not know
+        # not a setting of the original, which ignores keys that it does not know
         config["layer_norm_eps"] = backbone.layer_norm_epsilon
     return dict(sorted(config.items()))
 
@@ -185,7 +217,8 @@ def _settings(config, source):
     missing = [names[0] for names in _REQUIRED.values() if config.get(names[0]) is None]
     if missing:
         raise ValueError(
-            f"{source} lacks {', '.join(f'`{name}`' for name in missing)}. It has: {', '.join(config) or 'nothing'}."
+            f"{source} lacks {', '.join(f'`{name}`' for name in missing)}. "
+            f"It has: {', '.join(config) or 'nothing'}."
         )
     settings = {ours: config[names[0]] for ours, names in _REQUIRED.items()}
     defaults = {"num_segments": 2, "dropout": 0.0, "attention_dropout": 0.0}
@@ -195,40 +228,43 @@ def _settings(config, source):
     for ours in _COUNTS:
         if not _is_integer(settings[ours]) or settings[ours] <= 0:
             raise ValueError(
-                f"`{_REQUIRED[ours][0]}` in {source} must be a positive integer. Received: {settings[ours]!r}"
+                f"`{_REQUIRED[ours][0]}` in {source} must be a positive integer. "
+                f"Received: {settings[ours]!r}"
             )
     for ours in _RATES:
         if not isinstance(settings[ours], (int, float)) or not 0 <= settings[ours] < 1:
             raise ValueError(
-                f"`{_OPTIONAL[ours][1]}` in {source} must be a rate from 0 to below 1. Received: {settings[ours]!r}"
+                f"`{_OPTIONAL[ours][1]}` in {source} must be a number in [0, 1). "
+                f"Received: {settings[ours]!r}"
             )
     if not _is_integer(settings["num_segments"]) or settings["num_segments"] < 0:
         raise ValueError(
-            f"`type_vocab_size` in {source} must be 0 or a positive integer. Received: {settings['num_segments']!r}"
+            f"`type_vocab_size` in {source} must be 0 or a positive integer. "
+            f"Received: {settings['num_segments']!r}"
         )
     return settings
 
 
-def _refuse_what_cannot_be_expressed(config, settings, source):
+def _check_expressible(config, settings, source):
     hidden_dim, num_heads = settings["hidden_dim"], settings["num_heads"]
     if hidden_dim % num_heads or hidden_dim // num_heads % 2:
         raise ValueError(
-            f"`hidden_size` in {source} must be an even multiple of `num_attention_heads`, since RoPE turns pairs of "
-            f"features of each head. Received: hidden_size={hidden_dim}, num_attention_heads={num_heads}"
+            f"`hidden_size` in {source} must be an even multiple of `num_attention_heads`, since RoPE "
+            "rotates pairs of features of each head. "
+            f"Received: hidden_size={hidden_dim}, num_attention_heads={num_heads}"
         )
     head_dim = hidden_dim // num_heads
     for name in ("attention_head_size", "attention_key_size"):
         if config.get(name) not in (None, 0, head_dim):
             raise ValueError(
-                f"`{name}` in {source} must be hidden_size / num_attention_heads = {head_dim}: RoFormerBackbone has "
-                f"heads of one size that together make the hidden size. Received: {name}={config[name]}"
+                f"`{name}` in {source} must be hidden_size / num_attention_heads = {head_dim}, as in "
+                f"RoFormerBackbone. Received: {name}={config[name]}"
             )
-    for name in ("residual_attention_scores", "rotary_value"):
-        if config.get(name):
-            raise ValueError(
-                f"`{name}` in {source} must be absent or false: RoFormerBackbone does not have it. "
-                f"Received: {name}={config[name]!r}"
-            )
+    if config.get("residual_attention_scores"):
+        raise ValueError(
+            f"`residual_attention_scores` in {source} must be absent or false: RoFormerBackbone does "
+            f"not have them. Received: {config['residual_attention_scores']!r}"
+        )
 
 
 def _is_integer(value):

@@ -7,38 +7,39 @@ from pathlib import Path
 
 import keras
 
-from roformer_tf.checkpoint.binding import ModelBinding, family_of
+from roformer_tf.checkpoint.loading import ModelBinding, family_of
 from roformer_tf.checkpoint.original_config import original_config
-from roformer_tf.checkpoint.paths import CONFIG_FILE, VOCABULARY_FILE
-from roformer_tf.checkpoint.tf1_files import write_checkpoint
-from roformer_tf.checkpoint.vocabulary import check_vocabulary_size, read_vocabulary
+from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE, write_checkpoint
+from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size
 from roformer_tf.files import replace_files
-from roformer_tf.text.vocabulary import Vocabulary
 
 
 def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=False):
     """Saves a model in the original format, which bert4keras and `from_preset` read.
 
-    Writes `bert_config.json`, `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001`, `checkpoint` and, if
-    there is a vocabulary, `vocab.txt`. All of them appear together at the end or, if anything fails, not at all; other
-    files in the folder stay. What the model does not have is not written, and a checkpoint that was loaded is written
+    Writes `bert_config.json`, `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001`,
+    `checkpoint` and, if there is a vocabulary, `vocab.txt`. They appear together at the end or, if
+    anything fails, not at all; other files in the folder stay. A checkpoint that was loaded is written
     with the same bytes per variable. LoRA weights are merged. Weights are stored in float32.
 
     Args:
-        model: `RoFormerBackbone`, `RoFormerMaskedLM`, `RoFormerCausalLM`, or a classifier that is the next-sentence
-            head.
-        folder: str or path; made if it does not exist.
-        vocabulary: path of a `vocab.txt`, or list of tokens; by default that of the model's tokenizer, if it has one.
-        settings: dict of further entries for `bert_config.json`, such as `{"max_position_embeddings": 1536}`.
-        nsp_head: save the head of a classifier with `pooling="pooler"` and two classes as next-sentence head.
+        model: A `RoFormerBackbone`, `RoFormerMaskedLM`, `RoFormerCausalLM`, `RoFormerSim`, or a
+            classifier that is the next-sentence head.
+        folder: str or path. Created if it does not exist.
+        vocabulary: Path of a `vocab.txt`, or list of tokens. Defaults to that of the model's tokenizer.
+        settings: dict. More entries for `bert_config.json`, such as
+            `{"max_position_embeddings": 1536}`.
+        nsp_head: bool. Whether to save the head of a classifier with `pooling="pooler"` and two
+            classes as the next-sentence head.
 
     Returns:
         `pathlib.Path` of the folder.
 
     Raises:
-        ValueError: if the model has something that the format cannot hold (a classifier's head, another
-            `max_wavelength`), the vocabulary has another size than the model, or `settings` contradict the model.
-        NotADirectoryError: if `folder` is a file.
+        ValueError: If the format cannot hold something of the model (a classifier's head, another
+            `max_wavelength`), the vocabulary has another size than the model, or `settings`
+            contradict the model.
+        NotADirectoryError: If `folder` is a file.
 
     Example:
 
@@ -61,9 +62,9 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     binding = ModelBinding(model, nsp_head)
     if hasattr(model, "logits_dense") and not nsp_head:
         raise ValueError(
-            f"The original format has no place for the classifier's head of {binding.label}. Save the encoder alone "
-            "with `save_checkpoint(model.backbone, …)`, or everything with `model.save_to_preset`; if it is the "
-            "next-sentence head, pass nsp_head=True."
+            f"The original format cannot hold the classifier's head of {binding.label}. Save the "
+            "encoder alone with `save_checkpoint(model.backbone, …)`, or everything with "
+            "`model.save_to_preset`. If it is the next-sentence head, pass nsp_head=True."
         )
     config = _merge_settings(original_config(binding.backbone), settings or {})
     if vocabulary is None:
@@ -71,7 +72,7 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         vocabulary = None if tokenizer is None else tokenizer.get_vocabulary()
     if vocabulary is not None:
         is_file = isinstance(vocabulary, (str, os.PathLike))
-        parsed = read_vocabulary(Path(vocabulary)) if is_file else Vocabulary(vocabulary)
+        parsed = Vocabulary(vocabulary)
         check_vocabulary_size(parsed, binding.backbone.vocabulary_size, "`vocabulary`")
 
     with replace_files(folder) as temporary:
@@ -86,7 +87,7 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
 
 
 def has_original_format(backbone):
-    """Whether the original format can hold a backbone: its norm, its position scheme and all other settings."""
+    """Whether the original format can hold a backbone with all its settings."""
     try:
         family_of(backbone)
         original_config(backbone)
@@ -96,7 +97,7 @@ def has_original_format(backbone):
 
 
 def original_tensors(binding):
-    """Yields `(original name, float32 array)` of everything that a `ModelBinding` has."""
+    """Yields `(original name, float32 array)` for every variable of a `ModelBinding`."""
     for path, variables in binding.by_weight().items():
         weight = keras.ops.convert_to_numpy(binding.weight(path)).astype("float32", copy=False)
         for variable in variables:
@@ -111,7 +112,7 @@ def _merge_settings(config, settings):
     }
     if contradictions:
         raise ValueError(
-            f"`settings` must not contradict the model, which has "
+            "`settings` must not contradict the model, which has "
             f"{ {name: config[name] for name in contradictions} }. Received: {contradictions}"
         )
     return {**config, **settings}

@@ -1,69 +1,295 @@
-"""The vocabulary of an original folder, and vocabulary surgery on embeddings."""
+"""Vocabularies: reading `vocab.txt`, numbering its tokens, and editing the rows that go with them."""
+
+import hashlib
+import os
+import unicodedata
 
 import numpy as np
 
-from roformer_tf.checkpoint.paths import VOCABULARY_FILE, existing_file
-from roformer_tf.text.vocabulary import Vocabulary
+from roformer_tf.checkpoint.original_files import check_not_lfs_pointer
+
+# The blocks that BERT treats as CJK; `Tokenizer._is_cjk_character` of bert4keras
+CJK_BLOCKS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
 
 
-def read_vocabulary(path):
-    """Reads a vocabulary file, or the `vocab.txt` of a folder.
+def is_cjk(char):
+    """Whether BERT treats a character as Chinese, so that it stands alone.
 
-    Args:
-        path: path of the file or of the folder.
-
-    Returns:
-        `roformer_tf.text.vocabulary.Vocabulary`.
-
-    Raises:
-        FileNotFoundError: if the file is missing.
-        ValueError: if the file is empty, not UTF-8, or only a Git LFS pointer.
+    >>> is_cjk("追"), is_cjk("あ"), is_cjk("a")
+    (True, False, False)
     """
-    return Vocabulary(vocabulary_file(path))
+    return any(first <= ord(char) <= last for first, last in CJK_BLOCKS)
 
 
-def vocabulary_file(path):
-    """The path of the vocabulary file, which must be there."""
-    folder, name = (path, VOCABULARY_FILE) if path.is_dir() else (path.parent, path.name)
-    return existing_file(
-        folder,
-        name,
-        "the tokenizer needs the vocabulary that the model was trained with, one token per line. "
-        "Copy it from the release, or pass `preprocessor=None` to load the bare model.",
+def is_punctuation(char):
+    """Whether BERT treats a character as punctuation, so that it stands alone.
+
+    Any ASCII character that is not a letter, digit, space or control character counts, even `$`.
+
+    >>> is_punctuation("。"), is_punctuation("$"), is_punctuation("€")
+    (True, True, False)
+    """
+    code = ord(char)
+    return (
+        33 <= code <= 47
+        or 58 <= code <= 64
+        or 91 <= code <= 96
+        or 123 <= code <= 126
+        or unicodedata.category(char).startswith("P")
     )
 
 
+def load_vocabulary(path):
+    r"""Reads a vocabulary file as the original does.
+
+    The first field of each line is a token. Its id is the number of distinct tokens before it, so a
+    repeated token takes the id of the *next* new token and the two share it. An empty line is the
+    token `""`.
+
+    Args:
+        path: str or path. A UTF-8 text file with one token per line.
+
+    Returns:
+        dict. Maps tokens to ids, in the order of the file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is empty, not UTF-8, or only a Git LFS pointer.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "vocab.txt")
+    >>> with open(path, "w", encoding="utf-8") as file:
+    ...     _ = file.write("[PAD]\n[UNK]\n追一\t1207\n")
+    >>> load_vocabulary(path)
+    {'[PAD]': 0, '[UNK]': 1, '追一': 2}
+
+    Source: `load_vocab` of bert4keras 0.11.5.
+    """
+    return assign_ids(read_tokens(path))
+
+
+def read_tokens(path):
+    """Returns the tokens of a vocabulary file, one per line."""
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            f"There is no vocabulary file {path!r}. Checkpoints have one, `vocab.txt`, with one token "
+            "per line: copy it from the release. To load a model without it, pass `preprocessor=None`."
+        )
+    check_not_lfs_pointer(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            tokens = [(line.split() or [""])[0] for line in file]
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"The vocabulary file {path!r} must be UTF-8 text; byte {error.start} is not. "
+            "Convert it, or check that it is not a checkpoint or an archive."
+        ) from error
+    if not any(tokens):
+        raise ValueError(
+            f"The vocabulary file {path!r} has no tokens; expected one per line. Download it again: "
+            "released vocabularies have 12,000 to 60,000 lines."
+        )
+    return tokens
+
+
+def assign_ids(tokens):
+    """Maps each token to the number of distinct tokens before its last appearance.
+
+    >>> assign_ids(["a", "b", "a", "c"])
+    {'a': 2, 'b': 1, 'c': 2}
+    """
+    ids = {}
+    for token in tokens:
+        ids[token] = len(ids)
+    return ids
+
+
+def list_tokens(ids):
+    """Returns the lines of a vocabulary file that gives these ids: the inverse of `assign_ids`.
+
+    Raises:
+        ValueError: If no vocabulary file gives these ids.
+
+    >>> list_tokens({"[PAD]": 0, "[UNK]": 1})
+    ['[PAD]', '[UNK]']
+    """
+    repeated = {}
+    for position, (token, i) in enumerate(ids.items()):
+        if i != position:
+            repeated.setdefault(i, []).append(token)
+    tokens = []
+    for position, token in enumerate(ids, 1):
+        tokens += [token, *repeated.get(position, ())]
+    if assign_ids(tokens) != ids:
+        # not in the order of a file, so order by id
+        tokens = sorted(ids, key=ids.get)
+        if assign_ids(tokens) != ids:
+            raise ValueError(
+                "A mapping of tokens to ids must number them 0, 1, 2, … without a gap, or come from "
+                "`load_vocabulary`. Pass the path of the vocabulary file or a list of its tokens. "
+                f"Received: {len(ids)} tokens with ids from {min(ids.values())} to {max(ids.values())}"
+            )
+    return tokens
+
+
+def simplify_vocabulary(vocabulary, startswith=("[PAD]", "[UNK]", "[CLS]", "[SEP]")):
+    """Drops the tokens that a character-level tokenizer cannot produce.
+
+    These are tokens of several characters that contain a Chinese character or punctuation, such as
+    `##的` and `[unused1]`. Do not use it for word level, which needs the Chinese words.
+
+    Args:
+        vocabulary: Path, list of tokens, or dict of token to id.
+        startswith: list of str. Tokens to put first, whatever they look like.
+
+    Returns:
+        Tuple `(vocabulary, keep_tokens)`: a dict of token to new id, and the list of old ids in the
+        new order, which are the rows of an embedding matrix to keep.
+
+    Raises:
+        ValueError: If a token of `startswith` is not in the vocabulary.
+
+    Example:
+
+    >>> simplify_vocabulary(["[PAD]", "[unused1]", "[UNK]", "的", "##的", "a"], ["[PAD]", "[UNK]"])
+    ({'[PAD]': 0, '[UNK]': 1, '的': 2, 'a': 3}, [0, 2, 3, 5])
+
+    Source: `load_vocab(simplified=True)` of bert4keras 0.11.5.
+    """
+    ids = vocabulary_ids(vocabulary)
+    missing = [token for token in startswith if token not in ids]
+    if missing:
+        raise ValueError(
+            f"`startswith` names tokens that are not in the vocabulary: {missing}. Pass tokens of "
+            "the vocabulary, or an empty list."
+        )
+    tokens = [*startswith]
+    tokens += (
+        token
+        for token in sorted(ids, key=ids.get)
+        if token not in startswith and not _is_redundant(token)
+    )
+    return assign_ids(tokens), [ids[token] for token in tokens]
+
+
+def _is_redundant(token):
+    stem = token[2:] if token[:2] == "##" else token
+    return len(token) > 1 and any(is_cjk(c) or is_punctuation(c) for c in stem)
+
+
+def vocabulary_tokens(vocabulary):
+    """Returns the list of tokens of a path, a list of tokens, or a dict of token to id."""
+    if isinstance(vocabulary, str | os.PathLike):
+        return read_tokens(vocabulary)
+    if isinstance(vocabulary, dict):
+        return list_tokens(vocabulary)
+    tokens = list(vocabulary)
+    if not tokens:
+        raise ValueError("The vocabulary is empty; expected a list of tokens.")
+    wrong = next(
+        (t for t in tokens if not isinstance(t, str) or len(t.split()) > 1 or t.strip() != t), None
+    )
+    if wrong is not None:
+        raise ValueError(
+            "Every token of the vocabulary must be a string without white space, as in a "
+            f"vocabulary file. Received: {wrong!r}"
+        )
+    return tokens
+
+
+def vocabulary_ids(vocabulary):
+    """Returns the dict of token to id of a path, a list of tokens, or such a dict."""
+    if isinstance(vocabulary, dict):
+        return dict(vocabulary)
+    return assign_ids(vocabulary_tokens(vocabulary))
+
+
+def has_words(ids):
+    """Whether a vocabulary holds Chinese words, as that of a word-level checkpoint does.
+
+    >>> has_words({"[PAD]": 0, "追一": 1}), has_words({"[PAD]": 0, "追": 1, "##追": 2})
+    (True, False)
+    """
+    return any(len(t) > 1 and all(map(is_cjk, t)) for t in ids)
+
+
+class Vocabulary:
+    """Tokens and their ids.
+
+    Args:
+        vocabulary: Path, list of tokens, or dict of token to id.
+
+    Attributes:
+        tokens: list of str. One for each line of a vocabulary file.
+        ids: dict. Maps tokens to ids; where two tokens share an id, `token` returns the later one.
+        size: int. One more than the highest id.
+
+    Example:
+
+    >>> vocabulary = Vocabulary(["[PAD]", "[UNK]", "追一"])
+    >>> vocabulary.size, vocabulary.ids["追一"], vocabulary.token(2)
+    (3, 2, '追一')
+    """
+
+    def __init__(self, vocabulary):
+        self.tokens = vocabulary_tokens(vocabulary)
+        self.ids = assign_ids(self.tokens)
+        self.size = max(self.ids.values()) + 1
+        self._token_of = {i: token for token, i in self.ids.items()}
+
+    def token(self, i):
+        """The token of an id, or `None` for an id that a repeated line has left unused."""
+        return self._token_of.get(i)
+
+    def digest(self):
+        """SHA-256 of the tokens, in hexadecimal digits."""
+        return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
+
+
 def check_vocabulary_size(vocabulary, vocabulary_size, source):
-    """Raises unless a `Vocabulary` has as many ids as the model has embeddings; `source` is where it came from."""
+    """Raises `ValueError` unless a `Vocabulary`, read from `source`, has `vocabulary_size` ids."""
     if vocabulary.size != vocabulary_size:
         more = "more" if vocabulary.size > vocabulary_size else "fewer"
         raise ValueError(
-            f"{source} has {vocabulary.size} tokens, {more} than the {vocabulary_size} embeddings of the model "
-            "(`vocab_size` in bert_config.json, after `keep_tokens` and `compound_tokens`): one of the two belongs to "
-            "another model. Put the right file in place, or pass `preprocessor=None` to load the bare model."
+            f"{source} has {vocabulary.size} tokens, {more} than the {vocabulary_size} embeddings of "
+            "the model (`vocab_size` in bert_config.json, after `keep_tokens` and `compound_tokens`). "
+            "One of the two belongs to another model: replace the wrong file, or pass "
+            "`preprocessor=None` to load the model without a vocabulary."
         )
 
 
 def edited_size(vocabulary_size, keep_tokens=None, compound_tokens=None):
-    """The size of the vocabulary after surgery."""
+    """The size of a vocabulary of `vocabulary_size` tokens after `edit_rows`."""
     kept = vocabulary_size if keep_tokens is None else len(keep_tokens)
     return kept + (0 if compound_tokens is None else len(compound_tokens))
 
 
 def edit_rows(rows, keep_tokens=None, compound_tokens=None):
-    """Vocabulary surgery on an array whose first axis counts tokens: word embeddings, output bias.
+    """Drops and appends rows of an array with one row per token: word embeddings or output bias.
 
     Args:
-        rows: array `(vocabulary, …)`.
-        keep_tokens: ids of the tokens to keep, in their new order; `None` keeps all.
-        compound_tokens: tokens to append, each the mean of others: a list of ids, a single id, or a pair
-            `(ids, weights)`. Ids count *after* `keep_tokens` was applied.
+        rows: Array of shape `(vocabulary_size, …)`.
+        keep_tokens: list of int. Ids of the tokens to keep, in their new order. `None` keeps all.
+        compound_tokens: list. Tokens to append, each the mean of others: a list of ids, a single id,
+            or a tuple `(ids, weights)`. Ids count *after* `keep_tokens` was applied.
 
     Returns:
-        Array `(edited_size(…), …)` of the dtype of `rows`.
+        Array of shape `(edited_size(…), …)` and the dtype of `rows`.
 
     Raises:
-        ValueError: if an id is out of range or weights do not fit.
+        ValueError: If an id is out of range or weights do not match their ids.
 
     Example:
 
@@ -81,13 +307,13 @@ def edit_rows(rows, keep_tokens=None, compound_tokens=None):
         return rows
     result = np.empty((len(rows) + len(compound_tokens), *rows.shape[1:]), rows.dtype)
     result[: len(rows)] = rows
-    for row, item in enumerate(compound_tokens, start=len(rows)):
+    for row, item in enumerate(compound_tokens, len(rows)):
         ids, weights = _compound(item)
         ids = _checked_ids("compound_tokens", ids, len(rows))
         if weights is not None and (len(weights) != len(ids) or not np.sum(weights)):
             raise ValueError(
-                "Every weighted entry of `compound_tokens` must be `(ids, weights)` of one length, with weights "
-                f"that do not sum to 0. Received: {item!r}"
+                "Every weighted entry of `compound_tokens` must be a tuple `(ids, weights)` of equal "
+                f"length, with weights that do not sum to 0. Received: {item!r}"
             )
         result[row] = np.average(rows[ids].astype("float64"), axis=0, weights=weights)
     return result

@@ -1,4 +1,4 @@
-"""`python -m roformer_tf convert SOURCE TARGET`: between the original layout and Hugging Face's."""
+"""`python -m roformer_tf convert SOURCE TARGET`: converts to Hugging Face's layout or back."""
 
 
 def add_parser(subparsers):
@@ -6,26 +6,25 @@ def add_parser(subparsers):
     parser = subparsers.add_parser(
         "convert",
         help="convert between the original layout and Hugging Face's",
-        description="Converts a RoFormer v1 checkpoint between the original layout (bert_config.json, "
-        "bert_model.ckpt.*) and Hugging Face's (config.json, model.safetensors), in either direction.",
+        description="Converts a RoFormer v1 checkpoint between the original layout "
+        "(bert_config.json, bert_model.ckpt.*) and Hugging Face's (config.json, model.safetensors).",
     )
     parser.add_argument("source", help="folder in either layout")
     parser.add_argument("target", help="folder to write")
     parser.add_argument(
         "--to", choices=("original", "huggingface"), help="default: the layout that SOURCE is not"
     )
-    parser.add_argument("--family", help="override the guess of the family")
+    parser.add_argument("--family", help="roformer, if the family is not recognized")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when the files are written."""
+    """Runs the command. Returns 0 when the files are written."""
     from roformer_tf.checkpoint import convert
 
     report = convert(args.source, args.target, to=args.to, family=args.family)
     print(f"{report.folder}: {len(report.converted)} variables in the {report.layout} layout")
     if report.dropped:
-        print(
-            f"left out, no place for them there ({len(report.dropped)}): {', '.join(report.dropped)}"
-        )
+        names = ", ".join(report.dropped)
+        print(f"dropped, since the layout cannot hold them ({len(report.dropped)}): {names}")
     return 0

@@ -1,4 +1,4 @@
-"""`python -m roformer_tf inspect FOLDER`: says what a checkpoint is."""
+"""`python -m roformer_tf inspect FOLDER`: shows what a folder holds."""
 
 import json
 
@@ -7,20 +7,24 @@ def add_parser(subparsers):
     """Adds the command to the command line."""
     parser = subparsers.add_parser(
         "inspect",
-        help="say what a checkpoint is",
-        description="Says what a checkpoint is: family, application, settings, variables with shapes, what is missing "
-        "or unknown, and what was guessed and why.",
+        help="show what a checkpoint holds",
+        description="Shows what a checkpoint holds: family, masking and how they are known, settings, "
+        "variables with shapes, and what is missing or unknown.",
     )
     parser.add_argument(
-        "path", help="original or Hugging Face folder, or the prefix of a TF1 checkpoint"
+        "path",
+        help="original or Hugging Face folder, folder written by save_to_preset, or prefix of a TF1 "
+        "checkpoint",
     )
-    parser.add_argument("--family", help="override the guess: roformer, roformer_v2, bert, nezha")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+    parser.add_argument(
+        "--family", help="override the family: roformer, roformer_v2, bert or nezha"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 if the checkpoint is complete, 1 if not."""
+    """Runs the command. Returns 0 if the checkpoint is complete, 1 if not."""
     from roformer_tf.checkpoint import inspect_checkpoint
 
     report = inspect_checkpoint(args.path, family=args.family)

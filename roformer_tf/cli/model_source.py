@@ -1,4 +1,4 @@
-"""Where the commands take a model from: an original folder, a `save_to_preset` folder, a `.keras` file."""
+"""Loads the model of a command: from a folder in any layout, or a `.keras` file."""
 
 import json
 from pathlib import Path
@@ -11,45 +11,41 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
 
     Args:
         path: str. Original or Hugging Face folder, `save_to_preset` folder, or `.keras` file.
-        task: one of `TASKS`, or `"sim_classifier"`; a tuple of them, the first for original folders, which hold no
-            heads; or `None` for what the path holds.
-        dtype: name of a dtype policy; `None` as saved. Not for `.keras` files.
-        sequence_length: integer, the most tokens of a text; `None` as saved.
+        task: str. One of `TASKS`, or `"sim_classifier"`; a tuple of them, whose first is for original
+            and Hugging Face folders, which hold no heads; or `None` for what the path holds.
+        dtype: str. Name of a dtype policy; `None` as saved. Not for `.keras` files.
+        sequence_length: int. Maximum number of tokens; `None` as saved.
 
     Returns:
-        Tuple of the model and its preprocessor, which is `None` when there is none.
+        Tuple of the model and its preprocessor, which is `None` if there is none.
 
     Raises:
-        FileNotFoundError: if there is no such file or folder.
-        ValueError: if it holds no model of this package, or not the one asked for.
+        FileNotFoundError: If there is no such file or folder.
+        ValueError: If it holds no model of this package, or not the task asked for.
 
     Example:
 
     >>> from roformer_tf.cli.model_source import load_model
     >>> load_model("no/such/folder")
     Traceback (most recent call last):
-    FileNotFoundError: There is no no/such/folder. Expected an original folder (bert_config.json), ...
+    FileNotFoundError: No checkpoint at no/such/folder: the folder no/such does not exist. ...
     """
-    from roformer_tf.checkpoint import is_original_folder
+    from roformer_tf.checkpoint import open_folder
 
     path = Path(path)
     tasks = (task,) if isinstance(task, str) else task
-    expected = (
-        "Expected an original folder (bert_config.json), a folder written by save_to_preset (config.json), or a "
-        ".keras file"
-    )
-    if not path.exists():
-        raise FileNotFoundError(f"There is no {path}. {expected}.")
-    if path.is_file():
-        if path.suffix != ".keras":
-            raise ValueError(f"{path} is a file, but no .keras file. {expected}.")
+    if path.suffix == ".keras" and path.is_file():
         model, preprocessor = _from_keras_file(path, dtype)
-    elif is_original_folder(path):
-        model, preprocessor = _from_original(path, tasks and tasks[0], dtype)
-    elif (path / "config.json").is_file():
-        model, preprocessor = _from_preset(path, dtype)
     else:
-        raise ValueError(f"{path} holds no model. {expected}.")
+        if path.is_file():
+            raise ValueError(
+                f"{path} is not a .keras file. Expected one, or the folder of a model."
+            )
+        folder = open_folder(path)
+        load = _from_preset if folder.layout == "preset" else _from_checkpoint
+        model, preprocessor = load(
+            folder, tasks and tasks[0], {} if dtype is None else {"dtype": dtype}
+        )
     model, preprocessor = _as_task(path, model, preprocessor, tasks)
     if sequence_length is not None:
         if hasattr(preprocessor, "encoder_sequence_length"):  # of a translation model
@@ -85,8 +81,8 @@ def _as_task(path, model, preprocessor, tasks):
     if "backbone" in tasks and hasattr(model, "backbone"):
         return model.backbone, preprocessor
     raise ValueError(
-        f"{path} holds a {type(model).__name__}, which is no {' or '.join(tasks)}: a head for it would have random "
-        "weights. Give a model that was trained as one, or leave --task out."
+        f"{path} holds a {type(model).__name__}, not a {' or '.join(tasks)}, whose head would have "
+        "random weights. Give a model that was trained as one, or leave --task out."
     )
 
 
@@ -107,43 +103,41 @@ def _from_keras_file(path, dtype):
     return model, getattr(model, "preprocessor", None)
 
 
-def _from_preset(path, dtype):
+def _from_preset(folder, task, options):
     import roformer_tf
 
-    options = {} if dtype is None else {"dtype": dtype}
+    path = folder.path
     if (path / "task.json").is_file():
         name = json.loads((path / "task.json").read_text(encoding="utf-8")).get("class_name")
         cls = {cls.__name__: cls for cls in _classes().values()}.get(name)
         if cls is None:
-            raise ValueError(f"{path} holds a {name}, which is no model of this package.")
-        model = cls.from_preset(str(path), **options)
+            raise ValueError(f"{path} holds a {name}, which is not a model of this package.")
+        model = cls.from_preset(path, **options)
         return model, model.preprocessor
-    backbone = roformer_tf.RoFormerBackbone.from_preset(str(path), **options)
+    backbone = roformer_tf.RoFormerBackbone.from_preset(path, **options)
     tokenizer = None
-    if (path / "tokenizer.json").is_file():
-        tokenizer = roformer_tf.RoFormerTokenizer.from_preset(str(path))
+    if folder.tokenizer_class is not None:
+        tokenizer = roformer_tf.RoFormerTokenizer.from_preset(path)
     return backbone, tokenizer
 
 
-def _from_original(path, task, dtype):
+def _from_checkpoint(folder, task, options):
     import roformer_tf
-    from roformer_tf.checkpoint import inspect_checkpoint
 
     if task in ("classifier", "sim_classifier", "seq_2_seq_lm"):
         raise ValueError(
-            f"{path} is an original folder: it has no {task}, whose weights come from training. Train "
-            "one, `save_to_preset(folder)`, and give that folder."
+            f"{folder.path} is an original folder: it has no {task}, whose weights come from training. "
+            "Train one, `save_to_preset(folder)`, and give that folder."
         )
     if task is None:
-        report = inspect_checkpoint(path)
-        if report.application != "encoder":
-            task = "sim" if report.application == "unilm" else "causal_lm"
-        elif "mlm" in report.groups or report.family == "roformer_v2":
-            task = "masked_lm"
+        identity = folder.identity()
+        identity.warn_if_from_name("masking", folder)
+        if identity.masking != "bidirectional":
+            task = "sim" if identity.pooler else "causal_lm"
         else:
-            task = "backbone"
-    options = {} if dtype is None else {"dtype": dtype}
-    model = _classes()[task].from_preset(str(path), **options)
+            has_head = any(name.startswith("cls/predictions/") for name in folder.arrays.shapes)
+            task = "masked_lm" if has_head or identity.family == "roformer_v2" else "backbone"
+    model = _classes()[task].from_preset(folder.path, **options)
     if task == "backbone":
-        return model, roformer_tf.RoFormerTokenizer.from_preset(str(path))
+        return model, roformer_tf.RoFormerTokenizer.from_preset(folder.path)
     return model, model.preprocessor

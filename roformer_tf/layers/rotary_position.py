@@ -3,6 +3,7 @@ import numpy as np
 from keras import ops
 
 from roformer_tf import rotary
+from roformer_tf.checks import check_one_of
 from roformer_tf.layers.position_scheme import PositionScheme
 from roformer_tf.rope_scaling import make_rope_scaling
 
@@ -23,7 +24,8 @@ class RotaryPosition(PositionScheme):
         learned: whether the frequencies are a weight, `theta`, shared by all blocks and kept in float32 under every
             dtype policy. It starts at `max_wavelength^(-2i / rotary_dim)`; do not let it decay.
         on_values: whether values are rotated by their positions too, and their average back by the query's, so that only
-            distances matter. An option that the paper does not use.
+            distances matter. `"absolute"`: the average is not rotated back, as in Hugging Face's `rotary_value=True`.
+            An option that the paper does not use.
         rope_scaling: dictionary in Hugging Face's words for texts longer than the model was trained on, see
             `roformer_tf.rope_scaling`, such as `{"rope_type": "linear", "factor": 4.0}`; or `None`.
         **kwargs: of `keras.layers.Layer`.
@@ -77,6 +79,7 @@ class RotaryPosition(PositionScheme):
         self.on_values = on_values
         self.rope_scaling = rope_scaling
         self._scaling = make_rope_scaling(rope_scaling)
+        check_one_of("on_values", on_values, (False, True, "absolute"))
         if rotary_dim is not None and not (
             isinstance(rotary_dim, int) and 0 < rotary_dim <= head_dim and rotary_dim % 2 == 0
         ):
@@ -148,7 +151,9 @@ class RotaryPosition(PositionScheme):
         return self._rotate(rotary.rotate, value, context) if self.on_values else value
 
     def apply_to_output(self, output, weights, context):
-        return self._rotate(rotary.rotate_inverse, output, context) if self.on_values else output
+        if not self.on_values or self.on_values == "absolute":
+            return output
+        return self._rotate(rotary.rotate_inverse, output, context)
 
     def _frequencies(self, length=None):
         """Frequencies `(rotary_dim // 2,)`, in NumPy where they are fixed, since their angles are exact then.

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from roformer_tf.checkpoint.vocabulary import assign_ids
 from roformer_tf.models.batches import check_batch_size
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
-from roformer_tf.text.vocabulary import assign_ids
 
 
 def fill_mask(task, texts, top_k=5, batch_size=32):

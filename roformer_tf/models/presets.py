@@ -4,96 +4,307 @@ from pathlib import Path
 
 import keras
 
+from roformer_tf.checkpoint import load_checkpoint, open_folder
+from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size, edited_size
+
 KEPT_BY_KERAS = ("name", "trainable", "compile")
+_TOKENIZER_ARGUMENTS = (
+    "vocabulary word_level lowercase user_words dictionary pad_token unk_token start_token end_token "
+    "mask_token word_maxlen"
+).split()
+_CLASSES = {
+    "RoFormerBackbone": "RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM, RoFormerTextClassifier "
+    "(with a pooler also RoFormerSim and RoFormerSimClassifier) and their preprocessors",
+    "RoFormerSeq2SeqBackbone": "RoFormerSeq2SeqBackbone, RoFormerSeq2SeqLM and its preprocessor",
+}
 
 
-class FromOriginalPreset:
-    """Mixin: `from_preset` takes original folders too, and hands every argument to the part that knows it."""
+class FromPreset:
+    """Mixin of backbones and tasks: `from_preset` takes every kind of folder.
 
-    saved_masking = None  # what a task needs of the backbone of another task's preset
+    Class attributes:
+        saved_masking: str. The masking that a task gives a backbone that is bidirectional, or `None`.
+        needs_pooler: bool. Whether the task needs a backbone with a pooler.
+    """
+
+    saved_masking = None
+    needs_pooler = False
 
     @classmethod
     def from_preset(cls, preset, load_weights=True, **kwargs):
         """Builds the model from a folder.
 
+        Sizes, family (RoFormer v1, v2, BERT, NEZHA), pooler, vocabulary and weights come from its files.
+        Checkpoints in the original or Hugging Face's layout do not all tell the masking, so the class
+        decides: masked LM and classifier are bidirectional, `RoFormerCausalLM` is causal, or UniLM if
+        the files tell so, and RoFormer-Sim's classes are UniLM. A bare backbone has the masking that
+        the files tell.
+
         Args:
-            preset: an original folder (`bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`), or one that
-                `save_to_preset` wrote.
-            load_weights: `False` leaves the weights random.
-            **kwargs: override what is saved: arguments of the class (`num_classes`, …), of its backbone (`dtype`,
-                `dropout`, `masking`, …) and of its preprocessor (`sequence_length`, …). For original folders see
-                `roformer_tf.checkpoint.load_original`.
+            preset: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
+                `vocab.txt`), a Hugging Face folder (`config.json`, `model.safetensors`, `vocab.txt`), or
+                one written by `save_to_preset`. KerasHub's handles (`"kaggle://…"`) work as there.
+            load_weights: bool. `False` leaves the weights random.
+            **kwargs: Overrides: arguments of the class (`num_classes`, …), of its backbone (`dtype`,
+                `dropout`, `masking`, …; if both have it, it is the task's) and of its preprocessor
+                (`sequence_length`, …). For checkpoints also those of `RoFormerTokenizer` (`word_level`,
+                `vocabulary`, …) and `family`, `strict`, `keep_tokens`, `compound_tokens` and `nsp_head`
+                of `load_checkpoint`. With `compound_tokens`, pass the new `vocabulary` too, or
+                `preprocessor=None`.
 
         Returns:
             An instance of the class.
 
         Raises:
-            ValueError, FileNotFoundError, TypeError: if the folder does not hold what is needed, or there is no such
-                argument; the message names it.
-        """
-        # The one import of a floor above: Keras puts this constructor on the class.
-        from roformer_tf.checkpoint import is_original_folder, load_original
+            FileNotFoundError: If there is no such folder, or a file is missing.
+            ValueError: If a file is damaged, the parts do not fit each other, or the folder does not
+                hold what the class needs. The message names the class that can be built from it.
+            TypeError: If there is no such argument.
 
-        if "://" not in str(preset) and not Path(str(preset)).is_dir():
-            raise FileNotFoundError(
-                "`preset` must be an original folder (bert_config.json) or one written by `save_to_preset` "
-                f"(config.json). Received: preset={str(preset)!r}, which is no folder"
-            )
-        if is_original_folder(preset):
-            return load_original(cls, preset, load_weights=load_weights, **kwargs)
-        config = saved_config(preset)
-        kwargs = {"dtype": mixed_policy(config), **kwargs}
-        kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        if getattr(cls, "backbone_cls", None) is not None:
-            kwargs = cls._with_parts(preset, load_weights, config, kwargs)
-        return super().from_preset(str(preset), load_weights=load_weights, **kwargs)
+        Warns:
+            UserWarning: If only the name of the folder told the masking or the family.
+        """
+        if "://" in str(preset):  # KerasHub downloads it
+            return super().from_preset(str(preset), load_weights=load_weights, **kwargs)
+        folder = open_folder(preset)
+        check_backbone_class(cls, folder)
+        if folder.layout == "preset":
+            kwargs = _saved_arguments(cls, folder, load_weights, kwargs)
+            return super().from_preset(str(folder.path), load_weights=load_weights, **kwargs)
+        return _from_checkpoint(cls, folder, load_weights, kwargs)
+
+
+class PreprocessorFromPreset:
+    """Mixin of preprocessors: `from_preset` takes every kind of folder."""
 
     @classmethod
-    def _with_parts(cls, preset, load_weights, config, kwargs):
-        """Makes backbone and preprocessor where arguments are theirs; KerasHub knows only those of the task."""
-        own = arguments_of(cls)
-        of_backbone, of_preprocessor = (
-            [name for name in arguments_of(part) if name not in own]
-            for part in (cls.backbone_cls, cls.preprocessor_cls)
+    def from_preset(cls, preset, config_file="preprocessor.json", **kwargs):
+        """Builds the preprocessor from a folder.
+
+        Args:
+            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one written
+                by `save_to_preset`.
+            config_file: str. Name of the preprocessor's file in the latter.
+            **kwargs: Overrides: arguments of the class and, for original and Hugging Face folders, of
+                `RoFormerTokenizer`.
+
+        Returns:
+            An instance of the class.
+
+        Raises:
+            FileNotFoundError: If there is no such folder, or it has no vocabulary.
+            ValueError: If the vocabulary is damaged, or belongs to another kind of tokenizer. The
+                message names the class that can be built from the folder.
+        """
+        if "://" in str(preset):  # KerasHub downloads it
+            return super().from_preset(str(preset), config_file, **kwargs)
+        folder = open_folder(preset)
+        check_backbone_class(cls, folder)
+        if folder.layout == "preset":
+            if "tokenizer" not in kwargs:
+                check_tokenizer(cls, folder)
+            return super().from_preset(str(folder.path), config_file, **kwargs)
+        if "tokenizer" not in kwargs:
+            options = _take(kwargs, _TOKENIZER_ARGUMENTS)
+            kwargs["tokenizer"] = cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
+        if folder.has_weights:
+            arguments = folder.backbone_arguments()
+            _limit_to_positions(kwargs, arguments["position_scheme"], arguments)
+        return cls(**kwargs)
+
+
+def check_backbone_class(cls, folder):
+    """Raises `ValueError` if a folder holds another kind of backbone than a class has."""
+    wanted = getattr(cls, "backbone_cls", None) or cls
+    found = folder.backbone_class
+    if found in {base.__name__ for base in wanted.__mro__}:
+        return
+    registered = keras.saving.get_registered_object(folder.config.get("registered_name", ""))
+    if isinstance(registered, type) and issubclass(registered, wanted):
+        return
+    other = f"keras_hub.models.{found}"
+    raise ValueError(
+        f"{cls.__name__} cannot be built from {folder.path}, which holds a {found or 'thing unknown'}, "
+        f"not a {wanted.__name__}. Classes that can: {_CLASSES.get(found, other)}."
+    )
+
+
+def check_tokenizer(preprocessor_cls, folder):
+    """Raises `FileNotFoundError` if there is no tokenizer for a preprocessor in a folder."""
+    if folder.tokenizer_class is None:
+        raise FileNotFoundError(
+            f"{folder.path} holds no tokenizer: the model was saved without a preprocessor. Pass "
+            f"`preprocessor=None` to load a task without one, or "
+            f"`tokenizer={preprocessor_cls.tokenizer_cls.__name__}(…)` to a preprocessor."
         )
-        unknown = set(kwargs) - {*own, *of_backbone, *of_preprocessor, *KEPT_BY_KERAS}
-        if unknown:
-            raise TypeError(
-                f"`{cls.__name__}.from_preset` has no such arguments: they must be of the class, its backbone or its "
-                f"preprocessor. Received: {', '.join(sorted(unknown))}"
-            )
-        overrides = {name: kwargs[name] for name in of_backbone if name in kwargs}
-        if cls.saved_masking and config.get("masking") == "bidirectional":
-            overrides.setdefault("masking", cls.saved_masking)
-        if set(overrides) - {"dtype"} and "backbone" not in kwargs:
-            kept = {"dtype"} if _holds_task(preset, cls) else set()  # see `mixed_policy`
-            kwargs = {k: value for k, value in kwargs.items() if k not in overrides or k in kept}
-            kwargs["backbone"] = cls.backbone_cls.from_preset(
-                preset, load_weights=load_weights, **overrides
-            )
-        options = {name: kwargs.pop(name) for name in of_preprocessor if name in kwargs}
-        if options and "preprocessor" not in kwargs:
-            kwargs["preprocessor"] = cls.preprocessor_cls.from_preset(str(preset), **options)
+
+
+# === Original and Hugging Face checkpoints ===
+
+
+def _from_checkpoint(cls, folder, load_weights, kwargs):
+    identity = folder.identity(kwargs.get("family"))
+    if identity.family is None:
+        raise ValueError(
+            f"Wrong family: {folder.arrays.source} cannot be built. {identity.reasons[0]}"
+        )
+    identity.warn_if_from_name("family", folder)
+    kwargs.pop("family", None)
+    surgery = _take(kwargs, ("keep_tokens", "compound_tokens"))
+    options = {"family": identity.family, **_take(kwargs, ("strict", "nsp_head"))}
+    backbone_cls = getattr(cls, "backbone_cls", None)
+    own = arguments_of(cls) if backbone_cls else []
+    if load_weights and options.get("strict", True):
+        _check_heads(cls, own, folder, identity)
+
+    backbone = kwargs.pop("backbone", None)
+    if backbone is None:
+        names = [name for name in arguments_of(backbone_cls or cls) if name not in own]
+        overrides = _take(kwargs, names if backbone_cls else (*names, *KEPT_BY_KERAS))
+        arguments = dict(folder.backbone_arguments(identity.family))
+        arguments["vocabulary_size"] = edited_size(arguments["vocabulary_size"], **surgery)
+        if "masking" not in overrides:
+            arguments["masking"] = _masking(cls, folder, identity)
+        arguments["pooler"] = _pooler(cls, identity, options, kwargs)
+        backbone = (backbone_cls or cls)(**{**arguments, **overrides})
+    model = backbone
+    if backbone_cls:
+        if folder.layout == "huggingface" and "head_epsilon" in own:
+            # one epsilon for all norms there; the original has its own for the head
+            kwargs.setdefault("head_epsilon", backbone.layer_norm_epsilon)
+        if "preprocessor" not in kwargs:
+            kwargs["preprocessor"] = _preprocessor(cls, folder, backbone, surgery, kwargs)
+    unknown = set(kwargs) - {*own, *KEPT_BY_KERAS}
+    if unknown or (kwargs and not backbone_cls):
+        raise _unknown_arguments(cls, unknown or kwargs)
+    if backbone_cls:
+        model = cls(backbone=backbone, **kwargs)
+    if load_weights:
+        load_checkpoint(model, folder, **options, **surgery)
+    return model
+
+
+def _check_heads(cls, own, folder, identity):
+    """Raises `ValueError` if the checkpoint has no pooler or no masked-LM head and the class needs it."""
+    if cls.needs_pooler and identity.pooler is None:
+        raise ValueError(
+            f"{cls.__name__} needs a pooler, and {folder.arrays.source} has none. Classes that can be "
+            "built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM (with "
+            "masking='unilm' for answers to sources) and RoFormerTextClassifier."
+        )
+    has_head = any(name.startswith("cls/predictions/") for name in folder.arrays.shapes)
+    if "head_epsilon" in own and not has_head and identity.family != "roformer_v2":
+        raise ValueError(
+            f"{cls.__name__} needs a masked-LM head, and {folder.arrays.source} has none. Classes that "
+            "can be built from it: RoFormerBackbone and RoFormerTextClassifier. To start with a random "
+            "head, pass strict=False."
+        )
+
+
+def _masking(cls, folder, identity):
+    if cls.needs_pooler:
+        return "unilm"
+    if cls.saved_masking is None and getattr(cls, "backbone_cls", None):
+        return "bidirectional"
+    if cls.saved_masking == "causal" and identity.masking != "unilm":
+        return "causal"
+    identity.warn_if_from_name("masking", folder)
+    return identity.masking
+
+
+def _pooler(cls, identity, options, kwargs):
+    if not getattr(cls, "backbone_cls", None):
+        return identity.pooler
+    if cls.needs_pooler:
+        return "linear"
+    if kwargs.get("pooling") == "pooler":
+        return "tanh" if options.get("nsp_head") else identity.pooler or "tanh"
+    return None
+
+
+def _preprocessor(cls, folder, backbone, surgery, kwargs):
+    options = _take(kwargs, _TOKENIZER_ARGUMENTS)
+    source = "`vocabulary`"
+    if "vocabulary" not in options:
+        source = str(folder.path / "vocab.txt")
+        options["vocabulary"] = _edited(folder.vocabulary, **surgery).tokens
+    check_vocabulary_size(Vocabulary(options["vocabulary"]), backbone.vocabulary_size, source)
+    own = arguments_of(cls)
+    arguments = _take(kwargs, [n for n in arguments_of(cls.preprocessor_cls) if n not in own])
+    _limit_to_positions(arguments, backbone.position_scheme_name, backbone.get_config())
+    tokenizer = cls.preprocessor_cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
+    return cls.preprocessor_cls(tokenizer, **arguments)
+
+
+def _limit_to_positions(arguments, position_scheme, backbone):
+    """Makes a sequence no longer than there are learned positions."""
+    if position_scheme == "learned":
+        arguments.setdefault("sequence_length", min(512, backbone["max_sequence_length"]))
+
+
+def _edited(vocabulary, keep_tokens=None, compound_tokens=None):
+    if compound_tokens is not None:
+        raise ValueError(
+            "`compound_tokens` adds tokens that have no names yet: pass `vocabulary=[…]`, the list of "
+            "all tokens in their new order, or `preprocessor=None`."
+        )
+    if keep_tokens is None:
+        return vocabulary
+    tokens = [vocabulary.token(i) for i in keep_tokens]
+    if None in tokens:
+        wrong = [i for i in keep_tokens if vocabulary.token(i) is None]
+        raise ValueError(
+            f"`keep_tokens` must hold ids of the vocabulary, which has {vocabulary.size}. "
+            f"Received: {wrong[:10]}"
+        )
+    return Vocabulary(tokens)
+
+
+# === Folders written by `save_to_preset` ===
+
+
+def _saved_arguments(cls, folder, load_weights, kwargs):
+    """Builds backbone and preprocessor if arguments are theirs; KerasHub knows only the task's own."""
+    config = folder.backbone_arguments()
+    kwargs = {"dtype": mixed_policy(config), **kwargs}
+    kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    if getattr(cls, "backbone_cls", None) is None:
         return kwargs
+    if cls.needs_pooler and config.get("pooler") is None and "backbone" not in kwargs:
+        raise ValueError(
+            f"{cls.__name__} needs a pooler, and the backbone in {folder.path} has none. Classes that can "
+            "be built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM and "
+            "RoFormerTextClassifier."
+        )
+    own = arguments_of(cls)
+    of_backbone, of_preprocessor = (
+        [name for name in arguments_of(part) if name not in own]
+        for part in (cls.backbone_cls, cls.preprocessor_cls)
+    )
+    unknown = set(kwargs) - {*own, *of_backbone, *of_preprocessor, *KEPT_BY_KERAS}
+    if unknown:
+        raise _unknown_arguments(cls, unknown)
+    overrides = {name: kwargs[name] for name in of_backbone if name in kwargs}
+    if cls.saved_masking and config.get("masking") == "bidirectional":
+        overrides.setdefault("masking", cls.saved_masking)
+    if set(overrides) - {"dtype"} and "backbone" not in kwargs:
+        kept = {"dtype"} if _holds_task(folder.path, cls) else set()  # see `mixed_policy`
+        kwargs = {k: value for k, value in kwargs.items() if k not in overrides or k in kept}
+        kwargs["backbone"] = cls.backbone_cls.from_preset(
+            folder.path, load_weights=load_weights, **overrides
+        )
+    options = {name: kwargs.pop(name) for name in of_preprocessor if name in kwargs}
+    if "preprocessor" not in kwargs:
+        if options:
+            kwargs["preprocessor"] = cls.preprocessor_cls.from_preset(folder.path, **options)
+        elif not _holds_task(folder.path, cls):
+            check_tokenizer(cls.preprocessor_cls, folder)
+    return kwargs
 
 
-def arguments_of(cls):
-    """Names of the arguments that a class declares, without the open-ended `**kwargs`."""
-    parameters = inspect.signature(cls.__init__).parameters.values()
-    return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
-
-
-def saved_config(preset):
-    """The backbone's arguments in a folder that `save_to_preset` wrote; empty for anything else."""
-    file = Path(str(preset)) / "config.json"
-    if not file.is_file():
-        return {}
-    return json.loads(file.read_text(encoding="utf-8")).get("config", {})
-
-
-def _holds_task(preset, cls):
+def _holds_task(path, cls):
     """Whether the folder holds a whole task of this class, which KerasHub then makes from its config."""
-    file = Path(str(preset)) / "task.json"
+    file = Path(path) / "task.json"
     if not file.is_file():
         return False
     saved = json.loads(file.read_text(encoding="utf-8")).get("registered_name")
@@ -102,9 +313,31 @@ def _holds_task(preset, cls):
 
 
 def mixed_policy(config):
-    """Name of the mixed dtype policy a preset was saved with, or `None`.
+    """Returns the name of the mixed dtype policy a preset was saved with, or `None`.
 
-    KerasHub 0.32 takes the name of a saved policy for a dtype, and "mixed_bfloat16" is none: it must be told.
+    KerasHub 0.32 takes the name of a saved policy for a dtype, which "mixed_bfloat16" is not, so it
+    must be passed.
     """
     name = ((config.get("dtype") or {}).get("config") or {}).get("name") or ""
     return name if name.startswith("mixed_") else None
+
+
+# === Arguments ===
+
+
+def arguments_of(cls):
+    """Returns the names of the arguments that a class declares, without `**kwargs`."""
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
+
+
+def _unknown_arguments(cls, names):
+    return TypeError(
+        f"`{cls.__name__}.from_preset` has no such arguments. Expected those of the class, its backbone "
+        "and its preprocessor and, for checkpoints, of the tokenizer and of `load_checkpoint`. "
+        f"Received: {', '.join(sorted(names))}"
+    )
+
+
+def _take(kwargs, names):
+    return {name: kwargs.pop(name) for name in list(names) if name in kwargs}

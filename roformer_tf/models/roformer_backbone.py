@@ -13,14 +13,14 @@ from roformer_tf.layers.feature_maps import make_feature_maps, with_seed
 from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models.backbone_steps import BackboneSteps
 from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
-from roformer_tf.models.presets import FromOriginalPreset
+from roformer_tf.models.presets import FromPreset
 from roformer_tf.models.quantized import RestoresQuantization
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerBackbone(
     OptionalInputs,
-    FromOriginalPreset,
+    FromPreset,
     RestoresQuantization,
     BackboneSteps,
     keras_hub.models.Backbone,

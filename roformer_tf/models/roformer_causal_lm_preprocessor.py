@@ -5,12 +5,15 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.packing import PackedInputs
+from roformer_tf.models.presets import PreprocessorFromPreset
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.text import PairPacker, RoFormerTokenizer
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerCausalLMPreprocessor(PackedInputs, keras_hub.models.CausalLMPreprocessor):
+class RoFormerCausalLMPreprocessor(
+    PackedInputs, PreprocessorFromPreset, keras_hub.models.CausalLMPreprocessor
+):
     """Texts to the inputs, next tokens and weights of a `RoFormerCausalLM`.
 
     A single text is learned whole; of a pair (UniLM) only the second text and its `[SEP]` are.

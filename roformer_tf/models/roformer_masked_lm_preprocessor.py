@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.packing import PackedInputs
+from roformer_tf.models.presets import PreprocessorFromPreset
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.text import RandomMasker, RoFormerTokenizer
 from roformer_tf.text.masked_strings import tokenize_with_masks
@@ -13,7 +14,9 @@ from roformer_tf.text.strings import to_string_tensor
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerMaskedLMPreprocessor(PackedInputs, keras_hub.models.MaskedLMPreprocessor):
+class RoFormerMaskedLMPreprocessor(
+    PackedInputs, PreprocessorFromPreset, keras_hub.models.MaskedLMPreprocessor
+):
     """Texts to the inputs, labels and weights of a `RoFormerMaskedLM`, with tokens masked at random.
 
     Args:

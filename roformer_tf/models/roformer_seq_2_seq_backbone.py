@@ -15,12 +15,12 @@ from roformer_tf.layers import (
 from roformer_tf.layers.attention_mask import dense_bias
 from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models.optional_inputs import refuse_unknown
-from roformer_tf.models.presets import FromOriginalPreset
+from roformer_tf.models.presets import FromPreset
 from roformer_tf.models.quantized import RestoresQuantization
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSeq2SeqBackbone(FromOriginalPreset, RestoresQuantization, keras_hub.models.Backbone):
+class RoFormerSeq2SeqBackbone(FromPreset, RestoresQuantization, keras_hub.models.Backbone):
     """Encoder-decoder Transformer whose self-attention, on both sides, has rotary position embedding.
 
     The sizes are those of Transformer-base, and so is all but the positions: post-norm blocks, ReLU, and one table of

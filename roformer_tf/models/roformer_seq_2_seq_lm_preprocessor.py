@@ -4,6 +4,7 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.packing import PADDINGS
+from roformer_tf.models.presets import PreprocessorFromPreset
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.text import RoFormerSentencePieceTokenizer
 from roformer_tf.text.strings import to_string_tensor
@@ -12,7 +13,7 @@ MORE_THAN_SOURCE = 50  # how much longer than its source a translation may be, i
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSeq2SeqLMPreprocessor(keras_hub.models.Seq2SeqLMPreprocessor):
+class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq2SeqLMPreprocessor):
     """Pairs of texts to the inputs, next tokens and weights of a `RoFormerSeq2SeqLM`.
 
     Source and target are `<s> … </s>` each; longer ones lose their ends.

@@ -59,6 +59,7 @@ class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
 
     preprocessor_cls = RoFormerSimPreprocessor
     saved_masking = "unilm"
+    needs_pooler = True
 
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
         check_pooler(backbone, "RoFormerSim")

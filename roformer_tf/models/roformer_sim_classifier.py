@@ -57,6 +57,7 @@ class RoFormerSimClassifier(EmbedsTexts, RoFormerTask, keras_hub.models.Task):
 
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerSimClassifierPreprocessor
+    needs_pooler = True
     optional_inputs = ()
 
     def __init__(self, backbone, preprocessor=None, groups=(2, 3), **kwargs):

@@ -11,12 +11,12 @@ from roformer_tf.models.batches import (
     to_columns,
 )
 from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
-from roformer_tf.models.presets import FromOriginalPreset
+from roformer_tf.models.presets import FromPreset
 from roformer_tf.models.quantized import RestoresQuantization
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 
 
-class RoFormerTask(OptionalInputs, FromOriginalPreset, RestoresQuantization):
+class RoFormerTask(OptionalInputs, FromPreset, RestoresQuantization):
     """Mixin of all tasks: `from_preset` for original folders, and a `fit` that does what the formulas say."""
 
     optional_inputs = RoFormerBackbone.optional_inputs

@@ -3,12 +3,15 @@ import keras_hub
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.packing import PackedInputs
+from roformer_tf.models.presets import PreprocessorFromPreset
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.text import RoFormerTokenizer
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerTextClassifierPreprocessor(PackedInputs, keras_hub.models.TextClassifierPreprocessor):
+class RoFormerTextClassifierPreprocessor(
+    PackedInputs, PreprocessorFromPreset, keras_hub.models.TextClassifierPreprocessor
+):
     """Texts, or pairs of texts, to the inputs of a `RoFormerTextClassifier`.
 
     `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`; a pair that is too long loses tokens from the longer text,

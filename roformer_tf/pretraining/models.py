@@ -25,7 +25,7 @@ def make_tokenizer(model):
     if model.checkpoint is not None:
         return roformer_tf.RoFormerTokenizer.from_preset(model.checkpoint, **options)
     if model.word_level is None:
-        from roformer_tf.text.vocabulary import Vocabulary, has_words
+        from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
 
         options["word_level"] = has_words(Vocabulary(model.vocabulary).ids)
     return roformer_tf.RoFormerTokenizer(model.vocabulary, **options)

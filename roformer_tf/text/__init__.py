@@ -1,5 +1,6 @@
 """Strings to token ids, in TensorFlow ops only."""
 
+from roformer_tf.checkpoint.vocabulary import load_vocabulary, simplify_vocabulary
 from roformer_tf.text.graph_detokenizer import GraphDetokenizer
 from roformer_tf.text.graph_tokenizer import GraphTokenizer
 from roformer_tf.text.pair_packer import PairPacker
@@ -12,7 +13,6 @@ from roformer_tf.text.sentence_piece_tokenizer import (
 )
 from roformer_tf.text.text_segmentate import text_segmentate
 from roformer_tf.text.token_batching import token_batches
-from roformer_tf.text.vocabulary import load_vocabulary, simplify_vocabulary
 
 __all__ = [
     "GraphDetokenizer",

@@ -10,7 +10,7 @@ import unicodedata
 
 import numpy as np
 
-from roformer_tf.text.vocabulary import CJK_BLOCKS, is_cjk, is_punctuation
+from roformer_tf.checkpoint.vocabulary import CJK_BLOCKS, is_cjk, is_punctuation
 
 # Kinds of characters; also the symbols of the characters that have no symbol of their own.
 # HAN is used in symbols only: ISOLATED inside the range that jieba treats as Chinese.

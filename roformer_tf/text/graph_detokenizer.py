@@ -7,8 +7,8 @@ import unicodedata
 
 import tensorflow as tf
 
+from roformer_tf.checkpoint.vocabulary import is_cjk, is_punctuation
 from roformer_tf.text.ragged_ops import splits_of
-from roformer_tf.text.vocabulary import is_cjk, is_punctuation
 
 # How a token is written; SPECIAL ones, "[…]", are left out
 SPECIAL, GLUED, PUNCTUATION, WORD = range(4)
@@ -63,7 +63,7 @@ class GraphDetokenizer(tf.Module):
 
     Example:
 
-    >>> from roformer_tf.text.vocabulary import Vocabulary
+    >>> from roformer_tf.checkpoint.vocabulary import Vocabulary
     >>> detokenizer = GraphDetokenizer(Vocabulary(["[CLS]", "追一", "ro", "##former", "。"]))
     >>> detokenizer(tf.ragged.constant([[0, 2, 3, 1, 4]]))[0].numpy().decode()
     'roformer 追一。'

@@ -7,13 +7,11 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
+from roformer_tf.checkpoint import open_folder
 from roformer_tf.text.joined_rows import joined_rows, to_ragged_rows, truncation_index
 from roformer_tf.text.strings import to_string_tensor
 from roformer_tf.text.tokenizer_assets import TABLES_FILE, VOCABULARY_FILE, TokenizerAssets
-from roformer_tf.text.vocabulary import Vocabulary, has_words
 from roformer_tf.text.word_starts import tokenize_with_words
-
-ORIGINAL_VOCABULARY_FILE = "vocab.txt"
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -142,22 +140,28 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
 
     @classmethod
     def from_preset(cls, preset, **kwargs):
-        """A tokenizer from a preset, or from the folder of an original checkpoint.
+        """Builds the tokenizer from the folder of a model.
 
         Args:
-            preset: str. A KerasHub preset, or a folder with a `vocab.txt` and without `config.json`.
-            **kwargs: of the constructor.  For an original folder `word_level` is, unless given,
-                whether the vocabulary has Chinese words.
+            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one written
+                by `save_to_preset`.
+            **kwargs: Arguments of the class. In a checkpoint `word_level` defaults to whether the
+                vocabulary has Chinese words.
 
         Returns:
             RoFormerTokenizer.
+
+        Raises:
+            FileNotFoundError: If there is no such folder, or it has no vocabulary.
+            ValueError: If the folder holds another kind of tokenizer. The message names its class.
         """
-        path = os.path.join(preset, ORIGINAL_VOCABULARY_FILE)
-        if os.path.exists(path) and not os.path.exists(os.path.join(preset, "config.json")):
-            vocabulary = Vocabulary(path)
-            kwargs.setdefault("word_level", has_words(vocabulary.ids))
-            return cls(vocabulary.tokens, **kwargs)
-        return super().from_preset(preset, **kwargs)
+        if "://" in str(preset):  # KerasHub downloads it
+            return super().from_preset(str(preset), **kwargs)
+        folder = open_folder(preset)
+        folder.check_tokenizer_class("RoFormerTokenizer")
+        if folder.layout == "preset":
+            return super().from_preset(str(folder.path), **kwargs)
+        return cls(**folder.tokenizer_arguments(**kwargs))
 
     def get_config(self):
         return {

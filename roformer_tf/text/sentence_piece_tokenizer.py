@@ -11,6 +11,7 @@ import keras_hub
 import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
+from roformer_tf.checkpoint import open_folder
 from roformer_tf.text.strings import to_string_tensor
 
 VOCABULARY_FILE = "vocabulary.spm"  # KerasHub's name
@@ -60,6 +61,27 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         self._add_special_token(SPECIAL["eos"], "end_token")
         kwargs.setdefault("_allow_python_workflow", False)  # one way of computing for all
         super().__init__(proto=proto, **kwargs)
+
+    @classmethod
+    def from_preset(cls, preset, **kwargs):
+        """Builds the tokenizer from a folder that `save_to_preset` wrote.
+
+        Args:
+            preset: str or path.
+            **kwargs: Arguments of the class.
+
+        Returns:
+            RoFormerSentencePieceTokenizer.
+
+        Raises:
+            FileNotFoundError: If there is no such folder, or it has no vocabulary.
+            ValueError: If the folder holds another kind of tokenizer. The message names its class.
+        """
+        if "://" not in str(preset):  # KerasHub downloads it
+            folder = open_folder(preset)
+            folder.check_tokenizer_class("RoFormerSentencePieceTokenizer")
+            preset = folder.path
+        return super().from_preset(str(preset), **kwargs)
 
     def set_proto(self, proto):
         # no `str`: KerasHub refuses one that a model's config has

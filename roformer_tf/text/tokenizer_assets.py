@@ -2,12 +2,12 @@
 
 import os
 
+from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.files import replace_file
 from roformer_tf.text.graph_detokenizer import GraphDetokenizer
 from roformer_tf.text.graph_tokenizer import GraphTokenizer
 from roformer_tf.text.tables_cache import cached_tables
 from roformer_tf.text.tokenizer_tables import TokenizerTables
-from roformer_tf.text.vocabulary import Vocabulary
 
 VOCABULARY_FILE = "vocabulary.txt"
 TABLES_FILE = "tokenizer_tables.npz"

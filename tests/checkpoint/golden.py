@@ -6,7 +6,6 @@ import keras
 import numpy as np
 
 import roformer_tf
-from roformer_tf.checkpoint import load_original
 
 MASKING = {"encoder": "bidirectional", "lm": "causal", "unilm": "unilm"}
 
@@ -59,12 +58,11 @@ def run_case(case, folder, inputs, layer_norm_epsilon):
         backbone_options["activation"] = kwargs["hidden_act"]
     if "segment_vocab_size" in kwargs:
         backbone_options["num_segments"] = kwargs["segment_vocab_size"]
-    backbone = load_original(roformer_tf.RoFormerBackbone, folder, **backbone_options)
+    backbone = roformer_tf.RoFormerBackbone.from_preset(folder, **backbone_options)
     mlm = kwargs.get("with_mlm", case["application"] != "encoder")
     outputs = []
     if kwargs.get("with_nsp"):
-        classifier = load_original(
-            roformer_tf.RoFormerTextClassifier,
+        classifier = roformer_tf.RoFormerTextClassifier.from_preset(
             folder,
             backbone=backbone,
             num_classes=2,
@@ -92,7 +90,7 @@ def run_case(case, folder, inputs, layer_norm_epsilon):
 
 
 def cls_load(cls, folder, backbone, options):
-    return load_original(cls, folder, backbone=backbone, **options)
+    return cls.from_preset(folder, backbone=backbone, **options)
 
 
 def numpy(tensor):

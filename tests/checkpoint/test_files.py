@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from roformer_tf.checkpoint.original_folder import is_original_folder
-from roformer_tf.checkpoint.paths import find_checkpoint
-from roformer_tf.checkpoint.tf1_files import OriginalReader, write_checkpoint
+from roformer_tf.checkpoint import open_folder
+from roformer_tf.checkpoint.original_files import (
+    OriginalArrays,
+    find_checkpoint,
+    write_checkpoint,
+)
 from roformer_tf.files import replace_files
 from tests.checkpoint.conftest import assert_same_bytes, read_variables, write_original
 
@@ -21,21 +24,21 @@ LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize
     "name", ["", "bert_model.ckpt", "bert_model.ckpt.index", DATA, "bert_model.ckpt.meta"]
 )
 def test_a_checkpoint_is_found_by_any_of_its_names(folder, name):
-    files = find_checkpoint(folder / name)
-    assert files.prefix == folder / "bert_model.ckpt"
-    assert [shard.name for shard in files.shards] == [DATA]
+    prefix, shards = find_checkpoint(folder / name)
+    assert prefix == folder / "bert_model.ckpt"
+    assert [shard.name for shard in shards] == [DATA]
 
 
 def test_relative_paths_work(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    assert OriginalReader("bert_model.ckpt").shapes
-    assert OriginalReader(".").shapes
+    assert OriginalArrays("bert_model.ckpt").shapes
+    assert OriginalArrays(".").shapes
 
 
 def test_the_only_checkpoint_of_a_folder_is_found(variables, config, tmp_path):
     folder = write_original(tmp_path / "a", variables, config, name="model.ckpt-123456")
     (folder / "checkpoint").unlink()
-    assert find_checkpoint(folder).prefix.name == "model.ckpt-123456"
+    assert find_checkpoint(folder)[0].name == "model.ckpt-123456"
 
 
 def test_the_file_checkpoint_names_the_one_that_counts(variables, config, tmp_path):
@@ -43,11 +46,11 @@ def test_the_file_checkpoint_names_the_one_that_counts(variables, config, tmp_pa
     write_original(folder, variables, config, name="model.ckpt-1")
     # as TF1 wrote it: with the path of the machine that trained
     (folder / "checkpoint").write_text('model_checkpoint_path: "/training/run3/model.ckpt-2"\n')
-    assert find_checkpoint(folder).prefix.name == "model.ckpt-2"
+    assert find_checkpoint(folder)[0].name == "model.ckpt-2"
     (folder / "checkpoint").unlink()
     with pytest.raises(ValueError, match=r"2 checkpoints: model.ckpt-1.index, model.ckpt-2.index"):
         find_checkpoint(folder)
-    assert find_checkpoint(folder / "model.ckpt-1").prefix.name == "model.ckpt-1"
+    assert find_checkpoint(folder / "model.ckpt-1")[0].name == "model.ckpt-1"
 
 
 def test_several_shards_are_read(variables, tmp_path):
@@ -63,42 +66,40 @@ def test_several_shards_are_read(variables, tmp_path):
         checkpoint_prefixes=[str(tmp_path / f"part{part}") for part in range(2)],
         destination_prefix=str(tmp_path / "bert_model.ckpt"),
     )
-    reader = OriginalReader(tmp_path)
+    reader = OriginalArrays(tmp_path)
     assert_same_bytes(variables, {name: reader.read(name) for name in reader.shapes})
     (tmp_path / "bert_model.ckpt.data-00001-of-00002").unlink()
     with pytest.raises(FileNotFoundError, match="bert_model.ckpt.data-00001-of-00002"):
-        OriginalReader(tmp_path)
+        OriginalArrays(tmp_path)
 
 
 def test_no_checkpoint_at_all(tmp_path):
     (tmp_path / "readme.txt").touch()
-    with pytest.raises(
-        FileNotFoundError, match=r"expected bert_model.ckpt.index .* found readme.txt"
-    ):
-        OriginalReader(tmp_path)
-    with pytest.raises(FileNotFoundError, match="expected model.ckpt.index"):
-        OriginalReader(tmp_path / "model.ckpt")
+    with pytest.raises(FileNotFoundError, match=r"bert_model.ckpt.index .* found readme.txt"):
+        OriginalArrays(tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no model.ckpt.index"):
+        OriginalArrays(tmp_path / "model.ckpt")
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        OriginalReader(tmp_path / "nowhere" / "bert_model.ckpt")
+        OriginalArrays(tmp_path / "nowhere" / "bert_model.ckpt")
 
 
 def test_missing_index(folder):
     (folder / "bert_model.ckpt.index").unlink()
     with pytest.raises(FileNotFoundError, match="index of the checkpoint is missing"):
-        OriginalReader(folder)
+        OriginalArrays(folder)
 
 
 def test_missing_data(folder):
     (folder / DATA).unlink()
     with pytest.raises(FileNotFoundError, match=f"expected {DATA}.*holds no weights"):
-        OriginalReader(folder)
+        OriginalArrays(folder)
 
 
 @pytest.mark.parametrize("name", ["bert_model.ckpt.index", DATA])
 def test_git_lfs_pointers(folder, name):
     (folder / name).write_text(LFS_POINTER)
     with pytest.raises(ValueError, match=f"{name} is a Git LFS pointer.*git lfs pull"):
-        OriginalReader(folder)
+        OriginalArrays(folder)
 
 
 def test_cut_off_data(folder, variables):
@@ -108,7 +109,7 @@ def test_cut_off_data(folder, variables):
     with pytest.raises(
         ValueError, match=f"{DATA} is cut off.* of {size:,} bytes.* has {len(data) // 2:,} bytes"
     ):
-        OriginalReader(folder)
+        OriginalArrays(folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"not an index", b"\0" * 1000])
@@ -117,21 +118,21 @@ def test_damaged_index(folder, content):
     with pytest.raises(
         ValueError, match=r"bert_model.ckpt.index is damaged .* Copy the file again"
     ):
-        OriginalReader(folder)
+        OriginalArrays(folder)
 
 
 def test_cut_off_index(folder):
     index = folder / "bert_model.ckpt.index"
     index.write_bytes(index.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"bert_model.ckpt.index is damaged"):
-        OriginalReader(folder)
+        OriginalArrays(folder)
 
 
 def test_flipped_bits(folder):
     data = bytearray((folder / DATA).read_bytes())
     data[1000] ^= 255
     (folder / DATA).write_bytes(data)
-    reader = OriginalReader(folder)
+    reader = OriginalArrays(folder)
     damaged = 0
     for name in reader.shapes:
         try:
@@ -145,19 +146,25 @@ def test_flipped_bits(folder):
 def test_tf2_checkpoints_are_refused(tmp_path):
     tf.train.Checkpoint(x=tf.Variable(1.0)).write(str(tmp_path / "bert_model.ckpt"))
     with pytest.raises(ValueError, match="TF2 object-based checkpoint"):
-        OriginalReader(tmp_path)
+        OriginalArrays(tmp_path)
 
 
 def test_original_folders_are_told_from_presets(folder, tmp_path):
-    assert is_original_folder(folder)
-    assert is_original_folder(str(folder))
-    assert not is_original_folder(tmp_path / "nothing")
-    assert not is_original_folder(folder / "bert_config.json")
-    only_config = tmp_path / "config"
-    only_config.mkdir()
-    assert not is_original_folder(only_config)
-    (only_config / "bert_config.json").touch()
-    assert is_original_folder(only_config)
+    assert open_folder(folder).layout == open_folder(str(folder)).layout == "original"
+    assert open_folder(folder / "bert_model.ckpt").path == folder
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path in (tmp_path / "nothing", empty, None):
+        with pytest.raises(FileNotFoundError, match="Expected an original folder"):
+            open_folder(path)
+    for name, content, layout in (
+        ("config.json", '{"registered_name": "roformer_tf>RoFormerBackbone"}', "preset"),
+        ("config.json", '{"model_type": "roformer"}', "huggingface"),
+        ("bert_config.json", "", "original"),  # beside another's config.json, too
+        ("task.json", "{}", "preset"),
+    ):
+        (empty / name).write_text(content)
+        assert open_folder(empty).layout == layout
 
 
 def test_writing_equals_tf1_saver(folder, variables, tmp_path):
@@ -237,7 +244,7 @@ def test_a_file_is_no_folder(tmp_path):
 def test_float16_checkpoints_are_read(config, variables, tmp_path):
     half = {name: array.astype("float16") for name, array in variables.items()}
     folder = write_original(tmp_path / "half", half, config)
-    reader = OriginalReader(folder)
+    reader = OriginalArrays(folder)
     assert reader.dtypes["bert/embeddings/word_embeddings"] == np.dtype("float16")
     assert_same_bytes(half, {name: reader.read(name) for name in reader.shapes})
     shutil.rmtree(folder)

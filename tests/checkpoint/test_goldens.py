@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 import roformer_tf
-from roformer_tf.checkpoint import load_original
-from roformer_tf.checkpoint.binding import ModelBinding
+from roformer_tf.checkpoint.loading import ModelBinding
 from tests.checkpoint.golden import model_inputs, original_padding_mask, read_manifest, run_case
 
 # Names only, so that each case is a test of its own; a test fails if the manifest has a case that is not here.
@@ -76,8 +75,7 @@ def test_gradients(shared_dir):
     training = shared_dir / "golden" / "training"
     noise = json.loads((training / "training.json").read_text(encoding="utf-8"))["float32_noise"]
     batches, expected = np.load(training / "batches.npz"), np.load(training / "gradients.npz")
-    model = load_original(
-        roformer_tf.RoFormerMaskedLM,
+    model = roformer_tf.RoFormerMaskedLM.from_preset(
         shared_dir / "golden" / "checkpoints" / "roformer",
         preprocessor=None,
         layer_norm_epsilon=1e-7,

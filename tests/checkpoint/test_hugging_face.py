@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoint import convert, inspect_checkpoint, load_checkpoint, load_original
+from roformer_tf.checkpoint import convert, inspect_checkpoint, load_checkpoint
 from tests.checkpoint.conftest import (
     assert_same_bytes,
     random_variables,
@@ -85,7 +85,7 @@ def test_pytorch_gives_our_logits(rng, tmp_path, changes):
     convert(folder, tmp_path / "hf")
     inputs = random_inputs(rng)
     # Hugging Face has one epsilon for all norms
-    model = load_original(roformer_tf.RoFormerMaskedLM, tmp_path / "hf", preprocessor=None)
+    model = roformer_tf.RoFormerMaskedLM.from_preset(tmp_path / "hf", preprocessor=None)
     assert model.head_epsilon == changes.get("layer_norm_eps", 1e-12)
     _, exact, noise = torch_outputs(tmp_path / "hf", inputs, "RoFormerForMaskedLM")
     logits = numpy(model(inputs))
@@ -100,13 +100,21 @@ def test_pytorch_gives_our_hidden_states(rng, tmp_path):
     assert not report.dropped
     inputs = random_inputs(rng)
     _, exact, noise = torch_outputs(tmp_path / "hf", inputs, "RoFormerModel")
-    hidden = numpy(load_original(roformer_tf.RoFormerBackbone, folder)(inputs))
+    hidden = numpy(roformer_tf.RoFormerBackbone.from_preset(folder)(inputs))
     assert np.abs(hidden - exact).max() <= 4 * noise
 
 
-@pytest.mark.parametrize("embedding_size", [None, 24])
-@pytest.mark.parametrize("cls_name", ["RoFormerForMaskedLM", "RoFormerModel"])
-def test_we_read_what_pytorch_saves(rng, tmp_path, cls_name, embedding_size):
+@pytest.mark.parametrize(
+    "cls_name, embedding_size, rotary_value",
+    [
+        ("RoFormerForMaskedLM", None, False),
+        ("RoFormerForMaskedLM", 24, True),
+        ("RoFormerForCausalLM", None, True),
+        ("RoFormerModel", None, True),
+        ("RoFormerModel", 24, False),
+    ],
+)
+def test_we_read_what_pytorch_saves(rng, tmp_path, cls_name, embedding_size, rotary_value):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(int(rng.integers(2**31)))
@@ -119,22 +127,30 @@ def test_we_read_what_pytorch_saves(rng, tmp_path, cls_name, embedding_size):
         intermediate_size=64,
         max_position_embeddings=64,
         initializer_range=0.3,
+        rotary_value=rotary_value,
+        is_decoder=cls_name == "RoFormerForCausalLM",
     )
     getattr(transformers, cls_name)(config).save_pretrained(tmp_path / "hf")
     inputs = random_inputs(rng)
     _, exact, noise = torch_outputs(tmp_path / "hf", inputs, cls_name)
-    if cls_name == "RoFormerModel":
-        model = roformer_tf.RoFormerBackbone.from_preset(str(tmp_path / "hf"))
-    else:
-        model = roformer_tf.RoFormerMaskedLM.from_preset(str(tmp_path / "hf"), preprocessor=None)
-    assert np.abs(numpy(model(inputs)) - exact).max() <= 4 * noise
-
+    ours = {
+        "RoFormerModel": roformer_tf.RoFormerBackbone,
+        "RoFormerForMaskedLM": roformer_tf.RoFormerMaskedLM,
+        "RoFormerForCausalLM": roformer_tf.RoFormerCausalLM,
+    }
+    options = {} if cls_name == "RoFormerModel" else {"preprocessor": None}
+    model = ours[cls_name].from_preset(str(tmp_path / "hf"), **options)
+    difference = np.abs(numpy(model(inputs)) - exact)
+    assert difference.max() <= 4 * noise
+    if rotary_value:
+        # values stay rotated there: the average is not rotated back
+        backbone = getattr(model, "backbone", model)
+        assert backbone.position_options == {"on_values": "absolute"}
+        with pytest.raises(ValueError, match="has no rotated values.*rotary_value=True"):
+            convert(tmp_path / "hf", tmp_path / "original")
+        return
     convert(tmp_path / "hf", tmp_path / "original")
-    again = load_original(
-        type(model),
-        tmp_path / "original",
-        **({} if cls_name == "RoFormerModel" else {"preprocessor": None}),
-    )
+    again = type(model).from_preset(tmp_path / "original", **options)
     np.testing.assert_array_equal(numpy(again(inputs)), numpy(model(inputs)))
 
 
@@ -183,11 +199,9 @@ def test_load_checkpoint_reads_pytorch_model_bin(folder, tmp_path, rng):
         tmp_path / "hf" / "pytorch_model.bin",
     )
     (tmp_path / "hf" / "model.safetensors").unlink()
-    model = load_original(
-        roformer_tf.RoFormerMaskedLM, folder, preprocessor=None, load_weights=False
-    )
+    model = roformer_tf.RoFormerMaskedLM.from_preset(folder, preprocessor=None, load_weights=False)
     assert load_checkpoint(model, tmp_path / "hf").complete
-    wanted = load_original(roformer_tf.RoFormerMaskedLM, folder, preprocessor=None)
+    wanted = roformer_tf.RoFormerMaskedLM.from_preset(folder, preprocessor=None)
     for ours, theirs in zip(model.weights, wanted.weights, strict=True):
         np.testing.assert_array_equal(numpy(ours), numpy(theirs))
 
@@ -229,14 +243,6 @@ def test_other_families_are_refused(v2_folder, tmp_path):
     with pytest.raises(ValueError, match="RoFormer v1 only.*RoFormer v2.*no bias"):
         convert(v2_folder, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
-
-
-def test_rotary_value_is_refused(folder, tmp_path):
-    convert(folder, tmp_path / "hf")
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    (tmp_path / "hf" / "config.json").write_text(json.dumps({**config, "rotary_value": True}))
-    with pytest.raises(ValueError, match="`rotary_value`"):
-        load_original(roformer_tf.RoFormerBackbone, tmp_path / "hf")
 
 
 def test_other_models_are_refused(folder, tmp_path):

@@ -7,14 +7,14 @@ import pytest
 
 from roformer_tf.__main__ import main
 from roformer_tf.checkpoint import inspect_checkpoint
-from roformer_tf.checkpoint.family import guess_family, is_optimizer_slot
+from roformer_tf.checkpoint.folder import identify, is_optimizer_slot
 from tests.checkpoint.conftest import random_variables, read_variables, write_original
 from tests.oracles.run_original import small_config
 
 
 def test_a_complete_checkpoint(folder, variables):
     report = inspect_checkpoint(folder)
-    assert (report.family, report.application, report.pooler) == ("roformer", "encoder", "tanh")
+    assert (report.family, report.masking, report.pooler) == ("roformer", "bidirectional", "tanh")
     assert report.complete
     assert {v.name: v.shape for v in report.variables} == {n: a.shape for n, a in variables.items()}
     assert report.num_parameters == sum(a.size for a in variables.values())
@@ -44,22 +44,22 @@ def test_a_complete_checkpoint(folder, variables):
 @pytest.mark.parametrize(
     "name, heads, expected",
     [
-        ("chinese_roformer_L-12_H-768_A-12", ("mlm",), ("roformer", "encoder", None)),
-        ("chinese_roformer-gpt-char_L-12_H-768_A-12", ("mlm",), ("roformer", "lm", None)),
+        ("chinese_roformer_L-12_H-768_A-12", ("mlm",), ("roformer", "bidirectional", None)),
+        ("chinese_roformer-gpt-char_L-12_H-768_A-12", ("mlm",), ("roformer", "causal", None)),
         (
             "chinese_roformer-sim-char-ft_L-6_H-384_A-6",
             ("mlm", "pooler"),
             ("roformer", "unilm", "linear"),
         ),
         ("renamed", ("mlm", "pooler"), ("roformer", "unilm", "linear")),
-        ("nezha-base", ("mlm",), ("nezha", "encoder", None)),
-        ("simple", ("mlm", "pooler", "nsp"), ("roformer", "encoder", "tanh")),
+        ("nezha-base", ("mlm",), ("nezha", "bidirectional", None)),
+        ("simple", ("mlm", "pooler", "nsp"), ("roformer", "bidirectional", "tanh")),
     ],
 )
-def test_family_and_application(rng, config, tmp_path, name, heads, expected):
+def test_family_and_masking(rng, config, tmp_path, name, heads, expected):
     folder = write_original(tmp_path / name, random_variables(rng, config, heads=heads), config)
     report = inspect_checkpoint(folder)
-    assert (report.family, report.application, report.pooler) == expected
+    assert (report.family, report.masking, report.pooler) == expected
     assert report.reasons and not report.missing and not report.unknown
 
 
@@ -116,20 +116,20 @@ def test_damage_beside_the_checkpoint_is_a_note(folder):
     report = inspect_checkpoint(folder)
     assert report.family == "roformer" and report.config is None and not report.complete
     assert any("not valid JSON" in note for note in report.notes)
-    assert any("vocab.txt is missing" in note for note in report.notes)
+    assert any("no vocabulary file" in note for note in report.notes)
     assert "cannot be checked without settings" in str(report)
 
 
 def test_the_family_can_be_given(folder):
     report = inspect_checkpoint(folder, family="nezha")
-    assert report.family == "nezha" and "you said so" in report.reasons[0]
+    assert report.family == "nezha" and "passed as `family`" in report.reasons[0]
     with pytest.raises(ValueError, match="`family` must be one of"):
         inspect_checkpoint(folder, family="gpt")
 
 
 def test_an_unknown_family():
-    guess = guess_family(["electra/embeddings/word_embeddings", "global_step"])
-    assert guess.family is None and "names begin with electra" in guess.reasons[0]
+    found = identify(["electra/embeddings/word_embeddings", "global_step"])
+    assert found.family is None and "names begin with electra" in found.reasons[0]
 
 
 @pytest.mark.parametrize(

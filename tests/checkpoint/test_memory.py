@@ -14,14 +14,14 @@ from tests.oracles.run_original import small_config
 PROGRAM = """
 import sys
 import roformer_tf
-from roformer_tf.checkpoint import load_checkpoint, load_original
+from roformer_tf.checkpoint import load_checkpoint
 
 def status(key):  # in MB
     line = next(line for line in open("/proc/self/status") if line.startswith(key))
     return int(line.split()[1]) / 1024
 
 def make(folder):
-    return load_original(roformer_tf.RoFormerMaskedLM, folder, load_weights=False, preprocessor=None)
+    return roformer_tf.RoFormerMaskedLM.from_preset(folder, load_weights=False, preprocessor=None)
 
 small, large = sys.argv[1:]
 load_checkpoint(make(small), small)  # what TensorFlow takes at the first load is not the model's

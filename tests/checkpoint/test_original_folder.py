@@ -1,5 +1,6 @@
 """`from_preset` on original folders: what is built, what can be overridden, and what bad folders say."""
 
+import contextlib
 import json
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoint import load_original, save_checkpoint
+from roformer_tf.checkpoint import save_checkpoint
 from tests.checkpoint.conftest import TOKENS, random_variables, write_original
 from tests.checkpoint.golden import numpy
 from tests.oracles.run_original import small_config
@@ -50,7 +51,7 @@ def test_v2(v2_folder):
 
 def test_weights_can_be_left_random(folder):
     first, second = (
-        load_original(roformer_tf.RoFormerBackbone, folder, load_weights=w) for w in (False, True)
+        roformer_tf.RoFormerBackbone.from_preset(folder, load_weights=w) for w in (False, True)
     )
     ours, theirs = (numpy(b.token_embedding.embeddings) for b in (first, second))
     assert np.abs(ours).max() < 0.05 < np.abs(theirs).max()
@@ -67,13 +68,15 @@ def test_weights_can_be_left_random(folder):
 def test_masking_and_pooler(rng, tmp_path, name, backbone_masking, causal_lm_masking, pooler):
     heads = ("mlm", "pooler") if pooler else ("mlm",)
     folder = make_folder(tmp_path / name, rng, heads=heads)
-    backbone = load_original(roformer_tf.RoFormerBackbone, folder)
+    only_name = pytest.warns(UserWarning, match="took masking='causal' from the name of the folder")
+    with only_name if "gpt" in name else contextlib.nullcontext():
+        backbone = roformer_tf.RoFormerBackbone.from_preset(folder)
     assert (backbone.masking, backbone.pooler_activation) == (backbone_masking, pooler)
-    causal_lm = load_original(roformer_tf.RoFormerCausalLM, folder, preprocessor=None)
+    causal_lm = roformer_tf.RoFormerCausalLM.from_preset(folder, preprocessor=None)
     assert causal_lm.backbone.masking == causal_lm_masking
-    unilm = load_original(roformer_tf.RoFormerCausalLM, folder, preprocessor=None, masking="unilm")
+    unilm = roformer_tf.RoFormerCausalLM.from_preset(folder, preprocessor=None, masking="unilm")
     assert unilm.backbone.masking == "unilm"
-    masked_lm = load_original(roformer_tf.RoFormerMaskedLM, folder, preprocessor=None)
+    masked_lm = roformer_tf.RoFormerMaskedLM.from_preset(folder, preprocessor=None)
     assert masked_lm.backbone.masking == "bidirectional" and masked_lm.backbone.pooler is None
 
 
@@ -96,19 +99,17 @@ def test_task_with_preprocessor(rng, tmp_path, words, word_level):
 
 def test_word_level_can_be_given(rng, tmp_path):
     folder = make_folder(tmp_path / "roformer", rng, WORDS)
-    tokenizer = load_original(roformer_tf.RoFormerTokenizer, folder, word_level=False)
+    tokenizer = roformer_tf.RoFormerTokenizer.from_preset(folder, word_level=False)
     assert not tokenizer.word_level and tokenizer.vocabulary_size() == 19
-    preprocessor = load_original(
-        roformer_tf.RoFormerMaskedLMPreprocessor, folder, word_level=False, sequence_length=8
+    preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor.from_preset(
+        folder, word_level=False, sequence_length=8
     )
     assert not preprocessor.tokenizer.word_level and preprocessor.sequence_length == 8
 
 
 def test_a_given_backbone_is_used(folder):
-    backbone = load_original(roformer_tf.RoFormerBackbone, folder, load_weights=False)
-    model = load_original(
-        roformer_tf.RoFormerMaskedLM, folder, backbone=backbone, preprocessor=None
-    )
+    backbone = roformer_tf.RoFormerBackbone.from_preset(folder, load_weights=False)
+    model = roformer_tf.RoFormerMaskedLM.from_preset(folder, backbone=backbone, preprocessor=None)
     assert model.backbone is backbone
     assert np.abs(numpy(backbone.token_embedding.embeddings)).max() > 0.5  # its weights were loaded
 
@@ -116,13 +117,12 @@ def test_a_given_backbone_is_used(folder):
 def test_kept_tokens_cut_the_vocabulary_too(rng, tmp_path):
     folder = make_folder(tmp_path / "roformer", rng)
     keep = [0, 1, 2, 3, 4, 7, 5]
-    model = load_original(roformer_tf.RoFormerMaskedLM, folder, keep_tokens=keep)
+    model = roformer_tf.RoFormerMaskedLM.from_preset(folder, keep_tokens=keep)
     assert model.preprocessor.tokenizer.get_vocabulary() == [*TOKENS, "很", "天"]
     assert model.backbone.vocabulary_size == 7
     with pytest.raises(ValueError, match="`compound_tokens` adds tokens .* pass `vocabulary="):
-        load_original(roformer_tf.RoFormerMaskedLM, folder, compound_tokens=[[5, 6]])
-    model = load_original(
-        roformer_tf.RoFormerMaskedLM,
+        roformer_tf.RoFormerMaskedLM.from_preset(folder, compound_tokens=[[5, 6]])
+    model = roformer_tf.RoFormerMaskedLM.from_preset(
         folder,
         compound_tokens=[[5, 6]],
         vocabulary=[*TOKENS, *CHARACTERS, "天气"],
@@ -131,12 +131,12 @@ def test_kept_tokens_cut_the_vocabulary_too(rng, tmp_path):
     with pytest.raises(
         ValueError, match=r"`keep_tokens` must hold ids of the vocabulary, .* Received: \[99\]"
     ):
-        load_original(roformer_tf.RoFormerMaskedLM, folder, keep_tokens=[0, 1, 2, 3, 4, 99])
+        roformer_tf.RoFormerMaskedLM.from_preset(folder, keep_tokens=[0, 1, 2, 3, 4, 99])
 
 
 def test_a_task_saves_its_vocabulary(rng, tmp_path):
     folder = make_folder(tmp_path / "roformer", rng, WORDS)
-    model = load_original(roformer_tf.RoFormerMaskedLM, folder)
+    model = roformer_tf.RoFormerMaskedLM.from_preset(folder)
     saved = save_checkpoint(model, tmp_path / "saved")
     assert (saved / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
     again = roformer_tf.RoFormerMaskedLM.from_preset(str(saved))
@@ -148,7 +148,7 @@ def test_missing_vocabulary(rng, tmp_path):
     folder = make_folder(tmp_path / "roformer", rng)
     (folder / "vocab.txt").unlink()
     with pytest.raises(
-        FileNotFoundError, match="vocab.txt is missing: .* pass `preprocessor=None`"
+        FileNotFoundError, match="no vocabulary file .*vocab.txt.* pass `preprocessor=None`"
     ):
         roformer_tf.RoFormerMaskedLM.from_preset(str(folder))
     assert roformer_tf.RoFormerMaskedLM.from_preset(str(folder), preprocessor=None)
@@ -182,9 +182,9 @@ def test_vocabulary_that_is_no_text(rng, tmp_path):
 
 def test_unknown_arguments_are_refused(folder):
     with pytest.raises((TypeError, ValueError), match="no_such_argument"):
-        load_original(roformer_tf.RoFormerBackbone, folder, no_such_argument=1)
+        roformer_tf.RoFormerBackbone.from_preset(folder, no_such_argument=1)
     with pytest.raises((TypeError, ValueError), match="no_such_argument"):
-        load_original(roformer_tf.RoFormerMaskedLM, folder, preprocessor=None, no_such_argument=1)
+        roformer_tf.RoFormerMaskedLM.from_preset(folder, preprocessor=None, no_such_argument=1)
 
 
 def test_missing_settings(folder):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoint import load_checkpoint, load_original, save_checkpoint
+from roformer_tf.checkpoint import load_checkpoint, save_checkpoint
 from tests.checkpoint.conftest import (
     assert_same_bytes,
     random_variables,
@@ -17,7 +17,7 @@ from tests.oracles.run_original import small_config
 
 def masked_lm(folder, **kwargs):
     kwargs = {"preprocessor": None, **kwargs}
-    return load_original(roformer_tf.RoFormerMaskedLM, folder, **kwargs)
+    return roformer_tf.RoFormerMaskedLM.from_preset(folder, **kwargs)
 
 
 @pytest.mark.parametrize("changes", [{}, {"embedding_size": 24}, {"num_attention_heads": 2}])
@@ -25,7 +25,7 @@ def test_every_variable_comes_back_bit_for_bit(rng, tmp_path, changes):
     config = small_config(**changes)
     variables = random_variables(rng, config, heads=("pooler", "mlm"))
     folder = write_original(tmp_path / "original", variables, config)
-    model = masked_lm(folder, backbone=load_original(roformer_tf.RoFormerBackbone, folder))
+    model = masked_lm(folder, backbone=roformer_tf.RoFormerBackbone.from_preset(folder))
     saved = read_variables(save_checkpoint(model, tmp_path / "saved"))
     assert set(saved) == set(variables)
     assert_same_bytes(variables, saved)
@@ -37,7 +37,7 @@ def test_v2_comes_back_bit_for_bit(rng, tmp_path, changes):
     variables = random_variables(rng, config, "roformer_v2")
     folder = write_original(tmp_path / "v2", variables, config)
     # a factorised v2 has a projection in its head that no original checkpoint holds
-    model = load_original(roformer_tf.RoFormerBackbone, folder) if changes else masked_lm(folder)
+    model = roformer_tf.RoFormerBackbone.from_preset(folder) if changes else masked_lm(folder)
     saved = read_variables(save_checkpoint(model, tmp_path / "saved"))
     assert set(saved) == set(variables)
     assert_same_bytes(variables, saved)
@@ -55,8 +55,7 @@ def test_factorised_v2_head_is_saved_and_loaded(rng, tmp_path):
 
 
 def test_next_sentence_head_comes_back(folder, variables, tmp_path):
-    classifier = load_original(
-        roformer_tf.RoFormerTextClassifier,
+    classifier = roformer_tf.RoFormerTextClassifier.from_preset(
         folder,
         num_classes=2,
         pooling="pooler",
@@ -79,7 +78,7 @@ def test_files_are_those_of_tf1_saver(rng, config, tmp_path):
 @pytest.mark.parametrize("name", ["roformer", "roformer_factorised", "roformer_v2"])
 def test_golden_checkpoints_come_back(name, shared_dir, tmp_path):
     folder = shared_dir / "golden" / "checkpoints" / name
-    backbone = load_original(roformer_tf.RoFormerBackbone, folder)
+    backbone = roformer_tf.RoFormerBackbone.from_preset(folder)
     model = masked_lm(folder, backbone=backbone)
     saved = read_variables(save_checkpoint(model, tmp_path / "saved"))
     wanted = read_variables(folder / "bert_model.ckpt")
@@ -88,7 +87,7 @@ def test_golden_checkpoints_come_back(name, shared_dir, tmp_path):
 
 
 def test_rotary_features_are_really_permuted(folder, variables):
-    backbone = load_original(roformer_tf.RoFormerBackbone, folder)
+    backbone = roformer_tf.RoFormerBackbone.from_preset(folder)
     kernel = numpy(backbone.encoder_blocks[1].attention.qkv.kernel)
     key = variables["bert/encoder/layer_1/attention/self/key/kernel"]
     # head 2 of 4, 8 features each: even features first
@@ -130,10 +129,10 @@ def test_a_second_model_computes_the_same(folder, tmp_path, rng):
 
 
 def test_reduced_precision_is_saved_in_float32(folder, tmp_path):
-    backbone = load_original(roformer_tf.RoFormerBackbone, folder, dtype="bfloat16")
+    backbone = roformer_tf.RoFormerBackbone.from_preset(folder, dtype="bfloat16")
     saved = read_variables(save_checkpoint(backbone, tmp_path / "saved"))
     assert {array.dtype for array in saved.values()} == {np.dtype("float32")}
-    mixed = load_original(roformer_tf.RoFormerBackbone, folder, dtype="mixed_bfloat16")
+    mixed = roformer_tf.RoFormerBackbone.from_preset(folder, dtype="mixed_bfloat16")
     assert_same_bytes(
         read_variables(save_checkpoint(mixed, tmp_path / "mixed")),
         read_variables(folder / "bert_model.ckpt"),
@@ -141,13 +140,11 @@ def test_reduced_precision_is_saved_in_float32(folder, tmp_path):
 
 
 def test_lora_is_merged_into_what_is_saved(folder, tmp_path, rng):
-    backbone = load_original(roformer_tf.RoFormerBackbone, folder)
+    backbone = roformer_tf.RoFormerBackbone.from_preset(folder)
     backbone.enable_lora(4)
     layer = backbone.encoder_blocks[0].attention.qkv
     layer.lora_kernel_b.assign(rng.normal(size=layer.lora_kernel_b.shape))
-    saved = load_original(
-        roformer_tf.RoFormerBackbone, save_checkpoint(backbone, tmp_path / "saved")
-    )
+    saved = roformer_tf.RoFormerBackbone.from_preset(save_checkpoint(backbone, tmp_path / "saved"))
     inputs = model_inputs({"input_token_ids": rng.integers(1, 200, size=(2, 9))})
     np.testing.assert_allclose(
         numpy(saved(inputs)["sequence_output"]),

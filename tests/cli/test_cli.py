@@ -177,10 +177,13 @@ def test_export_refuses(folders, tmp_path, capsys):
     (tmp_path / "corrupt" / "config.json").write_text("{")
     classifier, original = folders / "classifier", folders / "original"
     cases = [
-        (["no/such/folder", out], "There is no no/such/folder. Expected an original folder"),
-        ([tmp_path / "notes.txt", out], "is a file, but no .keras file"),
+        (
+            ["no/such/folder", out],
+            "No checkpoint at no/such/folder: the folder no/such does not exist. Expected an original",
+        ),
+        ([tmp_path / "notes.txt", out], "is not a .keras file"),
         ([tmp_path / "broken.keras", out], "broken.keras"),
-        ([tmp_path / "empty", out], "holds no model"),
+        ([tmp_path / "empty", out], "No checkpoint in"),
         ([tmp_path / "corrupt", out], "Expecting property name"),
         ([original, out, "--task", "classifier"], "Train one"),
         ([classifier, out, "--task", "masked_lm"], "holds a RoFormerTextClassifier"),
@@ -208,7 +211,7 @@ def test_fill_mask_refuses(folders, capsys):
         capsys, "fill-mask", folders / "preset", TEXT, "--top-k", 0
     )
     message = error_of(capsys, "fill-mask", folders / "classifier", TEXT)
-    assert "which is no masked_lm" in message
+    assert "not a masked_lm" in message
 
 
 def test_inspect_and_convert(folders, tmp_path, capsys):
@@ -228,4 +231,4 @@ def test_as_a_program(folders, tmp_path, repository):
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
     assert "Traceback" not in done.stderr
-    assert f"error: {tmp_path} holds no model." in done.stderr
+    assert f"error: No checkpoint in {tmp_path}." in done.stderr

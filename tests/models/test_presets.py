@@ -79,11 +79,11 @@ def test_mixed_precision_stays_with_other_arguments(name, tmp_path):
 def test_wrong_arguments_are_named(preset, tmp_path):
     with pytest.raises(TypeError, match="has no such arguments.*Received: sequnce_length"):
         roformer_tf.RoFormerTextClassifier.from_preset(preset, sequnce_length=6)
-    with pytest.raises(TypeError, match="has no such arguments. Received: nope"):
+    with pytest.raises(TypeError, match="has no such arguments.*Received: nope"):
         roformer_tf.RoFormerBackbone.from_preset(preset, nope=6)
-    with pytest.raises(FileNotFoundError, match="must be an original folder.*nowhere"):
+    with pytest.raises(FileNotFoundError, match="nowhere.* Expected an original folder"):
         roformer_tf.RoFormerMaskedLM.from_preset(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="must be an original folder.*None"):
+    with pytest.raises(FileNotFoundError, match="None.* Expected an original folder"):
         roformer_tf.RoFormerMaskedLM.from_preset(None)
 
 

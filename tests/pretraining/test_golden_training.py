@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoint import load_original
-from roformer_tf.checkpoint.binding import ModelBinding
+from roformer_tf.checkpoint.loading import ModelBinding
 from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
 from tests.checkpoint.golden import original_padding_mask
 from tests.oracles.run_original import small_config
@@ -47,8 +46,8 @@ def our_optimizer(
 
 def train(folder, arguments, batches, snapshots):
     """The loss before every step, the variables by original name after `snapshots`, and the names that decay."""
-    model = load_original(
-        roformer_tf.RoFormerMaskedLM, folder, preprocessor=None, layer_norm_epsilon=1e-7
+    model = roformer_tf.RoFormerMaskedLM.from_preset(
+        folder, preprocessor=None, layer_norm_epsilon=1e-7
     )
     optimizer = our_optimizer(**arguments)
     optimizer.build(model.trainable_variables)

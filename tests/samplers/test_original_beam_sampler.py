@@ -9,7 +9,6 @@ import pytest
 from keras import ops
 
 import roformer_tf
-from roformer_tf.checkpoint import load_original
 from roformer_tf.samplers import OriginalBeamSampler, valid_token_mask
 from tests.layers.harness import compiled, numpy
 from tests.oracles.run_original import small_config
@@ -111,8 +110,7 @@ def generate(model, prompts, topk, end_ids, maxlen, minlen, call=None):
 
 def load(folder, kind):
     masking = {"lm": "causal", "unilm": "unilm"}[kind]
-    return load_original(
-        roformer_tf.RoFormerCausalLM,
+    return roformer_tf.RoFormerCausalLM.from_preset(
         folder,
         preprocessor=None,
         masking=masking,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from roformer_tf.checkpoint.vocabulary import Vocabulary, assign_ids, list_tokens
 from roformer_tf.text import RoFormerTokenizer, load_vocabulary, simplify_vocabulary
-from roformer_tf.text.vocabulary import Vocabulary, assign_ids, list_tokens
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

@@ -1,0 +1,396 @@
+"""A folder that holds a model, opened once: what it is, its settings, its vocabulary, its arrays."""
+
+import json
+import re
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import h5py
+
+from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, WEIGHTS_FILES, HuggingFaceArrays
+from roformer_tf.checkpoint.mapping import FAMILIES
+from roformer_tf.checkpoint.original_config import backbone_arguments, masking_of, read_config
+from roformer_tf.checkpoint.original_files import (
+    CONFIG_FILE,
+    VOCABULARY_FILE,
+    OriginalArrays,
+    nothing_found,
+)
+from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
+from roformer_tf.checks import check_one_of
+
+# Slots that optimizers of TF1, Google's BERT and NEZHA leave beside a variable, and counters of the
+# training loop.
+_SLOT = re.compile(
+    r"/(adam_[mv]|Adam(_\d+)?|AdamW\w*|AdamWeightDecay\w*|LAMB\w*|lamb_[mv]|Momentum|m|v"
+    r"|ExponentialMovingAverage)$"
+)
+_COUNTER = re.compile(
+    r"^(training/)?(global_step|beta[12]_power(_\d+)?|(loss|current)_scale\w*|(good|bad)_steps\w*"
+    r"|learning_rate|iterations)$"
+)
+_SPECIAL_TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+_OUR_NAMES = {"cls_token": "start_token", "sep_token": "end_token"}
+
+
+def open_folder(path):
+    """Opens the folder of a model in any layout. `from_preset` and `inspect_checkpoint` start here.
+
+    Only names and `config.json` are read at first; settings, vocabulary and arrays are read when asked
+    for, so a damaged file is an error for those only who need it.
+
+    Args:
+        path: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`), a
+            Hugging Face folder (`config.json`, `model.safetensors`, `vocab.txt`), or one written by
+            `save_to_preset`. Also the prefix of a TF1 checkpoint, or one of a checkpoint's files.
+
+    Returns:
+        `CheckpointFolder`.
+
+    Raises:
+        FileNotFoundError: If there is nothing of the kind at `path`.
+
+    Example:
+
+    >>> import tempfile
+    >>> import roformer_tf
+    >>> from roformer_tf.checkpoint import open_folder, save_checkpoint
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> folder = open_folder(save_checkpoint(backbone, tempfile.mkdtemp()))
+    >>> folder.layout, folder.identity().family, folder.identity().masking
+    ('original', 'roformer', 'bidirectional')
+    >>> folder.arrays.read("bert/embeddings/word_embeddings").shape
+    (100, 16)
+    """
+    path = Path(str(path))
+    return CheckpointFolder(path, _layout(path))
+
+
+def _layout(path):
+    if not path.is_dir():
+        if path.name in WEIGHTS_FILES and path.is_file():
+            return "huggingface"
+        if path.is_file() or any(path.parent.glob(f"{path.name}.*")):
+            return "original"
+        raise FileNotFoundError(nothing_found(path))
+    if (path / "task.json").exists():
+        return "preset"
+    if any(path.glob(CONFIG_FILE)) or any(path.glob("*.index")):
+        return "original"
+    if (path / HF_CONFIG_FILE).is_file():
+        return "preset" if "registered_name" in _read_json(path / HF_CONFIG_FILE) else "huggingface"
+    if any(path.glob(VOCABULARY_FILE)) or any(path.glob("*.data-*-of-*")):
+        return "original"
+    raise FileNotFoundError(nothing_found(path))
+
+
+def _read_json(file):
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}  # `CheckpointFolder.config` says what is wrong
+
+
+class CheckpointFolder:
+    """The folder of a model, whatever its layout. Made by `open_folder`.
+
+    Attributes:
+        path: Path. The folder.
+        layout: str. `"original"`, `"huggingface"` or `"preset"` (written by `save_to_preset`).
+        config: dict. The settings as stored: `bert_config.json` or `config.json`.
+        arrays: The weights, read by name: `shapes`, `dtypes`, `read(name)` and `source`, the file. The
+            names and shapes of both checkpoint layouts are the original's; those of a preset are its own.
+        vocabulary: `Vocabulary` of `vocab.txt`.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from roformer_tf.checkpoint import CheckpointFolder
+    >>> path = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (path / "vocab.txt").write_text("[PAD] [UNK] [CLS] [SEP] [MASK] a".replace(" ", "\n"))
+    >>> folder = CheckpointFolder(path, layout="original")
+    >>> folder.vocabulary.size, folder.tokenizer_class
+    (6, 'RoFormerTokenizer')
+    """
+
+    def __init__(self, path, layout):
+        self.path = path if path.is_dir() else path.parent
+        self.layout = layout
+        self._path = path
+
+    @property
+    def config_file(self):
+        """Path of the settings."""
+        return self.path / (CONFIG_FILE if self.layout == "original" else HF_CONFIG_FILE)
+
+    @cached_property
+    def config(self):
+        return read_config(self.config_file)
+
+    @cached_property
+    def arrays(self):
+        if self.layout == "original":
+            return OriginalArrays(self._path)
+        if self.layout == "huggingface":
+            return HuggingFaceArrays(self._path, self.config)
+        return PresetArrays(self.path)
+
+    @cached_property
+    def vocabulary(self):
+        if self.layout == "preset":
+            return Vocabulary(self.path / "assets" / "tokenizer" / "vocabulary.txt")
+        return Vocabulary(self.path / VOCABULARY_FILE)
+
+    @cached_property
+    def backbone_class(self):
+        """Name of the backbone's class: `RoFormerBackbone` of every checkpoint."""
+        if self.layout == "preset":
+            return self.config.get("class_name", "")
+        return "RoFormerBackbone"
+
+    @cached_property
+    def tokenizer_class(self):
+        """Name of the tokenizer's class, or `None` if the folder holds no tokenizer."""
+        if self.layout == "preset":
+            file = self.path / "tokenizer.json"
+            return _read_json(file).get("class_name") if file.is_file() else None
+        return "RoFormerTokenizer" if (self.path / VOCABULARY_FILE).exists() else None
+
+    @property
+    def has_weights(self):
+        """Whether there is more than a vocabulary in the folder."""
+        return any(self.path.glob("*.index")) or any(
+            (self.path / n).is_file() for n in WEIGHTS_FILES
+        )
+
+    def identity(self, family=None):
+        """Returns the `Identity` of the model; `family` overrides what the files hold."""
+        if self.layout == "preset":
+            return _preset_identity(self.config.get("config", {}))
+        config = self.config
+        return identify(self.arrays.shapes, config, self.path.resolve().name, family)
+
+    def backbone_arguments(self, family=None):
+        """Returns the arguments of the backbone's class, but for `masking` and `pooler`."""
+        if self.layout == "preset":
+            return self.config["config"]
+        family = family or self.identity().family
+        return backbone_arguments(self.config, family, str(self.config_file))
+
+    def check_tokenizer_class(self, name):
+        """Raises unless the folder holds a tokenizer of the class `name`."""
+        if self.tokenizer_class is None:
+            file = "tokenizer.json" if self.layout == "preset" else VOCABULARY_FILE
+            raise FileNotFoundError(
+                f"{self.path} has no vocabulary: expected {file}. A model saved without a preprocessor "
+                "has none; original and Hugging Face releases have one."
+            )
+        if self.tokenizer_class != name and self.tokenizer_class.startswith("RoFormer"):
+            raise ValueError(
+                f"{name} cannot be built from {self.path}, which holds the vocabulary of a "
+                f"{self.tokenizer_class}. Use `{self.tokenizer_class}.from_preset`."
+            )
+
+    def tokenizer_arguments(self, vocabulary=None, **overrides):
+        """Returns the arguments of `RoFormerTokenizer` for a checkpoint.
+
+        Word or character level follows from the vocabulary; Hugging Face's `tokenizer_config.json`, if
+        there is one, tells case and special tokens.
+
+        Args:
+            vocabulary: Path, list of tokens or dict of token to id, instead of the folder's own.
+            **overrides: Further arguments of the tokenizer.
+        """
+        parsed = self.vocabulary if vocabulary is None else Vocabulary(vocabulary)
+        arguments = {"vocabulary": parsed.tokens, "word_level": has_words(parsed.ids)}
+        file = self.path / "tokenizer_config.json"
+        if self.layout == "huggingface" and file.is_file():
+            settings = _read_json(file)
+            if isinstance(settings.get("do_lower_case"), bool):
+                arguments["lowercase"] = settings["do_lower_case"]
+            for name in _SPECIAL_TOKENS:
+                token = settings.get(name)
+                token = token.get("content") if isinstance(token, dict) else token
+                if token in parsed.ids:
+                    arguments[_OUR_NAMES.get(name, name)] = token
+        return {**arguments, **overrides}
+
+
+class PresetArrays:
+    """The weights in the `.h5` files of a folder written by `save_to_preset`.
+
+    Args:
+        folder: Path.
+
+    Attributes:
+        source: Path. The folder.
+        shapes, dtypes: dict. Map Keras' names to shapes and NumPy dtypes.
+    """
+
+    def __init__(self, folder):
+        self.source, self.shapes, self.dtypes, self._files = folder, {}, {}, {}
+        for file in sorted(folder.glob("*.weights*.h5")):
+            prefix = "" if file.name.startswith("model") else f"{file.name.split('.')[0]}/"
+            with h5py.File(file) as stored:
+                keys = []
+                stored.visit(keys.append)
+                for key in keys:
+                    if isinstance(stored[key], h5py.Dataset):
+                        name = prefix + key
+                        self.shapes[name], self.dtypes[name] = stored[key].shape, stored[key].dtype
+                        self._files[name] = (file, key)
+
+    def read(self, name):
+        """Returns one array by its name."""
+        file, key = self._files[name]
+        with h5py.File(file) as stored:
+            return stored[key][()]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a model is, and how that is known.
+
+    Attributes:
+        family: str. A key of `mapping.FAMILIES`, or `None` if it looks like none of them.
+        masking: str. `"bidirectional"`, `"causal"` or `"unilm"`.
+        pooler: str. `None`, `"tanh"` or `"linear"`.
+        reasons: tuple of str. Sentences for people.
+        from_name: dict. What only the folder's name told: `{"masking": "causal"}`.
+    """
+
+    family: str | None
+    masking: str
+    pooler: str | None
+    reasons: tuple
+    from_name: dict = field(default_factory=dict)
+
+    def warn_if_from_name(self, argument, folder):
+        """Warns if only the name of the folder told `argument`, `"family"` or `"masking"`."""
+        if argument in self.from_name:
+            value = self.from_name[argument]
+            entry = '"use_relative_position": true'
+            if argument == "masking":
+                entry = f'"masking": "{value}"'
+            warnings.warn(
+                f"{folder.path}: took {argument}={value!r} from the name of the folder, since no file "
+                f"in it tells. Pass {argument}={value!r}, or another, to `from_preset`; or add "
+                f"{entry} to {folder.config_file.name}, which then tells.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def is_optimizer_slot(name):
+    """Whether a variable is left over from training and not a weight.
+
+    Example:
+
+    >>> from roformer_tf.checkpoint.folder import is_optimizer_slot
+    >>> is_optimizer_slot("bert/pooler/dense/kernel/adam_m")
+    True
+    >>> is_optimizer_slot("bert/pooler/dense/kernel")
+    False
+    """
+    return bool(_SLOT.search(name) or _COUNTER.match(name))
+
+
+def identify(names, config=None, folder_name="", family=None):
+    """Tells family, masking and pooler from variables and settings, or else from the folder's name.
+
+    Args:
+        names: iterable of str. Names of the variables.
+        config: dict. The settings, or `None`.
+        folder_name: str. Name of the folder: all that tells some releases apart.
+        family: str. Overrides the family.
+
+    Returns:
+        `Identity`.
+
+    Raises:
+        ValueError: If `family` is unknown.
+    """
+    check_one_of("family", family, tuple(FAMILIES), optional=True)
+    names, config = set(names), config or {}
+    words = set(re.split(r"[^a-z0-9]+", folder_name.lower()))
+    from_name = {}
+    if family is None:
+        family, why = _family(names, config, words, from_name)
+    else:
+        why = f"family {family!r}: passed as `family`"
+    masking, pooler, whys = _masking_and_pooler(names, config, words, family, from_name)
+    return Identity(family, masking, pooler, (why, *whys), from_name)
+
+
+def _family(names, config, words, from_name):
+    if "bert/embeddings/word_embeddings" not in names:
+        prefixes = sorted({name.split("/")[0] for name in names if not is_optimizer_slot(name)})
+        return None, (
+            "family unknown: there is no variable bert/embeddings/word_embeddings (ALBERT, ELECTRA, "
+            "GPT-2 and T5 are not supported); names begin with "
+            f"{', '.join(prefixes[:5]) or 'nothing'}"
+        )
+    if "bert/embeddings/position_embeddings" in names:
+        return "bert", "family 'bert': there is a variable bert/embeddings/position_embeddings"
+    encoder = [name for name in names if name.startswith("bert/encoder/layer_")]
+    if encoder and not any(re.search(r"/(bias|beta|gamma)$", name) for name in encoder):
+        return "roformer_v2", "family 'roformer_v2': the encoder has no bias, beta or gamma"
+    if config.get("use_relative_position") or str(config.get("model_type")).lower() == "nezha":
+        return "nezha", "family 'nezha': the settings ask for relative positions"
+    if "nezha" in words:
+        from_name["family"] = "nezha"
+        return "nezha", (
+            "family 'nezha': the name of the folder (NEZHA and RoFormer v1 have the same variables)"
+        )
+    return "roformer", (
+        "family 'roformer': biases and norm weights, no position embeddings, and nothing that names "
+        "NEZHA (which has the same variables)"
+    )
+
+
+def _masking_and_pooler(names, config, words, family, from_name):
+    has_pooler = any(name.startswith("bert/pooler/dense/") for name in names)
+    has_nsp = any(name.startswith("cls/seq_relationship/") for name in names)
+    # of the RoFormer releases only RoFormer-Sim has a pooler and no next-sentence head
+    looks_like_sim = has_pooler and not has_nsp and family in ("roformer", "roformer_v2")
+    masking = masking_of(config)
+    if masking is not None:
+        whys = [f"masking {masking!r}: the settings"]
+    elif "gpt" in words:
+        masking = from_name["masking"] = "causal"
+        whys = ["masking 'causal': the name of the folder has GPT in it"]
+    elif looks_like_sim:
+        masking = "unilm"
+        whys = [
+            "masking 'unilm': of the RoFormer releases only RoFormer-Sim has a pooler and no "
+            "next-sentence head"
+        ]
+    elif has_pooler and "sim" in words:
+        masking = from_name["masking"] = "unilm"
+        whys = ["masking 'unilm': the name of the folder has Sim in it, and there is a pooler"]
+    else:
+        masking, whys = "bidirectional", ["masking 'bidirectional': nothing says otherwise"]
+    if not has_pooler:
+        return masking, None, whys
+    pooler = config.get("pooler")
+    if pooler in ("tanh", "linear"):
+        whys.append(f"pooler {pooler!r}: the settings")
+    else:
+        pooler = "linear" if masking == "unilm" else "tanh"
+        whys.append(f"pooler {pooler!r}: as in {'RoFormer-Sim' if masking == 'unilm' else 'BERT'}")
+    return masking, pooler, whys
+
+
+def _preset_identity(arguments):
+    norm, scheme = arguments.get("norm"), arguments.get("position_scheme")
+    families = {(family.norm, family.position_scheme): name for name, family in FAMILIES.items()}
+    return Identity(
+        families.get((norm, scheme)),
+        arguments.get("masking", "bidirectional"),
+        arguments.get("pooler"),
+        ("family, masking and pooler: config.json",),
+    )

@@ -1,0 +1,160 @@
+"""Hugging Face's layout of RoFormer v1, read through the names of the original."""
+
+import json
+
+import numpy as np
+
+from roformer_tf.checkpoint import mapping
+from roformer_tf.checkpoint.original_config import sizes_of_config
+from roformer_tf.checkpoint.original_files import existing_file
+
+HF_CONFIG_FILE = "config.json"
+HF_WEIGHTS_FILE = "model.safetensors"
+_INDEX_FILE = "model.safetensors.index.json"
+_TORCH_FILE = "pytorch_model.bin"
+WEIGHTS_FILES = (HF_WEIGHTS_FILE, _INDEX_FILE, _TORCH_FILE)
+
+# Tables of sines, ids 0, 1, 2, … and the second name of the tied output: nothing that is learned.
+_DERIVED = (
+    "encoder.embed_positions.weight",
+    "embeddings.position_ids",
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+)
+
+
+class HuggingFaceArrays:
+    """The tensors of a `RoFormerModel`, `RoFormerForMaskedLM` or `RoFormerForCausalLM` on disk.
+
+    Args:
+        path: Path. The folder with `model.safetensors` (whole or in shards) or `pytorch_model.bin`,
+            or the weights file.
+        config: dict. The content of `config.json`, whose spelling is the original's.
+
+    Attributes:
+        source: Path. The weights file.
+        shapes: dict. Maps *original* names to shapes in the original's orientation; a tensor that
+            the table does not know keeps its own name.
+        dtypes: dict. Maps the same names to NumPy dtypes.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, or the model is not RoFormer v1.
+        ImportError: If `safetensors`, or `torch` for `pytorch_model.bin`, is not installed.
+    """
+
+    def __init__(self, path, config):
+        folder = path if path.is_dir() else path.parent
+        if config.get("model_type", "roformer") != "roformer":
+            raise ValueError(
+                f"{folder / HF_CONFIG_FILE} does not describe a RoFormer. "
+                f"Expected model_type='roformer'. Received: {config['model_type']!r}"
+            )
+        name = path.name
+        if path.is_dir():
+            present = (name for name in WEIGHTS_FILES if (path / name).is_file())
+            name = next(present, HF_WEIGHTS_FILE)
+        self.source = existing_file(folder, name, "it holds the weights.")
+        self._tensors = _open_tensors(self.source)
+        sizes = sizes_of_config(config, HF_CONFIG_FILE)
+        table = {v.hugging_face: v for v in mapping.variables("roformer", sizes) if v.hugging_face}
+        self._theirs = {}
+        for stored in self._tensors.names:
+            # `RoFormerModel` saves the tensors of `RoFormerForMaskedLM` without the prefix
+            full = stored if stored.startswith(("roformer.", "cls.")) else f"roformer.{stored}"
+            if not full.endswith(_DERIVED):
+                self._theirs[table[full].name if full in table else stored] = stored
+        self.shapes, self.dtypes = {}, {}
+        for ours in sorted(self._theirs):
+            shape, dtype = self._tensors.describe(self._theirs[ours])
+            self.shapes[ours] = shape[::-1] if ours.endswith("/kernel") else shape
+            self.dtypes[ours] = dtype
+        self._check_tied_output()
+
+    def read(self, name):
+        """Returns one tensor by its original name, in the original's orientation."""
+        array = self._tensors.read(self._theirs[name])
+        return np.ascontiguousarray(array.T) if name.endswith("/kernel") else array
+
+    read_tensor = read
+
+    def _check_tied_output(self):
+        decoder = "cls.predictions.decoder.weight"
+        embeddings = self._theirs.get("bert/embeddings/word_embeddings")
+        if decoder in self._tensors.names and embeddings is not None:
+            if not np.array_equal(self._tensors.read(decoder), self._tensors.read(embeddings)):
+                raise ValueError(
+                    f"{self.source} has an output projection, {decoder}, that differs from the word "
+                    "embedding. The original and this package tie the two: train the model with "
+                    "tie_word_embeddings=True."
+                )
+
+
+def _open_tensors(file):
+    if file.name == _TORCH_FILE:
+        return _TorchTensors(file)
+    if file.name == _INDEX_FILE:
+        shards = sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
+        return _SafeTensors([existing_file(file.parent, s, "the index names it.") for s in shards])
+    return _SafeTensors([file])
+
+
+class _SafeTensors:
+    def __init__(self, files):
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ImportError as error:
+            raise ImportError(
+                "Hugging Face's layout needs the package safetensors: pip install safetensors"
+            ) from error
+        self._of = {}
+        for file in files:
+            try:
+                stream = safe_open(file, framework="numpy")
+            except SafetensorError as error:
+                raise ValueError(
+                    f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): {error}. "
+                    "Copy it again."
+                ) from error
+            self._of.update(dict.fromkeys(stream.keys(), stream))
+        self.names = sorted(self._of)
+
+    def describe(self, name):
+        part = self._of[name].get_slice(name)
+        kinds = {
+            "F64": "float64",
+            "F32": "float32",
+            "F16": "float16",
+            "I64": "int64",
+            "I32": "int32",
+        }
+        kind = part.get_dtype()
+        if kind not in kinds:
+            raise ValueError(
+                f"The tensor {name} has dtype {kind}, which NumPy cannot read. Save the model in "
+                "float32 first."
+            )
+        return tuple(part.get_shape()), np.dtype(kinds[kind])
+
+    def read(self, name):
+        return self._of[name].get_tensor(name)
+
+
+class _TorchTensors:
+    def __init__(self, file):
+        try:
+            import torch
+        except ImportError as error:
+            raise ImportError(
+                f"{file.name} needs the package torch: pip install torch. Or convert the folder once "
+                "with transformers: `model.save_pretrained(folder)` writes model.safetensors."
+            ) from error
+        self._state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        self.names = sorted(self._state)
+
+    def describe(self, name):
+        tensor = self._state[name]
+        return tuple(tensor.shape), np.dtype(str(tensor.dtype).removeprefix("torch."))
+
+    def read(self, name):
+        return self._state[name].numpy()

@@ -1,0 +1,214 @@
+"""TF1 checkpoints on disk: finding the files, reading tensors one at a time, writing them."""
+
+import glob
+import re
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+CONFIG_FILE = "bert_config.json"
+VOCABULARY_FILE = "vocab.txt"
+CHECKPOINT_NAME = "bert_model.ckpt"
+
+_LFS_HEADER = b"version https://git-lfs.github.com/spec/"
+_SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
+_STATE_KEYS = ("model_checkpoint_path", "all_model_checkpoint_paths")
+
+
+def existing_file(folder, name, purpose):
+    """Returns the path `folder/name`, of a file that must exist and not be a Git LFS pointer."""
+    file = Path(folder) / name
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is missing: {purpose}")
+    check_not_lfs_pointer(file)
+    return file
+
+
+def check_not_lfs_pointer(file):
+    """Raises `ValueError` if `file` is a Git LFS pointer."""
+    with open(file, "rb") as stream:
+        head = stream.read(len(_LFS_HEADER))
+    if head == _LFS_HEADER:
+        raise ValueError(
+            f"{file} is a Git LFS pointer, not the file itself. Fetch the content with "
+            "`git lfs install && git lfs pull` in the repository it came from."
+        )
+
+
+def find_checkpoint(path):
+    """Finds the TF1 checkpoint that `path` means and checks that its files are there.
+
+    Args:
+        path: str or path. A folder, a prefix such as `folder/bert_model.ckpt`, or one of the
+            checkpoint's files. In a folder, `bert_model.ckpt` comes first, then the checkpoint that
+            the file `checkpoint` names, then the only `.index` file.
+
+    Returns:
+        Tuple of the prefix, which is the path without endings that TensorFlow expects, and the list
+        of the paths of its data shards.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint, or its index or a data shard is missing.
+        ValueError: If a folder holds several checkpoints, or a file is a Git LFS pointer.
+    """
+    path = Path(path)
+    if path.name in (CONFIG_FILE, VOCABULARY_FILE, "checkpoint") and path.is_file():
+        path = path.parent
+    prefix = _prefix_in_folder(path) if path.is_dir() else _strip_ending(path)
+    index = Path(f"{prefix}.index")
+    shards = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))
+    if not index.exists():
+        if shards:
+            raise FileNotFoundError(
+                f"The index of the checkpoint is missing: expected {index} beside {shards[0].name}. "
+                "Copy the `.index` file from where the checkpoint came from; it cannot be rebuilt."
+            )
+        raise FileNotFoundError(nothing_found(path))
+    check_not_lfs_pointer(index)
+    count = max((int(_SHARD.search(s.name)[2]) for s in shards if _SHARD.search(s.name)), default=1)
+    expected = [Path(f"{prefix}.data-{i:05d}-of-{count:05d}") for i in range(count)]
+    missing = [file.name for file in expected if not file.exists()]
+    if missing:
+        raise FileNotFoundError(
+            f"The data of the checkpoint {prefix} is missing: expected {', '.join(missing)} in "
+            f"{prefix.parent}. The index alone holds no weights: copy the data file next to it."
+        )
+    for shard in shards:
+        check_not_lfs_pointer(shard)
+    return prefix, shards
+
+
+def _prefix_in_folder(folder):
+    if (folder / f"{CHECKPOINT_NAME}.index").exists():
+        return folder / CHECKPOINT_NAME
+    if (folder / "checkpoint").is_file():
+        text = (folder / "checkpoint").read_text(encoding="utf-8", errors="replace")
+        named = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.MULTILINE)
+        # often an absolute path on the machine that trained the model: only its last part counts
+        if named and (folder / f"{Path(named[1]).name}.index").exists():
+            return folder / Path(named[1]).name
+    found = sorted(folder.glob("*.index"))
+    if len(found) > 1:
+        raise ValueError(
+            f"{folder} holds {len(found)} checkpoints: {', '.join(file.name for file in found)}. "
+            f"Pass the prefix of the one you mean, for example {folder / found[0].stem!s}"
+        )
+    return folder / (found[0].stem if found else CHECKPOINT_NAME)
+
+
+def _strip_ending(path):
+    if path.name.endswith((".index", ".meta")):
+        return path.with_suffix("")
+    return path.with_name(_SHARD.sub("", path.name))
+
+
+def nothing_found(path):
+    """Returns the message for a path at which there is no checkpoint of any kind."""
+    kinds = (
+        f"Expected an original folder ({CONFIG_FILE}, {CHECKPOINT_NAME}.index and "
+        f"{CHECKPOINT_NAME}.data-00000-of-00001), a Hugging Face folder (config.json, "
+        "model.safetensors), or a folder written by `save_to_preset` (config.json)"
+    )
+    if path.is_dir():
+        present = ", ".join(sorted(p.name for p in path.iterdir())[:10]) or "nothing"
+        return f"No checkpoint in {path}. {kinds}; found {present}."
+    if not path.exists() and not path.parent.is_dir():
+        return f"No checkpoint at {path}: the folder {path.parent} does not exist. {kinds}."
+    return (
+        f"No checkpoint at {path}: it is not a folder, and there is no {path.name}.index in "
+        f"{path.parent}. {kinds}, or the prefix of a TF1 checkpoint."
+    )
+
+
+class OriginalArrays:
+    """The tensors of a TF1 checkpoint, read one by one when asked for.
+
+    Args:
+        path: str or path. A folder, a prefix (`folder/bert_model.ckpt`) or one of the files.
+
+    Attributes:
+        source: Path. The prefix.
+        shapes: dict. Maps variable names to shapes, sorted by name.
+        dtypes: dict. Maps variable names to NumPy dtypes.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, cut off or a Git LFS pointer, or if the checkpoint is not
+            in TF1's format.
+    """
+
+    def __init__(self, path):
+        self.source, shards = find_checkpoint(path)
+        index = Path(f"{self.source}.index")
+        try:
+            reader = tf.train.load_checkpoint(str(self.source))
+            shapes = reader.get_variable_to_shape_map()
+            dtypes = reader.get_variable_to_dtype_map()
+        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"{index} is damaged or not a checkpoint index ({index.stat().st_size} bytes): "
+                f"{_first_line(error)} Copy the file again from its source."
+            ) from error
+        if "_CHECKPOINTABLE_OBJECT_GRAPH" in shapes:
+            raise ValueError(
+                f"{self.source} is a TF2 object-based checkpoint (`tf.train.Checkpoint`, Keras "
+                "`save_weights`), not a TF1 checkpoint with variable names. Load it with the program "
+                "that wrote it, then save it with `save_checkpoint` or bert4keras' "
+                "`save_weights_as_checkpoint`."
+            )
+        self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
+        self.dtypes = {name: np.dtype(dtypes[name].as_numpy_dtype) for name in self.shapes}
+        sizes = (int(np.prod(s)) * self.dtypes[name].itemsize for name, s in self.shapes.items())
+        expected, present = sum(sizes), sum(shard.stat().st_size for shard in shards)
+        if present < expected:
+            raise ValueError(
+                f"{shards[0]} is cut off: the index lists {len(self.shapes)} tensors of {expected:,} "
+                f"bytes, but the data has {present:,} bytes. Download or copy it again."
+            )
+
+    def read(self, name):
+        """Returns one tensor as a NumPy array of its stored shape and dtype."""
+        return np.asarray(self.read_tensor(name))
+
+    def read_tensor(self, name):
+        """Returns one tensor as a `tf.Tensor`, which a TensorFlow variable takes over uncopied."""
+        try:
+            return tf.raw_ops.RestoreV2(
+                prefix=str(self.source),
+                tensor_names=[name],
+                shape_and_slices=[""],
+                dtypes=[tf.as_dtype(self.dtypes[name])],
+            )[0]
+        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"The data of the variable {name!r} in {self.source}.data-* is damaged: "
+                f"{_first_line(error)} Copy the file again from its source."
+            ) from error
+
+
+def write_checkpoint(folder, tensors):
+    """Writes `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001` and `checkpoint`.
+
+    The files are byte-identical to those of TF1's `Saver`. Existing files are overwritten, so write
+    into a new folder (`files.replace_files`).
+
+    Args:
+        folder: Path. An existing folder.
+        tensors: iterable of `(variable name, NumPy array)`. Consumed one by one, so that a generator
+            needs no second copy of the model.
+    """
+    tensors = {name: tf.constant(array) for name, array in tensors}
+    names = sorted(tensors)
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / CHECKPOINT_NAME),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tensors[name] for name in names],
+    )
+    lines = (f'{key}: "{CHECKPOINT_NAME}"\n' for key in _STATE_KEYS)
+    (folder / "checkpoint").write_text("".join(lines), encoding="utf-8")
+
+
+def _first_line(error):
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".") + "."
