@@ -189,8 +189,8 @@ def _check_heads(cls, own, folder, identity):
     if cls.needs_pooler and identity.pooler is None:
         raise ValueError(
             f"{cls.__name__} needs a pooler, and {folder.arrays.source} has none. Classes that can be "
-            "built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM (with "
-            "masking='unilm' for answers to sources) and RoFormerTextClassifier."
+            "built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM and "
+            "RoFormerTextClassifier. To start with a random pooler, pass strict=False."
         )
     has_head = any(name.startswith("cls/predictions/") for name in folder.arrays.shapes)
     if "head_epsilon" in own and not has_head and identity.family != "roformer_v2":

@@ -165,7 +165,7 @@ def test_original_format_refuses_what_it_cannot_hold(tmp_path):
         {"position_options": {"rotary_dim": 4}},
     ):
         (name,) = options
-        with pytest.raises(ValueError, match=f"no place for `{name}`.*save_to_preset"):
+        with pytest.raises(ValueError, match=f"cannot hold `{name}`.*save_to_preset"):
             save_checkpoint(backbone("v1", **options), tmp_path / "original")
     assert not (tmp_path / "original").exists()
     # a model with a rule loads the checkpoint of one without
