@@ -96,7 +96,7 @@ def _read_json(file):
 
 
 class CheckpointFolder:
-    """The folder of a model, whatever its layout. Made by `open_folder`.
+    r"""The folder of a model, whatever its layout. Made by `open_folder`.
 
     Attributes:
         path: Path. The folder.

@@ -20,10 +20,10 @@ from types import SimpleNamespace
 import keras
 import tensorflow as tf
 
+from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models import RoFormerBackbone
 from roformer_tf.pretraining.settings import ModelSettings
-from roformer_tf.checkpoint.vocabulary import Vocabulary
 
 _FLOAT = 4  # bytes
 _OPTIMIZER_SLOTS = {"adamw": 2, "original_adamw": 2, "lamb": 2, "adafactor": 1}
