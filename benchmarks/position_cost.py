@@ -1,4 +1,4 @@
-"""`python -m benchmarks.position_cost`: time of an attention layer with each position scheme."""
+"""`python -m benchmarks.position_cost`: times an attention layer with each position scheme."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ QUICK = {"batch_size": 1, "length": 8, "num_heads": 2, "head_dim": 4}
 
 
 def make_step(name, batch_size, length, num_heads, head_dim):
-    """A function that computes a forward and a backward pass of the layer, and waits for it."""
+    """Makes a function that computes a forward and a backward pass of the layer, and waits for it."""
     import numpy as np
     import tensorflow as tf
 
@@ -56,10 +56,10 @@ def make_step(name, batch_size, length, num_heads, head_dim):
 
 
 def measure(sizes, rounds):
-    """Seconds of each scheme in each round; in a round all of them come by turns."""
+    """Measures the seconds of each scheme in each round; in a round all schemes take turns."""
     from roformer_tf.layers.position_schemes import POSITION_SCHEMES
 
-    # what is added to the embeddings costs attention nothing
+    # schemes that are added to the embeddings cost attention nothing
     names = [name for name, cls in POSITION_SCHEMES.items() if not cls.added_to_input]
     steps = {name: make_step(name, **sizes) for name in names}
     for step in steps.values():
@@ -74,7 +74,7 @@ def measure(sizes, rounds):
 
 
 def table(record):
-    """The report in Markdown."""
+    """Makes the report in Markdown."""
     medians = {name: statistics.median(times) for name, times in record["seconds"].items()}
     sizes = record["sizes"]
     lines = [
@@ -82,7 +82,7 @@ def table(record):
         "",
         f"One layer, forward and backward, {sizes['batch_size']} × {sizes['length']} tokens, {sizes['num_heads']} "
         f"heads of {sizes['head_dim']}, float32, one thread: medians of {record['rounds']} rounds, in each of "
-        "which all schemes come by turns.",
+        "which all schemes take turns.",
         "",
         records.source(record),
         "",
@@ -96,7 +96,7 @@ def table(record):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m benchmarks.position_cost", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tiny layer, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="a tiny layer, to check that it works")
     parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
     parser.add_argument("--output", type=Path, help="(position_cost.json in results/)")
     given = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.pretraining_input --data DIR`: the input of pretraining by itself, on raw text.
+"""`python -m benchmarks.pretraining_input --data DIR`: the input of pretraining without training, on raw text.
 
-DIR holds `.jsonl` or `.txt` files, plain or compressed. Of each length, packing and number of threads it measures real
-tokens per second, while the batches are read as fast as they come, and the share of padding; and how many tokens were
-masked in which way. The tables are written to standard output in Markdown, all numbers to a JSON file.
+DIR holds `.jsonl` or `.txt` files, plain or compressed. For each length, packing and number of threads, the benchmark
+reads batches as fast as they come, and measures real tokens per second and the share of padding. It also counts how
+tokens were masked. Prints tables in Markdown and writes all numbers to a JSON file.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from roformer_tf.pretraining.settings import DataSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (128, 512, 1536)
-PACKINGS = {"none": "one piece a row, bucketing", "block_diagonal": "packed"}
+PACKINGS = {"none": "one chunk a sequence, bucketing", "block_diagonal": "packed"}
 FORMS = ("jsonl", "txt", "jsonl.gz", "txt.gz", "jsonl.xz", "txt.xz")
 
 
@@ -39,7 +39,9 @@ def main():
         default=ROOT / "checkpoints/chinese_roformer_tiny",
         help="folder with vocab.txt (%(default)s)",
     )
-    parser.add_argument("--threads", default="1,2", help="separated by commas (%(default)s)")
+    parser.add_argument(
+        "--threads", default="1,2", help="numbers of threads, separated by commas (%(default)s)"
+    )
     parser.add_argument("--batch", type=int, default=64, help="global batch size (%(default)s)")
     parser.add_argument(
         "--windows", type=int, default=3, help="windows of 16 batches to time (%(default)s)"
@@ -85,7 +87,7 @@ def main():
 
 
 def measure(corpus, tokenizer, files, length, packing, threads, arguments):
-    """Tokens per second from the second window on, and the share of padding."""
+    """Measures tokens per second from the second window on, and the share of padding."""
     stage = Stage(
         max_length=length, global_batch_size=arguments.batch, steps=1, learning_rate=0.001
     )
@@ -99,7 +101,7 @@ def measure(corpus, tokenizer, files, length, packing, threads, arguments):
             first = now - begun
         window = int(batch["window"][0])
         if window == 1 and not batches:
-            start = now  # the windows before are made, and one and a half are on their way
+            start = now  # earlier windows are done, and one and a half are in the works
         if window == arguments.windows + 1:
             break
         if window:
@@ -122,7 +124,7 @@ def measure(corpus, tokenizer, files, length, packing, threads, arguments):
 
 
 def masking(corpus, tokenizer, files, batches=100):
-    """What became of the tokens of some batches, by the original's rates."""
+    """Counts what happened to the tokens of some batches, with the original's rates."""
     stage = Stage(max_length=512, global_batch_size=32, steps=1, learning_rate=0.001)
     data = DataSettings(files=files, packing="full")
     special = list(tokenizer.special_token_ids)
@@ -144,16 +146,16 @@ def masking(corpus, tokenizer, files, batches=100):
 
 
 def report(record):
-    """Lines of Markdown."""
+    """Yields lines of Markdown."""
     corpus = record["corpus"]
     yield (
         f"{corpus['documents']:,} documents, {corpus['characters']:,} characters, read from the raw files in "
         f"{corpus['seconds_to_prepare']} s; {'word' if record['word_level'] else 'character'} level; batches of "
-        f"{record['batch']} rows, {record['windows']} windows. Load average before and after: "
+        f"{record['batch']} sequences, {record['windows']} windows. Load average before and after: "
         f"{record['load_average_before']:.1f}, {record['load_average_after']:.1f}."
     )
     yield ""
-    yield "| max_length | rows | threads | tokens/s | first batch | padding | batches |"
+    yield "| max_length | sequences | threads | tokens/s | first batch | padding | batches |"
     yield "|---|---|---|---|---|---|---|"
     for r in record["results"]:
         yield (

@@ -18,9 +18,9 @@ END_TO_END_MODELS = {
     "6x384": Sizes(layers=6, heads=6, width=384, intermediate=1536),
     "12x768": BASE,
 }
-# Processes keep what a step took, and three are more than 24 GB: each of ours stands beside the original alone.
+# Processes keep the memory of a step, and three take more than 24 GB: each of ours runs beside the original alone.
 PAIRS = [("original", name) for name in ("ours", "ours_bfloat16", "ours_original_adamw")]
-# At twice the batch not even two fit: one after the other.
+# At twice the batch not even two fit: they run one after the other.
 ALONE = ("original", "ours", "ours_bfloat16")
 END_TO_END = ("ours_packed", "ours_bucketed", "original")
 
@@ -30,13 +30,15 @@ class Setting:
     """What is measured.
 
     Args:
-        sizes: of the models of `projection` and `pretraining`.
-        projection, pair, alone: (batch, length) of the projection, of the pairs and of the steps one after the other.
-        end_to_end_sizes, end_to_end: model and (batch, length) of the real documents; the vocabulary is its file's.
-        steps: of a turn with real documents. Rows differ much in length: a turn of few steps says little.
-        input_batches: how many batches the input makes by itself.
-        documents: how many there are at most.
-        data, vocabulary: folder of the documents and `vocab.txt`.
+        sizes: `Sizes`. The models of `projection` and `pretraining`.
+        projection, pair, alone: tuple. (batch, length) of the projection, of the pairs, and of the steps one after the
+            other.
+        end_to_end_sizes, end_to_end: `Sizes` and tuple. Model and (batch, length) of the real documents, with the
+            vocabulary of its file.
+        steps: dict. Steps of a turn with real documents. Lengths vary so much that a few steps say little.
+        input_batches: int. Number of batches that the input makes without training.
+        documents: int. The most documents to read.
+        data, vocabulary: path. Folder of the documents, and `vocab.txt`.
     """
 
     sizes: Sizes = BASE
@@ -74,16 +76,16 @@ class PretrainingClient(Client):
 
 
 class PretrainingMeasurement:
-    """Runs the parts of pretraining.
+    """Measures the parts of pretraining.
 
     Args:
         setting: `Setting`.
-        repeats: timed runs of each case.
-        seed: of batches, weights and the order of the documents.
-        say: function that is told of the progress.
+        repeats: int. Timed runs of each case.
+        seed: int. Seed of batches, weights and the order of the documents.
+        say: function that receives lines about the progress.
         keep: function that is called whenever there are new results.
-        versions: dictionary that takes the versions of what the workers imported.
-        models: names; all by default.
+        versions: dict. Receives the versions of what the workers imported.
+        models: list of str. Defaults to all models.
     """
 
     def __init__(self, setting, repeats, seed, say=print, keep=lambda: None, models=None, **extra):
@@ -98,7 +100,7 @@ class PretrainingMeasurement:
     def projection(self, results):
         """`{"difference": ..., "cases": {projection: {"seconds": [...], "peak_mb": ...}}}`.
 
-        The memory of each projection is that of a process that has done nothing else.
+        The memory of each projection is measured in a process that does nothing else.
         """
         (batch, length), sizes = self.setting.projection, asdict(self.setting.sizes)
         model, shape = {"sizes": sizes, "seed": self.seed}, {"batch": batch, "length": length}
@@ -111,10 +113,10 @@ class PretrainingMeasurement:
         cases = results["cases"] = {"masked": {"seconds": []}, "full": {"seconds": []}}
         with PretrainingClient() as worker:
             worker("build_projection", **model)
-            for _ in range(2):  # while there is no other model: here is its memory
+            for _ in range(2):  # measures its memory while there is no other model
                 answer = worker("run_projection", projection="masked", **shape)
             cases["masked"]["peak_mb"] = answer["peak_mb"]
-            # making the second model takes TensorFlow's cache of kernels from the first
+            # building the second model takes TensorFlow's cache of kernels from the first
             for name in ("full", "masked"):
                 worker("run_projection", projection=name, **shape)
             for number in range(self.repeats):
@@ -224,7 +226,7 @@ PARTS = ("projection", "pretraining", "end_to_end")
 
 
 def documents(setting, seed):
-    """Lines of JSON in random order, and why there are none."""
+    """Returns lines of JSON in random order, and the reason if there are none."""
     if not setting.vocabulary.exists():
         return [], f"there is no {setting.vocabulary}"
     paths = [*setting.data.glob("*.jsonl.xz"), *setting.data.glob("*.jsonl")]

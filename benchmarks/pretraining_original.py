@@ -1,9 +1,9 @@
 """The original's pretraining loop, for a current TensorFlow: bert4keras on tf-keras, fed by a Python generator.
 
-It does what `train.py` of ZhuiyiTechnology/roformer does: text cut at sentence ends, jieba and bert4keras' tokenizer,
-masks drawn token by token, bert4keras' `DataGenerator` as a padded `tf.data.Dataset`, logits of all positions, the
-loss as a layer, Adam with weight decay and a piecewise linear rate, `fit`. Two things are left out, which can only
-make it faster here: `MirroredStrategy`, and the accumulation of gradients.
+It does what `train.py` of ZhuiyiTechnology/roformer does: it splits text at the ends of sentences, tokenizes with jieba
+and bert4keras' tokenizer, draws masks token by token, pads batches with bert4keras' `DataGenerator`, computes logits of
+all positions and the loss as a layer, and calls `fit` with Adam, weight decay and a piecewise linear learning rate. Two
+things are left out, which can only make it faster here: `MirroredStrategy` and gradient accumulation.
 """
 
 import json
@@ -18,7 +18,7 @@ MASKED, KEPT = 0.15, 0.1
 
 
 def build(sizes, seed):
-    """The model that `fit` trains: token ids, segment ids and labels to the loss."""
+    """Builds the model that `fit` trains, from token ids, segment ids and labels to the loss."""
     tf = import_bert4keras()
     from bert4keras.backend import K, keras
     from bert4keras.layers import Loss
@@ -59,21 +59,22 @@ def build(sizes, seed):
 
 
 def rows_dataset(rows, batch, vocabulary, mask_id):
-    """Batches of given rows of token ids; returns a dataset for `fit`."""
+    """Makes a dataset for `fit` of lists of token ids."""
     return _Rows(rows, batch, None, lambda row: row, vocabulary, mask_id).dataset()
 
 
 class TextInput:
-    """Batches of the documents of a file of JSON lines, which is read again and again.
+    """Batches of the documents in a file of JSON lines, which is read over and over.
 
     Args:
-        path: of the file, documents in random order.
-        vocabulary_path: `vocab.txt`.
-        batch, max_length: of the rows; a batch is as wide as its longest row.
-        buffer: pieces among which the next is chosen.
+        path: str. The file, with documents in random order.
+        vocabulary_path: str. `vocab.txt`.
+        batch: int. Batch size; a batch is as wide as its longest sequence.
+        max_length: int. The most tokens per sequence.
+        buffer: int. Number of chunks among which the next one is chosen.
 
     Attributes:
-        lengths: tokens of each row since it was last emptied, in order.
+        lengths: list of int. Tokens of each sequence since the list was last emptied.
     """
 
     def __init__(self, path, vocabulary_path, batch, max_length, buffer=64):
@@ -90,18 +91,18 @@ class TextInput:
         )
         self.batch, self.lengths = batch, []
 
-        def pieces():
+        def chunks():
             while True:
                 with open(path, encoding="utf-8") as lines:
                     for line in lines:
-                        piece = ""
+                        chunk = ""
                         for part in text_segmentate(json.loads(line)["text"], 32, "\n。"):
-                            if piece and len(piece) + len(part) > 1.5 * max_length:
-                                yield piece
-                                piece = ""
-                            piece += part
-                        if piece:
-                            yield piece
+                            if chunk and len(chunk) + len(part) > 1.5 * max_length:
+                                yield chunk
+                                chunk = ""
+                            chunk += part
+                        if chunk:
+                            yield chunk
 
         def encode(text):
             ids = tokenizer.encode(text, maxlen=max_length)[0]
@@ -109,12 +110,12 @@ class TextInput:
             return ids
 
         rows = _Rows(
-            pieces(), batch, buffer, encode, tokenizer._vocab_size, tokenizer._token_mask_id
+            chunks(), batch, buffer, encode, tokenizer._vocab_size, tokenizer._token_mask_id
         )
         self.dataset = rows.dataset()
 
     def count(self):
-        """Tokens and places, padding included, of the rows since the last call."""
+        """Counts the tokens and the places, padding included, of the sequences since the last call."""
         lengths, self.lengths = self.lengths, []
         groups = [lengths[i : i + self.batch] for i in range(0, len(lengths), self.batch)]
         return {
@@ -124,7 +125,7 @@ class TextInput:
 
 
 def _Rows(data, batch, buffer, encode, vocabulary, mask_id):
-    """A `DataGenerator` of bert4keras; the class can be made once bert4keras is imported."""
+    """Makes a `DataGenerator` of bert4keras, a class that exists once bert4keras is imported."""
     from bert4keras.snippets import DataGenerator
 
     class Rows(DataGenerator):
@@ -142,7 +143,7 @@ def _Rows(data, batch, buffer, encode, vocabulary, mask_id):
 
 
 def mask(ids, vocabulary, mask_id):
-    """Token by token: of all positions 12 % become `[MASK]`, 1.5 % stay, 1.5 % become any token but the first.
+    """Masks token by token: 12 % become `[MASK]`, 1.5 % stay, 1.5 % become any token but the first.
 
     Draws from NumPy's global generator, as the original does.
     """

@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.models import LEARNING_RATE
-from benchmarks.pretraining_turns import ENDLESS
 from benchmarks.sizes import make_batch
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.pretraining import Pretrainer, Stage, StagesSchedule
@@ -15,7 +14,7 @@ MODEL_INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
 
 class FullProjection(Pretrainer):
-    """Multiplies every position with the vocabulary; those that are not to be predicted have weight 0."""
+    """Computes the logits of all positions; those not to be predicted have weight 0."""
 
     def loss_sum(self, batch, training=False):
         inputs = {name: batch[name] for name in batch if name in self.task.backbone.input}
@@ -23,10 +22,10 @@ class FullProjection(Pretrainer):
         logits = tf.cast(self.task.head(hidden, training=training), tf.float32)
         used = tf.where(batch["label_weights"] > 0)
         positions = tf.cast(tf.gather_nd(batch["mask_positions"], used), tf.int64)
-        places = tf.stack([used[:, 0], positions], 1)
+        indices = tf.stack([used[:, 0], positions], 1)
         shape = tf.shape(batch["token_ids"], tf.int64)
         labels, weights = (
-            tf.scatter_nd(places, tf.gather_nd(batch[name], used), shape)
+            tf.scatter_nd(indices, tf.gather_nd(batch[name], used), shape)
             for name in ("labels", "label_weights")
         )
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
@@ -35,7 +34,7 @@ class FullProjection(Pretrainer):
 
 
 def make_pretrainer(sizes, seed, dtype="float32", optimizer="adamw", cls=Pretrainer, task=None):
-    """A compiled `Pretrainer` of random weights; the rate rises over 20,000 steps, as the original's."""
+    """Makes a compiled `Pretrainer` with random weights. The learning rate rises over 20,000 steps, like the original's."""
     import keras
 
     keras.utils.set_random_seed(seed)
@@ -52,28 +51,28 @@ def make_pretrainer(sizes, seed, dtype="float32", optimizer="adamw", cls=Pretrai
 
 
 def ready_batch(seed, sizes, rows, length):
-    """Random tokens without padding, as `training_batches` would give them."""
+    """Makes a batch of random tokens without padding, in the form of `training_batches`."""
     batch = make_batch(seed, sizes, rows, length)
     batch["label_weights"] = np.ones(batch["labels"].shape, "float32")
     return {**batch, "window": np.zeros(rows, "int64"), "index": np.zeros(rows, "int64")}
 
 
-def fit(pretrainer, batch, callback):
-    """Steps on the same batch, until the callback ends them."""
-    data = tf.data.Dataset.from_tensors(batch).repeat()
-    options = {"steps_per_epoch": ENDLESS, "shuffle": False, "verbose": 0}
-    pretrainer.fit(data, callbacks=[callback], **options)
+def ready_batches(*arguments):
+    """A dataset that repeats one batch; see `ready_batch` for the arguments."""
+    return tf.data.Dataset.from_tensors(ready_batch(*arguments)).repeat()
 
 
 def compare_projections(sizes, seed, rows, length):
-    """Loss and gradients of the masked-only projection against those of the full one, dropout off.
+    """Compares loss and gradients of the masked-only projection with those of the full one, without dropout.
 
-    Returns the relative difference of the losses; the greatest difference of a gradient's elements by the greatest
-    element of that gradient, over all weights, and its weight; the same of the masked-only projection against itself
-    with the rows in reverse order, which is float32 noise; and the number of gradients.
+    Returns:
+        dict of `loss`, the relative difference of the losses; `gradients`, the largest difference of two elements of a
+        gradient, divided by its largest element, and `worst`, the weight it belongs to; `noise_loss` and
+        `noise_gradients`, the same of the masked-only projection and itself with the sequences in reverse order, which
+        is float32 noise; `variables`, the number of gradients.
     """
     batch = ready_batch(seed, sizes, rows, length)
-    # uneven rows, some slots unused
+    # uneven sequences: some slots are unused
     used = np.random.default_rng(seed).random(batch["label_weights"].shape) < 0.9
     batch["label_weights"] *= used
     batch["labels"] *= used
@@ -106,7 +105,7 @@ def compare_projections(sizes, seed, rows, length):
 
 
 def _loss_and_gradients(pretrainer):
-    """A function from a batch to the loss and the gradients by the path of their weight."""
+    """Returns a function from a batch to the loss and the gradients by the path of their weight."""
     variables = pretrainer.task.trainable_variables
 
     @tf.function
@@ -123,15 +122,16 @@ def _loss_and_gradients(pretrainer):
 
 
 class TextInput:
-    """Batches of the documents of a file of JSON lines, by `prepare_corpus` and `training_batches`.
+    """Batches of the documents in a file of JSON lines, by `prepare_corpus` and `training_batches`.
 
     Args:
-        path: of the file.
-        vocabulary_path: `vocab.txt`.
-        batch, max_length: of the rows.
-        cache: folder for the chunk files.
-        packing: as of `DataSettings`.
-        seed: integer.
+        path: str. The file.
+        vocabulary_path: str. `vocab.txt`.
+        batch: int. Batch size.
+        max_length: int. Tokens per sequence.
+        cache: str. Folder for the chunk files.
+        packing: str. See `DataSettings`.
+        seed: int.
     """
 
     def __init__(self, path, vocabulary_path, batch, max_length, cache, packing, seed):

@@ -1,4 +1,4 @@
-"""Kept results of pretraining to the tables of README.md."""
+"""Makes the tables of README.md from the kept results of pretraining."""
 
 from statistics import median
 
@@ -8,14 +8,14 @@ TITLES = {
     "ours": "roformer_tf, float32, adamw",
     "ours_bfloat16": "roformer_tf, mixed_bfloat16, adamw",
     "ours_original_adamw": "roformer_tf, float32, original_adamw",
-    "ours_packed": 'roformer_tf, rows packed (`"block_diagonal"`)',
-    "ours_bucketed": 'roformer_tf, one piece a row, bucketing (`"none"`)',
+    "ours_packed": 'roformer_tf, sequences packed (`"block_diagonal"`)',
+    "ours_bucketed": 'roformer_tf, one chunk a sequence, bucketing (`"none"`)',
     "original": "original's loop (bert4keras on tf-keras)",
 }
 
 
 def tables(record):
-    """`{marker: lines of Markdown}`, for the parts that the record has."""
+    """Returns a dict from marker to lines of Markdown, for the parts that the record has."""
     results, made = record["results"], {}
     if results.get("projection", {}).get("cases"):
         made["projection"] = _projection(results["projection"])
@@ -29,15 +29,14 @@ def tables(record):
 
 
 def faster(case):
-    """How many times as fast as the original: the median over the rounds of the ratio within a round."""
+    """Returns how many times as fast as the original it is: the median of the ratios within each round."""
     return median(b / a for a, b in zip(case["seconds"], case["beside"], strict=True))
 
 
 def speed(case):
-    """Real tokens per second over all runs.
+    """Returns real tokens per second over all runs.
 
-    The processor time that the input took while others had their turn is added to the time, in full, though there are
-    two cores.
+    The processor time that the input took while others had their turn is added in full, although there are two cores.
     """
     return sum(case["tokens"]) / (sum(case["seconds"]) + sum(case["cpu_seconds_while_waiting"]))
 
@@ -113,7 +112,7 @@ def _end_to_end(results):
 
 
 def _aims(results):
-    """Every aim with what was measured."""
+    """Compares every aim with what was measured."""
     rows = []
     for name, aim in (("ours", 1.33), ("ours_bfloat16", 2.0)):
         measured = {
