@@ -1,40 +1,32 @@
 """RoFormer, the Transformer with rotary position embedding (arXiv 2104.09864), for TensorFlow and Keras 3."""
 
-from roformer_tf.models import (
-    RoFormerBackbone,
-    RoFormerCausalLM,
-    RoFormerCausalLMPreprocessor,
-    RoFormerMaskedLM,
-    RoFormerMaskedLMPreprocessor,
-    RoFormerSeq2SeqBackbone,
-    RoFormerSeq2SeqLM,
-    RoFormerSeq2SeqLMPreprocessor,
-    RoFormerSim,
-    RoFormerSimClassifier,
-    RoFormerSimClassifierPreprocessor,
-    RoFormerSimPreprocessor,
-    RoFormerTextClassifier,
-    RoFormerTextClassifierPreprocessor,
-)
-from roformer_tf.text import RoFormerSentencePieceTokenizer, RoFormerTokenizer
+import importlib
+import sys
+
+from roformer_tf import startup
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "RoFormerBackbone",
-    "RoFormerCausalLM",
-    "RoFormerCausalLMPreprocessor",
-    "RoFormerMaskedLM",
-    "RoFormerMaskedLMPreprocessor",
-    "RoFormerSentencePieceTokenizer",
-    "RoFormerSeq2SeqBackbone",
-    "RoFormerSeq2SeqLM",
-    "RoFormerSeq2SeqLMPreprocessor",
-    "RoFormerSim",
-    "RoFormerSimClassifier",
-    "RoFormerSimClassifierPreprocessor",
-    "RoFormerSimPreprocessor",
-    "RoFormerTextClassifier",
-    "RoFormerTextClassifierPreprocessor",
-    "RoFormerTokenizer",
-]
+# Loaded on first use, see `startup`.
+_MODULES = {
+    name: module
+    for module, names in startup.LAZY.items()
+    for name in names
+    if name.startswith("RoFormer")
+}
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name):
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
+
+
+if sys.argv[:1] != ["-m"]:  # `python -m roformer_tf --help` answers without Keras
+    startup.start()

@@ -2,8 +2,9 @@
 
 import argparse
 import importlib
-import os
 import sys
+
+from roformer_tf import startup
 
 # Each is a module of `roformer_tf.cli`, see there.
 COMMANDS = (
@@ -43,10 +44,8 @@ def main(arguments=None):
     Returns:
         Exit status of the command; 2, with a message on standard error, for wrong arguments and what they name.
     """
-    os.environ.setdefault(
-        "TF_CPP_MIN_LOG_LEVEL", "3"
-    )  # TensorFlow's log is not for the user of a command
     args = make_parser().parse_args(arguments)
+    startup.start()
     try:
         return args.run(args)
     except (ValueError, OSError, ImportError) as error:

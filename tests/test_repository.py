@@ -17,6 +17,7 @@ FLOORS = {
     "rope_scaling": 0,
     "files": 0,
     "checks": 0,
+    "startup": 0,
     "layers": 1,
     "optimizers": 1,
     "samplers": 1,

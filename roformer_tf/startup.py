@@ -1,0 +1,98 @@
+"""What `import roformer_tf` does: it loads Keras quietly and leaves KerasHub to the first task.
+
+KerasHub and TensorFlow Text take seconds to import, so models, tokenizers and samplers load when they are first used.
+`keras.saving.load_model` must find their classes all the same. It looks them up by name in Keras' registry, where each
+has a `LazyClass` until its module is imported and registers the class itself.
+"""
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+import tempfile
+
+LAZY = {
+    "roformer_tf.models": (
+        "GroupedCrossentropy",
+        "InBatchContrastive",
+        "RoFormerBackbone",
+        "RoFormerCausalLM",
+        "RoFormerCausalLMPreprocessor",
+        "RoFormerMaskedLM",
+        "RoFormerMaskedLMPreprocessor",
+        "RoFormerSeq2SeqBackbone",
+        "RoFormerSeq2SeqLM",
+        "RoFormerSeq2SeqLMPreprocessor",
+        "RoFormerSim",
+        "RoFormerSimClassifier",
+        "RoFormerSimClassifierPreprocessor",
+        "RoFormerSimPreprocessor",
+        "RoFormerTextClassifier",
+        "RoFormerTextClassifierPreprocessor",
+        "SimilarityDistillation",
+        "SmoothedCrossentropy",
+    ),
+    "roformer_tf.samplers": ("BeamSearchSampler", "OriginalBeamSampler"),
+    "roformer_tf.text": ("RoFormerSentencePieceTokenizer", "RoFormerTokenizer"),
+}
+
+# What TensorFlow writes while it loads, before it reads TF_CPP_MIN_LOG_LEVEL.
+_START_UP_LINE = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog|I\d{4} |To enable the following instr"
+)
+
+
+class LazyClass:
+    """Stands for a class in Keras' registry until its module is imported."""
+
+    def __init__(self, module, name):
+        self._module, self._name = module, name
+
+    def _load(self):
+        return getattr(importlib.import_module(self._module), self._name)
+
+    def __getattr__(self, name):
+        return getattr(self._load(), name)
+
+    def __call__(self, *args, **kwargs):
+        return self._load()(*args, **kwargs)
+
+    @property
+    def __bases__(self):  # so that `issubclass` takes it for the class
+        return (self._load(),)
+
+
+def start():
+    """Imports Keras without TensorFlow's start-up lines, and registers every class of this package."""
+    # Must be set before TensorFlow loads. Python errors and warnings are not affected.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with _without_start_up_lines():
+        import keras
+    importlib.import_module("roformer_tf.layers")  # these need no more than Keras
+    importlib.import_module("roformer_tf.optimizers")
+    registry = keras.saving.get_custom_objects()
+    for module, names in LAZY.items():
+        for name in names:
+            registry.setdefault(f"roformer_tf>{name}", LazyClass(module, name))
+
+
+@contextlib.contextmanager
+def _without_start_up_lines():
+    """Drops TensorFlow's start-up lines from standard error. Everything else is passed on."""
+    try:
+        sys.stderr.flush()
+        stderr = os.dup(2)
+    except (AttributeError, OSError):  # there is no standard error
+        yield
+        return
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            log.seek(0)
+            sys.stderr.writelines(line for line in log if not _START_UP_LINE.match(line))

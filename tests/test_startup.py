@@ -1,0 +1,76 @@
+"""`import roformer_tf` is quiet and loads no more than Keras, yet Keras finds every class by name."""
+
+import inspect
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+
+import roformer_tf
+from roformer_tf import startup
+from tests.models import builders
+
+LOAD_IN_A_FRESH_PROCESS = """
+import sys
+import roformer_tf
+heavy = [name for name in ("keras_hub", "tensorflow_text") if name in sys.modules]
+assert not heavy, heavy
+import keras
+import keras_hub
+import numpy as np
+
+folder, text = sys.argv[1:]
+model = keras.saving.load_model(f"{folder}/model.keras")
+preset = keras_hub.models.TextClassifier.from_preset(f"{folder}/preset")
+assert type(model) is type(preset) is roformer_tf.RoFormerTextClassifier
+np.save(f"{folder}/logits.npy", [m.predict([text], verbose=0) for m in (model, preset)])
+"""
+
+
+def run(*arguments):
+    """A fresh process with TensorFlow's own log level."""
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_import_is_quiet_and_saved_models_load(tmp_path):
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(builders.tokenizer())
+    model = roformer_tf.RoFormerTextClassifier(builders.backbone(), 2, preprocessor)
+    model.save(tmp_path / "model.keras")
+    model.save_to_preset(tmp_path / "preset")
+    done = run("-c", LOAD_IN_A_FRESH_PROCESS, tmp_path, "天地玄黄")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    expected = model.predict(["天地玄黄"], verbose=0)
+    for logits in np.load(tmp_path / "logits.npy"):
+        # the same program on the same machine, in another process
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-6)
+
+
+def test_every_class_is_found_by_name():
+    registered = {
+        name.removeprefix("roformer_tf>")
+        for name, value in keras.saving.get_custom_objects().items()
+        if inspect.isclass(value)
+        and value.__module__.startswith(tuple(f"{module}." for module in startup.LAZY))
+    }
+    assert registered == {name for names in startup.LAZY.values() for name in names}
+
+
+def test_help_needs_neither_keras_nor_numpy():
+    for arguments in (["--help"], ["fill-mask", "--help"], ["pretrain", "--help"]):
+        done = run("-X", "importtime", "-m", "roformer_tf", *arguments)
+        assert done.returncode == 0 and done.stdout.startswith("usage: python -m roformer_tf")
+        imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+        assert "roformer_tf" in imported
+        assert not imported & {"keras", "numpy", "tensorflow", "matplotlib", "rich"}
+
+
+def test_other_lines_on_standard_error_are_kept(capfd):
+    with startup._without_start_up_lines():
+        os.write(2, b"I0000 00:00:1 2 port.cc:153] oneDNN custom operations are on.\n")
+        os.write(2, b"E0000 00:00:1 2 x.cc:1] a real error\n")
+        print("a warning", file=sys.stderr)
+    assert capfd.readouterr().err == "E0000 00:00:1 2 x.cc:1] a real error\na warning\n"
