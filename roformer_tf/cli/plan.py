@@ -119,4 +119,4 @@ def _time_and_cost(seconds, gpus):
         time = f"{seconds / 3600:.1f} h"
     else:
         time = f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.1f} s"
-    return time, f"{seconds * gpus / 3600:,.3g}"
+    return time, f"{seconds * gpus / 3600:,.2f}"

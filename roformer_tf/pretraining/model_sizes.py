@@ -20,9 +20,9 @@ from types import SimpleNamespace
 import keras
 import tensorflow as tf
 
+from roformer_tf.checkpoint import open_folder
 from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.layers.position_schemes import make_position_schemes
-from roformer_tf.models import RoFormerBackbone
 from roformer_tf.pretraining.settings import ModelSettings
 
 _FLOAT = 4  # bytes
@@ -88,9 +88,8 @@ class ModelSizes:
             longest = max(stage.max_length for stage in settings.stages)
             values["max_sequence_length"] = model.max_sequence_length or longest
             return cls(vocabulary_size=vocabulary_size, **values)
-        with tf.device("CPU:0"):  # created only to read its configuration
-            backbone = RoFormerBackbone.from_preset(model.checkpoint, load_weights=False)
-        values = {k: v for k, v in backbone.get_config().items() if k in names}
+        arguments = open_folder(model.checkpoint).backbone_arguments()
+        values = {k: v for k, v in arguments.items() if k in names}
         return cls(**{**values, "dtype": model.dtype})
 
     @property

@@ -294,7 +294,7 @@ def test_command(tmp_path, capsys):
     flops = ModelSizes(50_000).step_flops(256, 512, round(0.15 * 256 * 512))
     seconds = 100 * flops / 60e12
     for words in (
-        *(f"{flops:.3e}", f"{seconds / 60:.1f} min", f"{4 * seconds / 3600:.3g}", "0.50 GB"),
+        *(f"{flops:.3e}", f"{seconds / 60:.1f} min", f"{4 * seconds / 3600:.2f}", "0.50 GB"),
         *("peak", "Fits: every stage, into 32GB", "15% is left free", "-9% to +15%", "-28% to +2%"),
     ):
         assert words in printed, words
