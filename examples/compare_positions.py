@@ -35,7 +35,7 @@ from roformer_tf.pretraining import (
     pretrain,
 )
 from roformer_tf.pretraining.callbacks import LOG_COLUMNS
-from roformer_tf.pretraining.corpus import read_chunk
+from roformer_tf.pretraining.corpus import read_shard
 from roformer_tf.pretraining.csv_log import CsvLog
 from roformer_tf.pretraining.models import make_tokenizer
 
@@ -85,7 +85,7 @@ class HeldOutCurve(keras.callbacks.Callback):
 def make_word_pieces(corpus, size):
     """A WordPiece vocabulary of the training texts, as that of BERT's uncased models is made."""
     # a fourth of the texts: the work grows with the number of different words
-    texts = tf.data.Dataset.from_tensor_slices(corpus.chunks[::4]).map(read_chunk)
+    texts = tf.data.Dataset.from_tensor_slices(corpus.shards[::4]).map(read_shard)
     return bert_vocab_from_dataset(
         texts,
         size,

@@ -21,7 +21,7 @@ from experiments import ROOT, Results, draw, markdown_table, mean_and_spread
 
 from roformer_tf import RoFormerMaskedLM
 from roformer_tf.pretraining import Pretrainer
-from roformer_tf.pretraining.corpus import read_chunk
+from roformer_tf.pretraining.corpus import read_shard
 
 RULES = {
     "none": "none",
@@ -59,8 +59,8 @@ def masked_windows(corpus, tokenizer, settings):
     """Windows of held-out documents, `(windows, tokens)`: tokens with masks, labels, and which are predicted."""
     size = settings["most_times"] * (settings["trained_length"] - 2)
     windows = []
-    for chunk in corpus.held_out_chunks:
-        texts = [text.decode("utf-8") for text in read_chunk(chunk).numpy()]
+    for chunk in corpus.held_out_shards:
+        texts = [text.decode("utf-8") for text in read_shard(chunk).numpy()]
         for ids in tokenizer(texts):
             windows += [ids[i : i + size] for i in range(0, len(ids) - size + 1, size)]
     if not windows:

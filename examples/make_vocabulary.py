@@ -21,7 +21,7 @@ import jieba
 from rich.progress import track
 
 from roformer_tf.pretraining import PretrainingSettings, prepare_corpus
-from roformer_tf.pretraining.corpus import read_chunk
+from roformer_tf.pretraining.corpus import read_shard
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ASCII = [chr(code) for code in range(33, 127) if not "A" <= chr(code) <= "Z"]
@@ -69,8 +69,8 @@ def main():
     )
     texts = (
         text.decode("utf-8")
-        for chunk in track(corpus.chunks, "Counting words")
-        for text in read_chunk(chunk).numpy()
+        for chunk in track(corpus.shards, "Counting words")
+        for text in read_shard(chunk).numpy()
     )
     vocabulary = make_vocabulary(texts, args.size, args.min_count)
     path = Path(settings.model.vocabulary)

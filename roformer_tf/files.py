@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -112,15 +113,19 @@ def _swap(new, folder, old):
 
 
 @contextlib.contextmanager
-def lock_folder(folder):
-    """Keeps other processes that do the same out of a folder, also if this one is killed: no file stays behind.
+def lock_folder(folder, wait=False):
+    """Locks a folder against other processes that lock it; a killed process leaves no lock behind.
 
     Args:
-        folder: `pathlib.Path`; made when it is not there.
+        folder: `pathlib.Path`. Created if it does not exist.
+        wait: bool. Whether to wait for the other process instead of raising an error.
+
+    Yields:
+        bool. `False` where the file system has no locks, so that nothing is locked.
 
     Raises:
-        NotADirectoryError: if it is a file.
-        BlockingIOError: if another process is in it. Where the file system has no locks nothing is checked.
+        NotADirectoryError: If `folder` is a file.
+        BlockingIOError: If another process has locked the folder and `wait` is `False`.
 
     Example:
 
@@ -130,24 +135,29 @@ def lock_folder(folder):
     >>> with lock_folder(folder), lock_folder(folder):
     ...     pass
     Traceback (most recent call last):
-    BlockingIOError: Another process is training in ...
+    BlockingIOError: Another process is using ...
     """
     if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"The output of a run is a folder, and {folder} is a file.")
+        raise NotADirectoryError(f"Expected a folder to write to, but {folder} is a file.")
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
-        yield
+        yield False
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
+        locked = True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BlockingIOError(
-                f"Another process is training in {folder}. Wait until it ends, stop it, or name another folder."
-            ) from None
+            if not wait:
+                raise BlockingIOError(
+                    f"Another process is using {folder}. Wait until it ends, stop it, or name "
+                    "another folder."
+                ) from None
+            print(f"Waiting for another process that is using {folder}", file=sys.stderr)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError:  # a file system without locks
-            pass
-        yield
+            locked = False
+        yield locked
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""Streams of training batches."""
+"""Streams of training batches, made in this process or by the workers of a tf.data service."""
 
 import queue
 import threading
@@ -6,51 +6,60 @@ import time
 
 import tensorflow as tf
 
-from roformer_tf.pretraining.windows import Windows, chunks_in_window
+from roformer_tf.pretraining.windows import Windows, shards_in_window
 
-_HELD_OUT = -1  # in place of the number of the stage
+_HELD_OUT = -1  # instead of the number of the stage
 
-# Batches that wait for the trainer, beside a whole window in the making.
+# Batches that wait for the trainer, besides a whole window in the making.
 _PREFETCH = 4
+# A worker of a service that is this far behind the others counts as lost; their batches wait in memory.
+_MAX_WINDOWS_AHEAD = 32
+_MAX_SECONDS_AHEAD = 60.0
+TIMEOUT_SECONDS = 600.0
 
 
 def training_batches(
     corpus, tokenizer, stage, data, seed, stage_index, start=(0, 0), service=None, threads=None
 ):
-    """Endless dataset of the global batches of a stage; each depends on its place in it only.
+    """Makes an endless dataset of a stage's global batches, each a function of its place only.
 
-    The chunk files of the corpus come in a random order, in another one in each epoch. A *window* is a group of them
-    with text for about `data.window_batches` batches: its documents are cut at sentence ends into pieces of
-    `piece_characters` characters for each token of a row, tokenized, shuffled, formed into rows, and the rows into
-    batches; rows left over, random ones, are dropped. Without packing a batch has rows of like length, as long as its
-    longest. Tokens are masked anew each time. All of it is drawn from stateless seeds, made of `seed`, the stage, the
-    window and the batch. So the number of threads, of workers or of restarts changes nothing.
+    The shards of the corpus are read in a random order, a new one in each epoch. A *window* is a
+    group of shards with text for about `data.window_batches` batches. Its documents are split at
+    sentence ends into chunks of `chunk_characters` characters per token of a sequence, tokenized,
+    shuffled, formed into sequences, and these into batches. The sequences left over, a random
+    choice, are dropped. Without packing a batch has sequences of similar length and is as wide as
+    its longest. Tokens are masked again each time.
 
-    While the batches of a window are used, the next window is tokenized.
+    All of this is drawn from stateless seeds made of `seed`, the stage, the window and the batch.
+    So the number of threads, of workers or of restarts changes nothing. While the batches of one
+    window are used, the next window is tokenized.
 
     Args:
         corpus: a `Corpus`.
         tokenizer: a `RoFormerTokenizer`.
         stage: a `Stage`.
         data: `DataSettings`.
-        seed: integer.
-        stage_index: integer, the number of the stage; stages draw differently.
-        start: tuple `(window, index)` of the first batch.
-        service: address of a dispatcher of tf.data's service, such as `"grpc://host:5000"`: its workers make the
-            batches, which come in the same order. Workers need TensorFlow alone, and the chunk files at the same
-            paths. By default `data.service`.
-        threads: integer, number of threads; by default TensorFlow chooses.
+        seed: int.
+        stage_index: int. Number of the stage; each stage draws differently.
+        start: tuple `(window, index)`. Place of the first batch.
+        service: str. Address of a dispatcher of the tf.data service, such as
+            `"grpc://host:5000"`. Its workers make the batches, which come in the same order.
+            Workers need only TensorFlow, and the shards at the same paths. Defaults to
+            `data.service`.
+        threads: int. Number of threads; TensorFlow chooses by default.
 
     Returns:
-        `tf.data.Dataset` of dictionaries of tensors, which all have `global_batch_size` rows: int32 `token_ids`,
-        `segment_ids` and `padding_mask` `(rows, width)`, and with `packing="block_diagonal"` `position_ids` and
-        `document_ids`; `mask_positions`, `labels` (int32) and `label_weights` (float32) `(rows, slots)`; the place
-        `window` and `index` (int64) `(rows,)`, the same in each row.
+        `tf.data.Dataset` of dicts of tensors with `global_batch_size` sequences each. `(batch,
+        sequence_length)`, int32: `token_ids`, `segment_ids`, `padding_mask`, and with
+        `packing="block_diagonal"` `position_ids` and `document_ids`. `(batch, slots)`:
+        `mask_positions` and `labels`, int32, and `label_weights`, float32. `(batch,)`, int64: the
+        place `window` and `index`, the same for each sequence.
 
     Raises:
-        ValueError: if the corpus is far too small.
-        tf.errors.InvalidArgumentError: while it is read, if a window has not enough rows for a batch.
-        tf.errors.UnknownError: while it is read, if a worker of the service is lost; see `ordered_batches`.
+        ValueError: If the corpus is far too small.
+        tf.errors.InvalidArgumentError: While reading, if a window does not fill a batch.
+        tf.errors.UnknownError: While reading, if a worker of the service is lost; see
+            `ordered_batches`.
 
     Example:
 
@@ -73,14 +82,8 @@ def training_batches(
 
     Reference: the data generator of `train.py` of the original repository.
     """
-    windows = Windows(
-        corpus.chunks,
-        tokenizer,
-        stage,
-        data,
-        (seed, stage_index),
-        chunks_in_window(corpus, stage, data),
-    )
+    num_shards = shards_in_window(corpus, stage, data)
+    windows = Windows(corpus.shards, tokenizer, stage, data, (seed, stage_index), num_shards)
     service = data.service if service is None else service
     batches = _batches(windows, tf.data.Dataset.range(start[0], tf.int64.max), start, threads)
     if service:
@@ -92,45 +95,38 @@ def training_batches(
 
 
 def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
-    """The held-out documents in batches, the same ones with the same masks at each reading.
+    """Makes batches of the held-out documents, the same ones with the same masks at each reading.
 
     Args:
-        corpus, tokenizer, stage, data, seed: as of `training_batches`.
-        max_batches: integer, or `None` for all.
+        corpus, tokenizer, stage, data, seed: see `training_batches`.
+        max_batches: int, or `None` for all.
 
     Returns:
-        Finite `tf.data.Dataset` of batches as of `training_batches`. The last batch of a window is filled with empty
-        rows, whose `padding_mask` and `label_weights` are 0.
+        Finite `tf.data.Dataset` of batches like those of `training_batches`. The last batch of a
+        window is filled with empty sequences, whose `padding_mask` and `label_weights` are 0.
 
     Raises:
-        ValueError: if no document is held out.
+        ValueError: If no document is held out.
 
     Example:
 
     >>> import roformer_tf
     >>> from types import SimpleNamespace
     >>> from roformer_tf.pretraining import Stage, held_out_batches
-    >>> corpus = SimpleNamespace(held_out_chunks=[])
+    >>> corpus = SimpleNamespace(held_out_shards=[])
     >>> held_out_batches(corpus, None, None, None, seed=0)
     Traceback (most recent call last):
-    ValueError: No document is held out: prepare the corpus with `held_out` above 0...
+    ValueError: No document is held out. Prepare the corpus with `held_out` above 0...
     """
-    if not corpus.held_out_chunks:
+    shards = corpus.held_out_shards
+    if not shards:
         raise ValueError(
-            "No document is held out: prepare the corpus with `held_out` above 0, such as 0.01, and enough documents. "
-            "Received: a corpus with 0 held-out chunks"
+            "No document is held out. Prepare the corpus with `held_out` above 0, such as 0.01, "
+            "and enough documents. Received: a corpus with 0 held-out shards"
         )
-    num_chunks = min(chunks_in_window(corpus, stage, data), len(corpus.held_out_chunks))
-    windows = Windows(
-        corpus.held_out_chunks,
-        tokenizer,
-        stage,
-        data,
-        (seed, _HELD_OUT),
-        num_chunks,
-        every_row=True,
-    )
-    numbers = tf.data.Dataset.range(-(-len(corpus.held_out_chunks) // num_chunks))
+    num_shards = min(shards_in_window(corpus, stage, data), len(shards))
+    windows = Windows(shards, tokenizer, stage, data, (seed, _HELD_OUT), num_shards, keep_all=True)
+    numbers = tf.data.Dataset.range(-(-len(shards) // num_shards))
     batches = _batches(windows, numbers).map(_without_count)
     if max_batches is not None:
         batches = batches.take(max_batches)
@@ -140,11 +136,10 @@ def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
 @tf.autograph.experimental.do_not_convert  # it has nothing to convert, and looking is slow
 def _batches(windows, numbers, start=(0, 0), threads=None):
     calls = threads or tf.data.AUTOTUNE
-
-    rows = numbers.flat_map(lambda window: windows.rows(window, calls))
-    # a window ahead: it is tokenized while batches are made of the one before
-    batches = rows.prefetch(1).flat_map(
-        lambda rows: windows.batches(rows, tf.where(rows["window"] == start[0], start[1], 0))
+    sequences = numbers.flat_map(lambda window: windows.sequences(window, calls))
+    # one window ahead: it is tokenized while the batches of the one before are used
+    batches = sequences.prefetch(1).flat_map(
+        lambda one: windows.batches(one, tf.where(one["window"] == start[0], start[1], 0))
     )
     return batches.map(windows.with_targets, num_parallel_calls=calls, deterministic=True)
 
@@ -156,49 +151,46 @@ def _without_count(batch):
 def _options(threads=None):
     options = tf.data.Options()
     options.deterministic = True
-    # TensorFlow 2.21: the thread that tunes wakes up to a minute after the iterator is gone, and `fit` waits for it
+    # TensorFlow 2.21: the thread that tunes wakes up to a minute after the iterator is gone, and
+    # `fit` waits for it
     options.autotune.enabled = False
-    # every worker reads all batches and keeps its rows: there are no files to deal out
+    # every worker reads all batches and keeps its share: there are no files to distribute
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     if threads:
         options.threading.private_threadpool_size = threads
     return options
 
 
-# A worker that is so many windows and seconds behind the others is taken for lost; their batches wait in memory.
-_MAX_WINDOWS_AHEAD = 32
-_MAX_SECONDS_AHEAD = 60.0
-TIMEOUT_SECONDS = 600.0
-
-
 def ordered_batches(batches, service, start=(0, 0), timeout=None):
-    """Runs a dataset on the workers of a tf.data service and gives its batches in their order.
+    """Runs a dataset on the workers of a tf.data service and yields its batches in order.
 
-    The dispatcher deals the windows out to the workers as they become free, so batches come as they are ready. Each
-    carries its place, and waits here until those before it have come.
+    The dispatcher hands windows to workers as they become free, so batches arrive out of order.
+    Each carries its place and waits here for those before it.
 
-    A worker that dies takes its window with it, and nobody makes it again: then there is an error, at the latest after
-    `timeout` seconds in which no batch comes, or when the others have been ahead for a minute and are by 32 windows. A
-    run that is started again goes on from its checkpoint.
+    A worker that dies takes its window with it, and no other worker makes it again. Then an error
+    is raised: when no batch has come for `timeout` seconds, or when the other workers have been
+    waiting for a minute and are 32 windows ahead. A run that is started again resumes from its
+    checkpoint.
 
-    A service on one machine, its dispatcher and a worker in processes of their own::
+    To run a service on one machine, start a dispatcher and a worker, each in its own process::
 
         service = tf.data.experimental.service
         service.DispatchServer(service.DispatcherConfig(port=5000)).join()
         service.WorkerServer(service.WorkerConfig(dispatcher_address="localhost:5000")).join()
 
     Args:
-        batches: dataset whose source is a range of windows; its elements are dictionaries with `window`, `index` and
-            `count`, the number of batches in the window, each `(rows,)`.
-        service: address of the dispatcher, such as `"grpc://host:5000"`.
-        start: tuple `(window, index)` of the first batch.
-        timeout: float, seconds to wait for a batch; 600 by default.
+        batches: dataset made from a range of windows. Its elements are dicts with `window`,
+            `index` and `count`, the number of batches in the window, each `(batch,)`.
+        service: str. Address of the dispatcher, such as `"grpc://host:5000"`.
+        start: tuple `(window, index)`. Place of the first batch.
+        timeout: float. Seconds to wait for a batch. Defaults to 600.
 
     Returns:
         `tf.data.Dataset`.
 
     Raises:
-        tf.errors.UnknownError: while it is read, if a batch does not come; its message is that of a RuntimeError.
+        tf.errors.UnknownError: While reading, if a batch does not come. TensorFlow wraps the
+            RuntimeError raised here in it.
 
     Reference: https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
     """
@@ -214,20 +206,28 @@ def ordered_batches(batches, service, start=(0, 0), timeout=None):
 
 
 def _in_order(batches, service, start, timeout):
+    """Yields the batches in order; a thread reads them, so that waiting can time out."""
     arrived = queue.Queue(maxsize=2)
     stopped = threading.Event()
+
+    def put(item):
+        while not stopped.is_set():
+            try:
+                return arrived.put(item, timeout=0.5)
+            except queue.Full:
+                continue
 
     def read():
         try:
             for batch in batches:
-                _put(arrived, batch, stopped)
+                put(batch)
                 if stopped.is_set():
                     return
-            _put(arrived, RuntimeError("it has no more batches"), stopped)
-        except Exception as error:  # told to the consumer, who raises it
-            _put(arrived, error, stopped)
+            put(RuntimeError("it has no more batches"))
+        except Exception as error:  # raised again by the consumer
+            put(error)
 
-    # a daemon: a read from a service that is gone may never return
+    # a daemon: reading from a service that is gone may never return
     threading.Thread(target=read, name="tf.data service", daemon=True).start()
     try:
         yield from _sorted(arrived, service, start, timeout)
@@ -235,21 +235,14 @@ def _in_order(batches, service, start, timeout):
         stopped.set()
 
 
-def _put(arrived, item, stopped):
-    while not stopped.is_set():
-        try:
-            return arrived.put(item, timeout=0.5)
-        except queue.Full:
-            continue
-
-
 def _sorted(arrived, service, start, timeout):
     window, index = start
     waiting = {}
     while True:
         lost = (
-            f"The tf.data service at {service} did not give batch {index} of window {window}: a worker or the "
-            "dispatcher is lost. Start the service again, and then the run, which goes on from its last checkpoint"
+            f"The tf.data service at {service} did not return batch {index} of window {window}: a "
+            "worker or the dispatcher is lost. Start the service again, and then the run, which "
+            "resumes from its last checkpoint"
         )
         began = time.monotonic()
         while (window, index) not in waiting:
@@ -263,7 +256,7 @@ def _sorted(arrived, service, start, timeout):
             waiting[place] = batch
             is_late = time.monotonic() - began > min(timeout, _MAX_SECONDS_AHEAD)
             if is_late and place[0] > window + _MAX_WINDOWS_AHEAD:
-                raise RuntimeError(f"{lost} (others are at window {place[0]}).")
+                raise RuntimeError(f"{lost} (other workers are at window {place[0]}).")
         batch = waiting.pop((window, index))
         yield batch
         index += 1

@@ -1,55 +1,61 @@
 import tensorflow as tf
 
 from roformer_tf.checks import check_one_of
-from roformer_tf.pretraining.packing import document_lengths, places_in_documents
+from roformer_tf.pretraining.packing import document_lengths, positions_in_documents
 from roformer_tf.pretraining.settings import OBJECTIVES
 from roformer_tf.text.mask_tokens import mask_tokens, places_of
 
-# The number of slots of a batch is a multiple of this, so that few different shapes occur.
+# The number of slots of a batch is a multiple of this, so that there are few different shapes.
 _SLOTS = 8
 
 
 class PretrainingObjective:
-    """What a language model shall predict: masked tokens, the next token, or the second part of each piece.
+    """Makes the inputs and targets of a language model: masked tokens, next token, or UniLM.
 
-    * `"masked_lm"`: each token, by itself, is chosen with probability `mask_rate` and predicted at its own place. A
-      chosen one becomes the mask token with probability `mask_token_rate`, a random one of the ids
-      1 … `vocabulary_size` - 1 with `random_token_rate`, and stays otherwise. The number of chosen tokens is random
-      too: a short row may have none, and then it has no label. With `whole_word` the words are chosen, each with
-      probability `mask_rate`, and all tokens of a chosen word are; what becomes of it is drawn for each token.
-      Special tokens, `[UNK]` among them, are never chosen. The original chooses them like any other;
-      `mask_special_tokens=True` does as the original.
-    * `"causal_lm"`: every token of a document but its first, from the place before it.
-    * `"unilm"`: each piece is parted at a random place and becomes `[CLS] a [SEP] b [SEP]`, as pairs in RoFormer-Sim;
-      segment 0 is `[CLS] a [SEP]`, segment 1 `b [SEP]`. The tokens of segment 1 are predicted, each from the place
-      before it. `a` and `b` have a token at least, but of a piece of a single token `a` is empty.
+    * `"masked_lm"`: each token is chosen with probability `mask_rate`, independently, and predicted
+      at its own position. A chosen token becomes the mask token with probability
+      `mask_token_rate`, a random token with id 1 … `vocabulary_size` - 1 with probability
+      `random_token_rate`, and stays otherwise. The number of chosen tokens is random too; a short
+      sequence may have none. With `whole_word`, words are chosen with probability `mask_rate`, and
+      with a word all of its tokens; what becomes of each is drawn separately. Special tokens,
+      including `[UNK]`, are never chosen. The original chooses them like any other token; pass
+      `mask_special_tokens=True` to do the same.
+    * `"causal_lm"`: every token of a document but the first is predicted from the position before.
+    * `"unilm"`: each document is split at a random position and becomes `[CLS] a [SEP] b [SEP]`,
+      like the pairs of RoFormer-Sim. Segment 0 is `[CLS] a [SEP]`, segment 1 is `b [SEP]`. The
+      tokens of segment 1 are predicted, each from the position before. `a` and `b` have at least
+      one token, but `a` is empty if the document has a single token.
 
-    All is drawn from the seed of the call: the same seed gives the same batch.
+    All of this is drawn from the seed passed to the call: the same seed gives the same batch.
 
     Args:
-        tokenizer: a `RoFormerTokenizer`, for its vocabulary's size and the ids of its special tokens.
-        objective: `"masked_lm"`, `"causal_lm"` or `"unilm"`.
-        mask_rate, mask_token_rate, random_token_rate: floats, of `"masked_lm"`.
-        whole_word: whether words are chosen, not tokens; of `"masked_lm"`.
-        mask_special_tokens: whether special tokens are chosen too; of `"masked_lm"`.
+        tokenizer: a `RoFormerTokenizer`. Used for the size of its vocabulary and the ids of its
+            special tokens.
+        objective: str. `"masked_lm"`, `"causal_lm"` or `"unilm"`.
+        mask_rate, mask_token_rate, random_token_rate: float. See `"masked_lm"`.
+        whole_word: bool. Whether to choose words instead of tokens. See `"masked_lm"`.
+        mask_special_tokens: bool. Whether special tokens may be chosen. See `"masked_lm"`.
 
     Call arguments:
-        token_ids: int32 tensor `(rows, width)`; a document is `[CLS] piece [SEP]`, with `[SEP]` twice for `"unilm"`
-            (`num_end_tokens`): the first of the two is moved into the piece.
-        lengths: int32 tensor `(rows,)`, the number of tokens of each row.
+        token_ids: int32 tensor `(batch, sequence_length)`. A document is `[CLS] tokens [SEP]`, or
+            `[CLS] tokens [SEP] [SEP]` for `"unilm"` (`num_end_tokens`), which moves the first
+            `[SEP]` between `a` and `b`.
+        lengths: int32 tensor `(batch,)`. Number of tokens of each sequence.
         seed: integer tensor `(2,)`.
-        document_ids: int32 tensor `(rows, width)`: 1, 2, … for the documents of a row, 0 for padding; or `None` for
-            rows of one document.
-        word_starts: bool tensor `(rows, width)`, `True` where a word or a special token begins; needed with
-            `whole_word`.
+        document_ids: int32 tensor `(batch, sequence_length)`. 1, 2, … for the documents of a
+            sequence, 0 for padding. `None` if each sequence is one document.
+        word_starts: bool tensor `(batch, sequence_length)`. `True` where a word or a special token
+            begins. Required with `whole_word`.
 
     Returns:
-        Dictionary of tensors: int32 `token_ids`, `segment_ids`, `padding_mask`, each `(rows, width)`; int32
-        `mask_positions` and `labels`, float32 `label_weights`, each `(rows, slots)`, 0 where a row has fewer
-        predictions than another; `slots` is a multiple of 8.
+        Dict of tensors: int32 `token_ids`, `segment_ids`, `padding_mask`, each `(batch,
+        sequence_length)`; int32 `mask_positions` and `labels`, float32 `label_weights`, each
+        `(batch, slots)`, 0 where a sequence has fewer predictions than another. `slots` is a
+        multiple of 8.
 
     Raises:
-        ValueError: if `objective` is unknown, the tokenizer lacks a special token, or `word_starts` is missing.
+        ValueError: If `objective` is unknown, the tokenizer lacks a special token, or
+            `word_starts` is missing.
 
     Example:
 
@@ -65,8 +71,9 @@ class PretrainingObjective:
     >>> batch["label_weights"].numpy().sum(axis=1).tolist()
     [4.0, 2.0]
 
-    Reference: `random_masking` of `train.py` of the original repository; section 3.1 of BERT, arXiv 1810.04805; whole
-    word masking of BERT's repository; UniLM, arXiv 1905.03197, and the training of RoFormer-Sim.
+    Reference: `random_masking` of `train.py` of the original repository; section 3.1 of BERT,
+    arXiv 1810.04805; whole word masking of BERT's repository; UniLM, arXiv 1905.03197, and the
+    training of RoFormer-Sim.
     """
 
     def __init__(
@@ -84,8 +91,8 @@ class PretrainingObjective:
         missing = [name for name in needed if getattr(tokenizer, f"{name}_token_id") is None]
         if missing:
             raise ValueError(
-                "Pretraining needs a tokenizer with padding, start, end and, for masks, mask token. Received one "
-                f"without: {', '.join(missing)}"
+                "Pretraining needs a tokenizer with padding, start and end tokens, and for masks a "
+                f"mask token. Received one without: {', '.join(missing)}"
             )
         self.objective = objective
         self.mask_rate = mask_rate
@@ -100,7 +107,7 @@ class PretrainingObjective:
 
     @property
     def num_end_tokens(self):
-        """How many end tokens the rows need behind each piece."""
+        """Number of end tokens that the sequences need after each document."""
         return 2 if self.objective == "unilm" else 1
 
     def __call__(self, token_ids, lengths, seed, document_ids=None, word_starts=None):
@@ -128,14 +135,14 @@ class PretrainingObjective:
     def _masked_lm(self, token_ids, real, seed, document_ids, word_starts):
         seeds = tf.random.experimental.stateless_split(seed, 2)
         draw = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
-        if self.whole_word:  # the draw of the word's number is that of all its tokens
+        if self.whole_word:  # all tokens of a word share the draw at the word's number
             word = tf.cumsum(tf.cast(word_starts, tf.int32), axis=1)
             draw = tf.gather(draw, tf.maximum(word - 1, 0), batch_dims=1)
         chosen = real & (draw < self.mask_rate)
         if not self.mask_special_tokens:
             for token_id in self.special_token_ids:
                 chosen &= token_ids != token_id
-        hidden = mask_tokens(
+        masked = mask_tokens(
             token_ids,
             chosen,
             seeds[1],
@@ -147,32 +154,32 @@ class PretrainingObjective:
         )
         positions, used = self._slots(chosen)
         labels = tf.gather(token_ids, positions, batch_dims=1)
-        return hidden, tf.zeros_like(token_ids), positions, labels, used
+        return masked, tf.zeros_like(token_ids), positions, labels, used
 
     def _causal_lm(self, token_ids, real, seed, document_ids, word_starts):
         chosen = _next(document_ids, 0) == document_ids
         return self._next_tokens(token_ids, tf.zeros_like(token_ids), chosen & real)
 
     def _unilm(self, token_ids, real, seed, document_ids, word_starts):
-        place = places_in_documents(document_ids)
-        size = document_lengths(document_ids) - 3  # tokens of the piece
-        # one draw for each document, taken from its first place
+        position = positions_in_documents(document_ids)
+        size = document_lengths(document_ids) - 3  # tokens without [CLS] and the two [SEP]
+        # one draw for each document, taken from its first position
         draw = tf.random.stateless_uniform(tf.shape(token_ids), seed)
         index = tf.broadcast_to(tf.range(tf.shape(token_ids)[1]), tf.shape(token_ids))
-        draw = tf.gather(draw, index - place, batch_dims=1)
-        first = tf.minimum(size - 1, 1)  # the least number of tokens before the new [SEP]
+        draw = tf.gather(draw, index - position, batch_dims=1)
+        least = tf.minimum(size - 1, 1)  # the least number of tokens before the new [SEP]
         span = tf.cast(tf.maximum(size - 1, 1), tf.float32)
-        before = first + tf.cast(draw * span, tf.int32)
+        before = least + tf.cast(draw * span, tf.int32)
 
-        later = real & (place > before + 1)
+        later = real & (position > before + 1)
         token_ids = tf.gather(token_ids, index - tf.cast(later, tf.int32), batch_dims=1)
-        token_ids = tf.where(real & (place == before + 1), self.end_token_id, token_ids)
+        token_ids = tf.where(real & (position == before + 1), self.end_token_id, token_ids)
         segment_ids = tf.cast(later, tf.int32)
         chosen = (_next(segment_ids, 0) == 1) & (_next(document_ids, 0) == document_ids)
         return self._next_tokens(token_ids, segment_ids, chosen & real)
 
     def _next_tokens(self, token_ids, segment_ids, chosen):
-        """Predicts, from each chosen place, the token of the following one."""
+        """Predicts the next token from each chosen position."""
         positions, used = self._slots(chosen)
         labels = tf.gather(_next(token_ids, 0), positions, batch_dims=1)
         return token_ids, segment_ids, positions, labels, used
@@ -184,5 +191,5 @@ class PretrainingObjective:
 
 
 def _next(x, last):
-    """Each place's right neighbour."""
+    """Shifts each sequence one position to the left."""
     return tf.pad(x[:, 1:], [[0, 0], [0, 1]], constant_values=last)

@@ -1,41 +1,213 @@
-"""Packs token chunks into training sequences, in graph."""
+"""Packs chunks of tokens into training sequences, all in a graph."""
 
 import tensorflow as tf
 
 from roformer_tf.text.ragged_ops import splits_of
 
 
-def places_in_documents(document_ids):
-    """0, 1, 2, … from the start of each document; 0 for padding.
+def repeat_indices(lengths):
+    """Repeats 0 `lengths[0]` times, 1 `lengths[1]` times, and so on; no length may be 0.
+
+    `tf.repeat` would cost the number of chunks times the longest.
+
+    >>> repeat_indices(tf.constant([2, 1, 3])).numpy().tolist()
+    [0, 0, 1, 2, 2, 2]
+    """
+    splits = splits_of(lengths)
+    first = tf.scatter_nd(splits[:-1, tf.newaxis], tf.ones_like(lengths), [splits[-1]])
+    return tf.cumsum(first) - 1
+
+
+def split_long_chunks(lengths, longest):
+    """Splits chunks after every `longest` tokens, so that no token of a long one is lost.
 
     Args:
-        document_ids: int32 tensor `(rows, width)`, the documents of a row one after the other; 0 for padding.
+        lengths: int32 tensor `(chunks,)`.
+        longest: int.
 
     Returns:
-        int32 tensor `(rows, width)`.
+        int32 tensor. Lengths up to `longest`, in the order of the tokens; empty chunks are left
+        out.
 
-    >>> places_in_documents(tf.constant([[1, 1, 1, 2, 2, 0, 0]])).numpy().tolist()
+    >>> split_long_chunks(tf.constant([3, 0, 7, 4]), 3).numpy().tolist()
+    [3, 3, 3, 1, 3, 1]
+    """
+    lengths = tf.boolean_mask(lengths, lengths > 0)
+    parts = (lengths + longest - 1) // longest
+    chunk = repeat_indices(parts)
+    part = tf.range(tf.size(chunk)) - tf.gather(splits_of(parts), chunk)
+    return tf.minimum(tf.gather(lengths, chunk) - part * longest, longest)
+
+
+def pack_chunks(lengths, capacity):
+    """Assigns chunks to sequences by best-fit decreasing.
+
+    The longest chunks go first, each into the fullest sequence that has room for it, or into a new
+    one. Chunks of one length are assigned together: from the fullest sequence with room on, each
+    takes as many as it holds, which is what one after the other gives. So the work is one sort of
+    the sequences per distinct length.
+
+    Args:
+        lengths: int32 tensor `(chunks,)`, each from 1 to `capacity`.
+        capacity: int. Number of tokens that a sequence holds.
+
+    Returns:
+        int32 tensor `(chunks,)`. The sequence of each chunk, numbered from 0; none is empty.
+
+    >>> pack_chunks(tf.constant([3, 5, 2, 8, 6, 2]), 8).numpy().tolist()
+    [2, 2, 1, 0, 1, 3]
+
+    Reference: D. S. Johnson, "Near-optimal bin packing algorithms", 1973.
+    """
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    sizes, _, counts = tf.unique_with_counts(tf.gather(lengths, order))
+
+    def body(i, free, sequences):
+        size, count = sizes[i], counts[i]
+        # sequences with room, the fullest first, followed by as many new ones as are needed
+        fit = tf.cast(tf.where(free >= size)[:, 0], tf.int32)
+        fit = tf.gather(fit, tf.argsort(tf.gather(free, fit), stable=True))
+        left = tf.maximum(count - tf.reduce_sum(tf.gather(free, fit) // size), 0)
+        each = capacity // size
+        new = (left + each - 1) // each
+        fit = tf.concat([fit, tf.size(free) + tf.range(new)], 0)
+        free = tf.concat([free, tf.fill([new], capacity)], 0)
+        ends = tf.cumsum(tf.gather(free, fit) // size)
+        taker = tf.gather(fit, tf.searchsorted(ends, tf.range(count), side="right"))
+        taken = tf.math.unsorted_segment_sum(tf.fill([count], size), taker, tf.size(free))
+        return i + 1, free - taken, tf.concat([sequences, taker], 0)
+
+    # not tf.zeros([0]): see `GraphTokenizer._matches`
+    none = tf.boolean_mask(lengths, lengths < 0)
+    _, _, sequences = tf.while_loop(
+        lambda i, *_: i < tf.size(sizes),
+        body,
+        [0, none, none],
+        shape_invariants=[tf.TensorShape([])] + [tf.TensorShape([None])] * 2,
+    )
+    return tf.scatter_nd(order[:, tf.newaxis], sequences, [tf.size(lengths)])
+
+
+def form_sequences(chunks, seed, capacity, packing, start_token_id, end_token_id, num_end_tokens=1):
+    """Forms sequences of `[CLS] chunk [SEP]`, one or several chunks each, in random order.
+
+    A chunk that is too long for a sequence continues in another one, behind a `[CLS]` of its own:
+    no token is lost.
+
+    Args:
+        chunks: dict with `token_ids`, int32 `(tokens,)` without special tokens; `lengths`, int32
+            `(chunks,)`; and optionally `word_starts`, bool `(tokens,)`.
+        seed: integer tensor `(2,)`. Seed of the order.
+        capacity: int. Maximum number of tokens of a sequence.
+        packing: str. `"none"` for one chunk per sequence, otherwise as many as fit.
+        start_token_id, end_token_id: int.
+        num_end_tokens: int. Number of end tokens after each chunk.
+
+    Returns:
+        Dict of tensors. The tokens of all sequences, one after the other: `token_ids`, int32;
+        `document_ids`, int32, which numbers the chunks of each sequence from 1; and `word_starts`,
+        bool, if given, which is also `True` for special tokens and the first token of a chunk. For
+        each sequence: `starts` and `lengths`, int32 `(sequences,)`.
+
+    >>> chunks = {"token_ids": tf.constant([5, 6, 7, 8]), "lengths": tf.constant([3, 1])}
+    >>> sequences = form_sequences(chunks, [1, 2], 8, "full", 2, 3)
+    >>> sequences["lengths"].numpy().tolist(), sorted(sequences["token_ids"].numpy().tolist())
+    ([8], [2, 2, 3, 3, 5, 6, 7, 8])
+    """
+    lengths = split_long_chunks(chunks["lengths"], capacity - 1 - num_end_tokens)
+    starts = splits_of(lengths)[:-1]
+    order = tf.argsort(tf.random.stateless_uniform([tf.size(lengths)], seed), stable=True)
+    lengths, starts = tf.gather(lengths, order), tf.gather(starts, order)
+    sizes = lengths + 1 + num_end_tokens
+    if packing == "none":
+        sequence = tf.range(tf.size(sizes))
+    else:
+        sequence = pack_chunks(sizes, capacity)
+        order = tf.argsort(sequence, stable=True)
+        lengths, starts, sizes, sequence = (
+            tf.gather(x, order) for x in (lengths, starts, sizes, sequence)
+        )
+
+    chunk = repeat_indices(sizes)  # of every token
+    position = tf.range(tf.size(chunk)) - tf.gather(splits_of(sizes), chunk) - 1  # in its chunk
+    inside = (position >= 0) & (position < tf.gather(lengths, chunk))
+    source = tf.where(inside, tf.gather(starts, chunk) + position, 0)
+    special = tf.where(position < 0, start_token_id, end_token_id)
+    count = tf.reduce_max(tf.concat([sequence, [-1]], 0)) + 1
+    # number of chunks before the first one of each sequence
+    before = tf.cumsum(
+        tf.math.unsorted_segment_sum(tf.ones_like(sequence), sequence, count), exclusive=True
+    )
+    number = tf.range(tf.size(sequence)) - tf.gather(before, sequence) + 1
+    sequence_lengths = tf.math.unsorted_segment_sum(sizes, sequence, count)
+    sequences = {
+        "token_ids": tf.where(inside, tf.gather(chunks["token_ids"], source), special),
+        "document_ids": tf.gather(number, chunk),
+        "starts": splits_of(sequence_lengths)[:-1],
+        "lengths": sequence_lengths,
+    }
+    if "word_starts" in chunks:
+        starts = tf.gather(chunks["word_starts"], source)
+        sequences["word_starts"] = starts | ~inside | tf.equal(position, 0)
+    return sequences
+
+
+def take_sequences(sequences, index, width):
+    """Takes some of the sequences of `form_sequences`, padded to one width.
+
+    Args:
+        sequences: dict, as returned by `form_sequences`.
+        index: int32 tensor `(count,)`. The number of sequences stands for an empty one.
+        width: scalar int32 tensor.
+
+    Returns:
+        Dict with `lengths`, `(count,)`, and `token_ids`, `document_ids` and, if given,
+        `word_starts`, each `(count, width)` and 0 in padding.
+    """
+    lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), index)
+    starts = tf.gather(tf.concat([sequences["starts"], [0]], 0), index)
+    real = tf.sequence_mask(lengths, width)
+    source = tf.where(real, starts[:, tf.newaxis] + tf.range(width), 0)
+    taken = {"lengths": lengths}
+    for name in ("token_ids", "document_ids", "word_starts"):
+        if name in sequences:
+            values = tf.gather(sequences[name], source)
+            taken[name] = tf.where(real, values, tf.zeros([], values.dtype))
+    return taken
+
+
+def positions_in_documents(document_ids):
+    """Counts 0, 1, 2, … from the start of each document; 0 in padding.
+
+    Args:
+        document_ids: int32 tensor `(batch, sequence_length)`. 1, 2, … for the documents of a
+            sequence, one after the other; 0 for padding.
+
+    Returns:
+        int32 tensor `(batch, sequence_length)`.
+
+    >>> positions_in_documents(tf.constant([[1, 1, 1, 2, 2, 0, 0]])).numpy().tolist()
     [[0, 1, 2, 0, 1, 0, 0]]
     """
-    place = tf.broadcast_to(tf.range(tf.shape(document_ids)[1]), tf.shape(document_ids))
+    position = tf.broadcast_to(tf.range(tf.shape(document_ids)[1]), tf.shape(document_ids))
     begins = document_ids != tf.pad(document_ids[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
-    start = _running_maximum(tf.where(begins, place, 0))
-    return tf.where(document_ids > 0, place - start, 0)
+    start = _running_maximum(tf.where(begins, position, 0))
+    return tf.where(document_ids > 0, position - start, 0)
 
 
 def document_lengths(document_ids):
-    """For each token the number of tokens of its document; 0 for padding.
+    """Returns for each token the number of tokens of its document; 0 for padding.
 
     >>> document_lengths(tf.constant([[1, 1, 1, 2, 2, 0, 0]])).numpy().tolist()
     [[3, 3, 3, 2, 2, 0, 0]]
     """
-    before = places_in_documents(document_ids)
-    after = tf.reverse(places_in_documents(tf.reverse(document_ids, [1])), [1])
+    before = positions_in_documents(document_ids)
+    after = tf.reverse(positions_in_documents(tf.reverse(document_ids, [1])), [1])
     return tf.where(document_ids > 0, before + after + 1, 0)
 
 
 def _running_maximum(x):
-    """Cumulative maximum of numbers >= 0 along each row, in a logarithmic number of shifts."""
+    """Cumulative maximum of numbers >= 0 along each sequence, in a logarithmic number of shifts."""
     width = tf.shape(x)[1]
 
     def body(shift, x):
@@ -47,168 +219,3 @@ def _running_maximum(x):
         [1, x],
         shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, None])],
     )[1]
-
-
-def owners(lengths):
-    """0 `lengths[0]` times, 1 `lengths[1]` times, …; no length may be 0.
-
-    `tf.repeat` costs the number of rows times the longest.
-
-    >>> owners(tf.constant([2, 1, 3])).numpy().tolist()
-    [0, 0, 1, 2, 2, 2]
-    """
-    splits = splits_of(lengths)
-    first = tf.scatter_nd(splits[:-1, tf.newaxis], tf.ones_like(lengths), [splits[-1]])
-    return tf.cumsum(first) - 1
-
-
-def cut_pieces(lengths, longest):
-    """Cuts pieces after every `longest` tokens, so that nothing of a long one is lost.
-
-    Args:
-        lengths: int32 tensor `(pieces,)`.
-        longest: integer.
-
-    Returns:
-        int32 tensor of lengths, none over `longest`, in the order of the tokens; pieces of no token are left out.
-
-    >>> cut_pieces(tf.constant([3, 0, 7, 4]), 3).numpy().tolist()
-    [3, 3, 3, 1, 3, 1]
-    """
-    lengths = tf.boolean_mask(lengths, lengths > 0)
-    parts = (lengths + longest - 1) // longest
-    piece = owners(parts)
-    part = tf.range(tf.size(piece)) - tf.gather(splits_of(parts), piece)
-    return tf.minimum(tf.gather(lengths, piece) - part * longest, longest)
-
-
-def pack_pieces(lengths, capacity):
-    """Puts pieces into rows: best-fit decreasing.
-
-    The longest pieces go first, each into the fullest row that has room for it, and into a new one where there is none.
-    Pieces of one length are placed at once: from the fullest row with room on, each row takes as many as it holds,
-    which is what one after the other gives. So the work is a sort of the rows for each length that occurs.
-
-    Args:
-        lengths: int32 tensor `(pieces,)`, each from 1 to `capacity`.
-        capacity: integer, what a row holds.
-
-    Returns:
-        int32 tensor `(pieces,)`: the row of each piece; rows are numbered from 0 and none is empty.
-
-    >>> pack_pieces(tf.constant([3, 5, 2, 8, 6, 2]), 8).numpy().tolist()
-    [2, 2, 1, 0, 1, 3]
-
-    Reference: D. S. Johnson, "Near-optimal bin packing algorithms", 1973.
-    """
-    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-    sizes, _, counts = tf.unique_with_counts(tf.gather(lengths, order))
-
-    def body(i, free, rows):
-        size, count = sizes[i], counts[i]
-        # rows with room, the fullest first, and behind them as many new ones as are needed
-        fit = tf.cast(tf.where(free >= size)[:, 0], tf.int32)
-        fit = tf.gather(fit, tf.argsort(tf.gather(free, fit), stable=True))
-        left = tf.maximum(count - tf.reduce_sum(tf.gather(free, fit) // size), 0)
-        each = capacity // size
-        new = (left + each - 1) // each
-        fit = tf.concat([fit, tf.size(free) + tf.range(new)], 0)
-        free = tf.concat([free, tf.fill([new], capacity)], 0)
-        ends = tf.cumsum(tf.gather(free, fit) // size)
-        taker = tf.gather(fit, tf.searchsorted(ends, tf.range(count), side="right"))
-        taken = tf.math.unsorted_segment_sum(tf.fill([count], size), taker, tf.size(free))
-        return i + 1, free - taken, tf.concat([rows, taker], 0)
-
-    # not tf.zeros([0]): see `GraphTokenizer._matches`
-    none = tf.boolean_mask(lengths, lengths < 0)
-    _, _, rows = tf.while_loop(
-        lambda i, *_: i < tf.size(sizes),
-        body,
-        [0, none, none],
-        shape_invariants=[tf.TensorShape([])] + [tf.TensorShape([None])] * 2,
-    )
-    return tf.scatter_nd(order[:, tf.newaxis], rows, [tf.size(lengths)])
-
-
-def form_rows(pieces, seed, capacity, packing, start_token_id, end_token_id, num_end_tokens=1):
-    """Rows of `[CLS] piece [SEP]`, one piece or several in each, of pieces in random order.
-
-    A piece that is too long for a row goes on in another one, behind a `[CLS]` of its own: nothing is lost.
-
-    Args:
-        pieces: dictionary of `token_ids`, int32 `(tokens,)` without special tokens; `lengths`, int32 `(pieces,)`; and
-            optionally `word_starts`, bool `(tokens,)`.
-        seed: integer tensor `(2,)`, of the order.
-        capacity: integer, the most tokens of a row.
-        packing: `"none"` for one piece in a row, otherwise as many as have room.
-        start_token_id, end_token_id: integers.
-        num_end_tokens: integer, how many end tokens follow a piece.
-
-    Returns:
-        Dictionary of tensors. All tokens of the first row, of the second, …: `token_ids` int32, `document_ids` int32
-        (1, 2, … for the pieces of a row) and, where they were given, `word_starts` bool, `True` for special tokens and
-        where a piece begins too. And of each row: `starts` and `lengths`, int32 `(rows,)`.
-
-    >>> pieces = {"token_ids": tf.constant([5, 6, 7, 8]), "lengths": tf.constant([3, 1])}
-    >>> rows = form_rows(pieces, [1, 2], 8, "full", 2, 3)
-    >>> rows["lengths"].numpy().tolist(), sorted(rows["token_ids"].numpy().tolist())
-    ([8], [2, 2, 3, 3, 5, 6, 7, 8])
-    """
-    lengths = cut_pieces(pieces["lengths"], capacity - 1 - num_end_tokens)
-    starts = splits_of(lengths)[:-1]
-    order = tf.argsort(tf.random.stateless_uniform([tf.size(lengths)], seed), stable=True)
-    lengths, starts = tf.gather(lengths, order), tf.gather(starts, order)
-    sizes = lengths + 1 + num_end_tokens
-    if packing == "none":
-        row = tf.range(tf.size(sizes))
-    else:
-        row = pack_pieces(sizes, capacity)
-        order = tf.argsort(row, stable=True)
-        lengths, starts, sizes, row = (tf.gather(x, order) for x in (lengths, starts, sizes, row))
-
-    piece = owners(sizes)  # of every token
-    place = tf.range(tf.size(piece)) - tf.gather(splits_of(sizes), piece) - 1  # in its piece
-    inside = (place >= 0) & (place < tf.gather(lengths, piece))
-    source = tf.where(inside, tf.gather(starts, piece) + place, 0)
-    special = tf.where(place < 0, start_token_id, end_token_id)
-    num_rows = tf.reduce_max(tf.concat([row, [-1]], 0)) + 1
-    # pieces up to the first of each row
-    before = tf.cumsum(
-        tf.math.unsorted_segment_sum(tf.ones_like(row), row, num_rows), exclusive=True
-    )
-    number = tf.range(tf.size(row)) - tf.gather(before, row) + 1
-    row_lengths = tf.math.unsorted_segment_sum(sizes, row, num_rows)
-    rows = {
-        "token_ids": tf.where(inside, tf.gather(pieces["token_ids"], source), special),
-        "document_ids": tf.gather(number, piece),
-        "starts": splits_of(row_lengths)[:-1],
-        "lengths": row_lengths,
-    }
-    if "word_starts" in pieces:
-        starts = tf.gather(pieces["word_starts"], source)
-        rows["word_starts"] = starts | ~inside | tf.equal(place, 0)
-    return rows
-
-
-def take_rows(rows, index, width):
-    """Some of the rows of `form_rows`, padded to one width.
-
-    Args:
-        rows: dictionary as `form_rows` gives.
-        index: int32 tensor `(count,)`; the number of rows there are stands for an empty row.
-        width: scalar int32 tensor.
-
-    Returns:
-        Dictionary of `lengths` `(count,)`, and `token_ids`, `document_ids` and, where they are given, `word_starts`,
-        each `(count, width)`, 0 in padding.
-    """
-    lengths = tf.gather(tf.concat([rows["lengths"], [0]], 0), index)
-    starts = tf.gather(tf.concat([rows["starts"], [0]], 0), index)
-    real = tf.sequence_mask(lengths, width)
-    place = tf.where(real, starts[:, tf.newaxis] + tf.range(width), 0)
-    taken = {"lengths": lengths}
-    for name in ("token_ids", "document_ids", "word_starts"):
-        if name in rows:
-            values = tf.gather(rows[name], place)
-            taken[name] = tf.where(real, values, tf.zeros([], values.dtype))
-    return taken

@@ -34,7 +34,7 @@ from roformer_tf.pretraining.training_checkpoints import (
     TrainingCheckpoints,
     check_same_run,
 )
-from roformer_tf.pretraining.windows import chunks_in_window
+from roformer_tf.pretraining.windows import shards_in_window
 
 _logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class _Run:
                 self.corpus.first_bad_lines[0],
             )
         for stage in settings.stages:
-            chunks_in_window(self.corpus, stage, settings.data)
+            shards_in_window(self.corpus, stage, settings.data)
         self.models = StageModels(folder, settings.stages)
         self.checkpoints = TrainingCheckpoints(
             folder / "checkpoints", settings.run.keep_checkpoints
@@ -330,7 +330,7 @@ class _Run:
         if self.models.path(index).exists():
             self.models.remove_earlier(index)
             return
-        if self.corpus.held_out_chunks:
+        if self.corpus.held_out_shards:
             batches = held_out_batches(
                 self.corpus,
                 self.tokenizer,

@@ -54,7 +54,7 @@ class DataSettings:
     mask_special_tokens: bool = False
     packing: str = "none"
     separators: str = "\n。"
-    piece_characters: float = 1.5
+    chunk_characters: float = 1.5
     window_batches: int = 16
     max_bad_lines: int | None = None
     cache: str | None = None
@@ -81,7 +81,7 @@ class DataSettings:
             )
         if not self.separators:
             raise ValueError("`separators` must have at least one character. Received: ''")
-        check_number("piece_characters", self.piece_characters, 0.1, 100)
+        check_number("chunk_characters", self.chunk_characters, 0.1, 100)
         check_positive_integer("window_batches", self.window_batches)
 
 

@@ -1,4 +1,4 @@
-"""Raw text files, plain or compressed, to documents."""
+"""Reads the documents of raw text files, plain or compressed."""
 
 import codecs
 import contextlib
@@ -10,28 +10,29 @@ import lzma
 import os
 import zlib
 
+from roformer_tf.checks import check_number, check_one_of
 from roformer_tf.text.strings import encode_utf8
 
 FORMS = (".txt", ".jsonl")
 COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
 BUFFER_BYTES = 2**20
-# Both keep the memory bounded whatever the file: a longer line is a bad one, a longer block of lines is divided.
+# Both bound the memory: a longer line is a bad line, a longer block of lines is split.
 MAX_LINE_BYTES = 2**26
 MAX_BLOCK_BYTES = 2**24
-# Fewer bad lines than this never stop anything, more do when they are also more than this share of all lines.
+# More bad lines than this are an error if they are also more than this share of all lines.
 TOLERATED_LINES, TOLERATED_SHARE = 100, 0.01
 KEPT_REASONS = 20
 
 
 def list_text_files(patterns):
-    """The absolute paths of all files that are named, sorted, each once.
+    """Lists the absolute paths of all files that match, sorted, each once.
 
     Args:
-        patterns: str or list of str, paths or glob patterns (`**` for folders at any depth).
+        patterns: str or list of str. Paths or glob patterns (`**` matches folders at any depth).
 
     Raises:
-        FileNotFoundError: a pattern that matches no file.
-        ValueError: no pattern at all, or a file that is not .txt or .jsonl, plain, .gz or .xz.
+        FileNotFoundError: If a pattern matches no file.
+        ValueError: If there is no pattern, or a file is not .txt or .jsonl, plain, .gz or .xz.
     """
     patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     if not patterns:
@@ -42,21 +43,21 @@ def list_text_files(patterns):
             raise ValueError(
                 f"{pattern!r} is a folder. Name its files: {os.path.join(pattern, '*.txt')!r}"
             )
-        # the name of a file may itself look like a pattern
+        # a file's name may itself look like a pattern
         names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
         names = [name for name in names if not os.path.isdir(name)]
         if not names:
-            raise FileNotFoundError(f"No file matches {pattern!r}. Mend or remove it in `files`.")
+            raise FileNotFoundError(f"No file matches {pattern!r}. Fix or remove it in `files`.")
         for name in map(os.path.abspath, sorted(names)):
-            form_of(name)
+            split_suffixes(name)
             found.setdefault(os.path.realpath(name), name)
     return sorted(found.values())
 
 
-def form_of(path):
-    """-> ".txt" or ".jsonl", and ".gz", ".xz" or "".
+def split_suffixes(path):
+    """Splits the name of a text file into its format and its compression.
 
-    >>> form_of("texts/wiki.jsonl.xz")
+    >>> split_suffixes("texts/wiki.jsonl.xz")
     ('.jsonl', '.xz')
     """
     base, ending = os.path.splitext(path)
@@ -70,22 +71,22 @@ def form_of(path):
 
 
 class TextFileReader:
-    r"""Reads the documents of text files, one at a time, and counts what it has to skip.
+    r"""Reads the documents of text files, one at a time, and counts what it skips.
 
-    A line that is not UTF-8, not JSON or has no string `text` is a bad line: skipped, counted, and
-    the first ones remembered.  A file that cannot be read to its end is an error.
+    A line is bad if it is not UTF-8, is not JSON, or has no string `text`. Bad lines are skipped
+    and counted. A file that cannot be read to its end is an error.
 
     Args:
-        txt_documents: `"blocks"`: the documents of a .txt file are separated by blank lines;
-            `"lines"`: each line is one.
-        max_bad_lines: int, how many bad lines of all files are borne; None: 100, and 1 % of the
-            lines read so far when that is more.
+        txt_documents: str. `"blocks"`: blank lines separate the documents of a .txt file;
+            `"lines"`: each line is a document.
+        max_bad_lines: int. Number of bad lines to tolerate in all files together. `None` stands for
+            100, or 1 % of the lines read so far if that is more.
 
     Attributes:
-        lines: int, lines read so far.
-        bad_lines, empty_documents: int, how many were skipped.
-        first_bad_lines: list of str, `file:line: reason` of the first ones.
-        position: int, how far the reader is in the current file, in bytes on disk.
+        lines: int. Lines read so far.
+        bad_lines, empty_documents: int. Number of lines and documents skipped.
+        first_bad_lines: list of str. `file:line: reason` of the first bad lines.
+        position: int. Bytes read of the current file, as on disk.
 
     Example:
 
@@ -99,31 +100,23 @@ class TextFileReader:
     """
 
     def __init__(self, txt_documents="blocks", max_bad_lines=None):
-        if txt_documents not in ("blocks", "lines"):
-            raise ValueError(
-                f"`txt_documents` must be 'blocks' or 'lines'. Received: {txt_documents!r}"
-            )
-        if max_bad_lines is not None and (
-            not isinstance(max_bad_lines, int)
-            or isinstance(max_bad_lines, bool)
-            or max_bad_lines < 0
-        ):
-            raise ValueError(
-                f"`max_bad_lines` must be None or a whole number. Received: {max_bad_lines!r}"
-            )
+        check_one_of("txt_documents", txt_documents, ("blocks", "lines"))
+        if max_bad_lines is not None:
+            check_number("max_bad_lines", max_bad_lines, 0)
         self.txt_documents = txt_documents
         self.max_bad_lines = max_bad_lines
         self.lines = self.bad_lines = self.empty_documents = self.position = 0
         self.first_bad_lines = []
 
     def documents(self, path):
-        """Yields the documents of one file: UTF-8 bytes, not blank, no white space at the ends.
+        """Yields the documents of a file: UTF-8 bytes, stripped, never empty.
 
         Raises:
-            OSError: the file cannot be read.
-            ValueError: the file is damaged, cut off, or changed meanwhile; too many bad lines.
+            OSError: If the file cannot be read.
+            ValueError: If the file is damaged, cut off or changed meanwhile, or if there are too
+                many bad lines.
         """
-        form, compression = form_of(path)
+        form, compression = split_suffixes(path)
         lines = self._lines(path, compression)
         if form == ".jsonl":
             texts = self._json_texts(path, lines)
@@ -139,7 +132,7 @@ class TextFileReader:
                 self.empty_documents += 1
 
     def _lines(self, path, compression):
-        """Yields the number and the bytes of each line, without its end."""
+        """Yields the number and the bytes of each line, without the line break."""
         number = self.position = 0
         try:
             with open(path, "rb", buffering=0) as raw, _decompressed(raw, compression) as file:
@@ -163,8 +156,8 @@ class TextFileReader:
                 after = os.fstat(raw.fileno())
         except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
             raise ValueError(
-                f"{path}, after line {number}: the compressed file is damaged or cut off ({error}). "
-                "Replace it, or take it out of `files`."
+                f"{path}, after line {number}: the compressed file is damaged or cut off "
+                f"({error}). Replace it, or remove it from `files`."
             ) from error
         except OSError as error:
             raise OSError(
@@ -172,7 +165,7 @@ class TextFileReader:
                 f"{path}, after line {number}: cannot be read: {error.strerror or error}",
             ) from error
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise ValueError(f"{path} was changed while it was read. Start again when it is whole.")
+            raise ValueError(f"{path} changed while it was read. Start again when it is complete.")
 
     def _texts(self, path, lines):
         for number, line in lines:
@@ -186,18 +179,18 @@ class TextFileReader:
             if not line.strip():
                 continue
             try:
-                # not json.loads(line) itself: that guesses UTF-16 and lets surrogates pass
+                # not json.loads(line): that guesses UTF-16 and accepts surrogates
                 value = json.loads(line.decode())
             except UnicodeDecodeError as error:
                 self._skip(path, number, _not_utf8(error))
             except (ValueError, RecursionError) as error:
-                self._skip(path, number, f"no JSON ({error})")
+                self._skip(path, number, f"not JSON ({error})")
             else:
                 text = value.get("text") if isinstance(value, dict) else None
                 if isinstance(text, str):
                     yield text
                 else:
-                    self._skip(path, number, "no object with a string `text`")
+                    self._skip(path, number, "not an object with a string `text`")
 
     def _skip(self, path, number, reason):
         self.bad_lines += 1
@@ -208,16 +201,16 @@ class TextFileReader:
             limit = max(TOLERATED_LINES, int(TOLERATED_SHARE * self.lines))
         if self.bad_lines > limit:
             raise ValueError(
-                f"{path}, line {number}: {reason}. With it {self.bad_lines} of {self.lines} lines are bad, more than "
-                f"the {limit} that are borne. The first ones:\n  "
+                f"{path}, line {number}: {reason}. Now {self.bad_lines} of {self.lines} lines are "
+                f"bad, more than the {limit} that are tolerated. The first ones:\n  "
                 + "\n  ".join(self.first_bad_lines[:5])
-                + "\nExpected UTF-8; in .jsonl files one object with a string `text` on each line. Mend the files, or "
-                "raise `data.max_bad_lines`."
+                + "\nExpected UTF-8, in .jsonl files one object with a string `text` per line. Fix "
+                "the files, or raise `data.max_bad_lines`."
             )
 
 
 def _blocks(lines):
-    """Joins lines up to a blank one; a block that gets too large ends early."""
+    """Joins lines up to the next blank line; a block that gets too large ends early."""
     block, size = [], 0
     for line in lines:
         blank = not line or line.isspace()
@@ -233,7 +226,7 @@ def _blocks(lines):
 
 @contextlib.contextmanager
 def _decompressed(raw, compression):
-    """A buffered file of the text in `raw`, whose lines are found in C."""
+    """Opens the text of the file `raw`, decompressed and buffered."""
     file = COMPRESSED[compression](raw) if compression else raw
     with io.BufferedReader(file, BUFFER_BYTES) as buffered:
         yield buffered
@@ -248,4 +241,4 @@ def _without_byte_order_mark(path, line):
 
 
 def _not_utf8(error):
-    return f"no UTF-8 (byte 0x{error.object[error.start]:02x} at place {error.start})"
+    return f"not UTF-8 (byte 0x{error.object[error.start]:02x} at position {error.start})"

@@ -17,7 +17,7 @@ files = ["en_pretrain/*.jsonl"]
 held_out = 0.3
 packing = "full"
 separators = "\\n.?!;, "
-piece_characters = 4.0
+chunk_characters = 4.0
 window_batches = 4
 
 [model]

@@ -50,7 +50,7 @@ def corpus(folder, **options):
     return prepare_corpus(
         os.path.join(folder, "texts.txt"),
         os.path.join(folder, "cache"),
-        chunk_bytes=4096,
+        shard_bytes=4096,
         **options,
     )
 
@@ -62,7 +62,7 @@ def settings(max_length=64, global_batch_size=8, **data):
         steps=1,
         learning_rate=1e-3,
     )
-    data = {"files": ("texts.txt",), "piece_characters": 1.0, "window_batches": 4, **data}
+    data = {"files": ("texts.txt",), "chunk_characters": 1.0, "window_batches": 4, **data}
     return stage, DataSettings(**data)
 
 

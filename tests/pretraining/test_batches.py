@@ -17,8 +17,8 @@ import roformer_tf
 from roformer_tf.pretraining import batches as batches_module
 from roformer_tf.pretraining import windows
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
-from roformer_tf.pretraining.corpus import read_chunk
-from roformer_tf.pretraining.windows import Windows, chunks_in_window, rounded_width
+from roformer_tf.pretraining.corpus import read_shard
+from roformer_tf.pretraining.windows import Windows, rounded_width, shards_in_window
 from roformer_tf.text import text_segmentate
 from tests.pretraining import small_corpus
 from tests.pretraining.small_corpus import batches, digest, settings
@@ -129,8 +129,8 @@ def test_contract_of_other_objectives(folder, options):
 def test_a_window_of_an_epoch_has_every_token_once(folder, packing, objective):
     corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
     stage, data = settings(global_batch_size=1, packing=packing, objective=objective, mask_rate=0.0)
-    own = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), len(corpus.chunks))
-    rows = next(iter(own.rows(tf.constant(3, tf.int64), 2)))
+    own = Windows(corpus.shards, tokenizer, stage, data, (1, 2), len(corpus.shards))
+    rows = next(iter(own.sequences(tf.constant(3, tf.int64), 2)))
     ends = own.objective.num_end_tokens
     found = collections.Counter()
     tokens = 0
@@ -160,10 +160,10 @@ def test_chunks_are_tokenized_in_parts(folder, monkeypatch, whole_word):
     """However small the parts, and where one piece is larger than several of them."""
     corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
     stage, data = settings(whole_word=whole_word, max_length=600)
-    chunks = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), 1, every_row=True)
-    whole = chunks.pieces(tf.constant(0, tf.int64))
+    chunks = Windows(corpus.shards, tokenizer, stage, data, (1, 2), 1, keep_all=True)
+    whole = chunks.chunks(tf.constant(0, tf.int64))
     monkeypatch.setattr(windows, "_PART_BYTES", 300)
-    parts = chunks.pieces(tf.constant(0, tf.int64))
+    parts = chunks.chunks(tf.constant(0, tf.int64))
     assert set(whole) == {"token_ids", "lengths"} | ({"word_starts"} if whole_word else set())
     assert whole["lengths"].numpy().max() > 200
     for name, value in whole.items():
@@ -174,10 +174,10 @@ def test_each_epoch_is_drawn_anew(folder):
     """The same texts, in another order and with other masks."""
     corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
     stage, data = settings(global_batch_size=1)
-    own = Windows(corpus.chunks, tokenizer, stage, data, (1, 2), len(corpus.chunks))
+    own = Windows(corpus.shards, tokenizer, stage, data, (1, 2), len(corpus.shards))
     epochs = []
     for number in range(2):
-        rows = next(iter(own.rows(tf.constant(number, tf.int64), 2)))
+        rows = next(iter(own.sequences(tf.constant(number, tf.int64), 2)))
         epochs.append([numpy(b) for b in own.batches(rows).map(own.with_targets)])
 
     def restored(b):
@@ -248,7 +248,7 @@ def test_held_out(folder):
         assert not a.token_ids[empty].any() and not a.label_weights[empty].any()
     assert documents >= corpus.num_held_out > 50
     tokens = sum(b.padding_mask.sum() for b in one) - 2 * documents
-    chunks = [read_chunk(name) for name in corpus.held_out_chunks]
+    chunks = [read_shard(name) for name in corpus.held_out_shards]
     assert tokens == sum(len(d.decode()) for chunk in chunks for d in chunk.numpy())
     assert_same(held_out_batches(*arguments, max_batches=3), one[:3])
 
@@ -257,7 +257,7 @@ def test_a_corpus_smaller_than_a_window_repeats_itself(tmp_path):
     small_corpus.write_texts(tmp_path, count=3)
     stage, data = settings(window_batches=2)
     corpus = small_corpus.corpus(str(tmp_path))
-    assert chunks_in_window(corpus, stage, data) > len(corpus.chunks)
+    assert shards_in_window(corpus, stage, data) > len(corpus.shards)
     assert len(list(batches(str(tmp_path), window_batches=2).take(10))) == 10
 
 
@@ -267,12 +267,12 @@ def test_errors(folder, tmp_path):
     # a row is taken to hold a tenth of the characters that it holds
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         for _ in batches(
-            folder, packing="full", piece_characters=0.1, window_batches=1, max_length=512
+            folder, packing="full", chunk_characters=0.1, window_batches=1, max_length=512
         ).take(50):
             pass
     assert re.search("does not fill a batch of 8 rows of 512 tokens.*Lower", str(error.value))
     with pytest.raises(ValueError, match="No document is held out"):
-        held_out_batches(SimpleNamespace(held_out_chunks=[]), None, None, None, 0)
+        held_out_batches(SimpleNamespace(held_out_shards=[]), None, None, None, 0)
 
 
 @pytest.fixture

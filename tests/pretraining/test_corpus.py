@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from roformer_tf.pretraining import corpus as corpus_module
 from roformer_tf.pretraining import prepare_corpus, text_files
-from roformer_tf.pretraining.corpus import read_chunk
+from roformer_tf.pretraining.corpus import read_shard
 
 OPENERS = {"": open, ".gz": gzip.open, ".xz": lzma.open}
 POEM = ["春眠不觉晓", "处处闻啼鸟", "夜来风雨声", "花落知多少"]
@@ -34,7 +34,7 @@ def json_lines(texts):
 
 
 def documents(chunks):
-    return [d.decode() for name in chunks for d in read_chunk(name).numpy()]
+    return [d.decode() for name in chunks for d in read_shard(name).numpy()]
 
 
 def left_in(folder):
@@ -53,13 +53,13 @@ def test_documents_of_every_form(tmp_path, ending):
     cache = tmp_path / "cache"
     corpus = prepare_corpus(str(tmp_path / f"*{ending or '[tl]'}"), cache)
     expected = ["春眠不觉晓\n处处闻啼鸟", *POEM[2:], "一\n\n二", "\U0010ffff三"]
-    assert documents(corpus.chunks) == expected
+    assert documents(corpus.shards) == expected
     assert corpus.num_documents == 5
     assert corpus.num_characters == sum(map(len, expected))
     assert corpus.skipped == {"bad_lines": 0, "empty_documents": 1}
-    assert corpus.held_out_chunks == [] and corpus.num_held_out == 0
+    assert corpus.held_out_shards == [] and corpus.num_held_out == 0
     lines = prepare_corpus(str(tmp_path / f"a.txt{ending}"), cache, txt_documents="lines")
-    assert documents(lines.chunks) == POEM
+    assert documents(lines.shards) == POEM
     assert lines.skipped["empty_documents"] == 5
 
 
@@ -70,7 +70,7 @@ def test_compression_and_folder_do_not_change_the_fingerprint_but_chunks_and_tex
         prints.append(prepare_corpus(str(file), tmp_path / "cache").fingerprint)
     assert len(set(prints)) == 1
     others = [
-        prepare_corpus(str(file), tmp_path / "cache", chunk_bytes=1),
+        prepare_corpus(str(file), tmp_path / "cache", shard_bytes=1),
         prepare_corpus(str(file), tmp_path / "cache", held_out=0.5),
         prepare_corpus(str(write(tmp_path / "b.txt", "\n\n".join(POEM[::-1]))), tmp_path / "cache"),
     ]
@@ -83,7 +83,7 @@ def test_files_are_sorted_and_read_once_however_they_are_named(tmp_path):
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
     top, cache = str(tmp_path), tmp_path / "cache"
     corpus = prepare_corpus([f"{top}/c[1].txt", f"{top}/*.txt", f"{top}/**/*.txt"], cache)
-    assert documents(corpus.chunks) == [POEM[2], POEM[1], POEM[0], POEM[3]]
+    assert documents(corpus.shards) == [POEM[2], POEM[1], POEM[0], POEM[3]]
     assert prepare_corpus(f"{top}/**/*.txt", cache) == corpus
     with pytest.raises(FileNotFoundError, match=r"No file matches '.*nothing\*.txt'"):
         prepare_corpus([f"{top}/*.txt", f"{top}/nothing*.txt"], cache)
@@ -102,7 +102,7 @@ def test_held_out_documents_depend_on_their_text_only(tmp_path, rng):
         file = write(tmp_path / "a.jsonl", json_lines(order))
         corpora.append(prepare_corpus(str(file), tmp_path / "cache", held_out=0.1))
         held_out, training = (
-            documents(c) for c in (corpora[-1].held_out_chunks, corpora[-1].chunks)
+            documents(c) for c in (corpora[-1].held_out_shards, corpora[-1].shards)
         )
         assert sorted(held_out + training) == sorted(order)
         assert not set(held_out) & set(training)
@@ -119,21 +119,21 @@ def test_held_out_documents_depend_on_their_text_only(tmp_path, rng):
 def test_chunks(tmp_path):
     texts = ["字" * 100] * 10 + ["长" * 5000] + ["尾"]
     file = write(tmp_path / "a.jsonl", json_lines(texts))
-    corpus = prepare_corpus(str(file), tmp_path / "cache", chunk_bytes=1000)
-    sizes = [read_chunk(name).shape[0] for name in corpus.chunks]
+    corpus = prepare_corpus(str(file), tmp_path / "cache", shard_bytes=1000)
+    sizes = [read_shard(name).shape[0] for name in corpus.shards]
     assert sizes == [4, 4, 3, 1]
-    assert documents(corpus.chunks) == texts
+    assert documents(corpus.shards) == texts
     # in a graph, as the input reads them
-    data = tf.data.Dataset.from_tensor_slices(corpus.chunks).map(read_chunk)
+    data = tf.data.Dataset.from_tensor_slices(corpus.shards).map(read_shard)
     assert data.element_spec == tf.TensorSpec([None], tf.string)
     assert [d.decode() for chunk in data for d in chunk.numpy()] == texts
 
 
 def test_number_of_chunks_of_large_files_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus_module, "MAX_CHUNKS", 10)
-    monkeypatch.setattr(corpus_module, "MIN_CHUNK_BYTES", 100)
+    monkeypatch.setattr(corpus_module, "MAX_SHARDS", 10)
+    monkeypatch.setattr(corpus_module, "MIN_SHARD_BYTES", 100)
     file = write(tmp_path / "a.jsonl", json_lines(["字" * 10] * 1000))
-    assert 5 <= len(prepare_corpus(str(file), tmp_path / "cache").chunks) <= 10
+    assert 5 <= len(prepare_corpus(str(file), tmp_path / "cache").shards) <= 10
 
 
 def test_a_large_document(tmp_path):
@@ -142,20 +142,20 @@ def test_a_large_document(tmp_path):
     write(tmp_path / "b.txt", text)
     corpus = prepare_corpus(str(tmp_path / "*.*"), tmp_path / "cache")
     assert len(text.encode()) > 5_000_000
-    assert documents(corpus.chunks) == [text.strip()] * 2
+    assert documents(corpus.shards) == [text.strip()] * 2
 
 
 def test_huge_blocks_are_divided_and_huge_lines_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "MAX_BLOCK_BYTES", 4 * 11)
     file = write(tmp_path / "a.txt", "\n".join(POEM) + "\n\n一")
     corpus = prepare_corpus(str(file), tmp_path / "cache")
-    assert documents(corpus.chunks) == ["\n".join(POEM[:3]), POEM[3], "一"]
+    assert documents(corpus.shards) == ["\n".join(POEM[:3]), POEM[3], "一"]
 
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 2**20)
     long = "长" * 1_000_000
     file = write(tmp_path / "b.txt", f"一\n{long}\n{long[: 2**20 // 3]}\n三{long}")
     corpus = prepare_corpus(str(file), tmp_path / "cache", txt_documents="lines")
-    assert documents(corpus.chunks) == ["一", long[: 2**20 // 3]]
+    assert documents(corpus.shards) == ["一", long[: 2**20 // 3]]
     assert corpus.skipped["bad_lines"] == 2
     assert [line.split(": ")[0] for line in corpus.first_bad_lines] == [f"{file}:2", f"{file}:4"]
 
@@ -176,7 +176,7 @@ def test_bad_lines_are_skipped_and_counted(tmp_path):
     file.write_bytes(b"".join(b'{"text": "good"}\n' + bad + b"\n" for bad in BAD))
     text = write(tmp_path / "b.txt", b"good\n\xff\ngood\n\ngood")
     corpus = prepare_corpus(str(tmp_path / "*.*"), tmp_path / "cache")
-    assert documents(corpus.chunks) == ["good"] * len(BAD) + ["good\ngood", "good"]
+    assert documents(corpus.shards) == ["good"] * len(BAD) + ["good\ngood", "good"]
     assert corpus.skipped == {"bad_lines": len(BAD) + 1, "empty_documents": 0}
     expected = [f"{file}:{2 * n}: {reason}" for n, reason in enumerate(BAD.values(), 1)]
     expected.append(f"{text}:2: no UTF-8 (byte 0xff at place 0)")
@@ -252,15 +252,15 @@ def test_the_corpus_is_found_again_until_a_file_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus_module, "_write", lambda *a: made.append(1) or write_it(*a))
     assert prepare_corpus(str(file), cache) == corpus and not made
     # a damaged corpus is made anew, in the same place
-    Path(corpus.chunks[0]).write_bytes(b"")
+    Path(corpus.shards[0]).write_bytes(b"")
     assert prepare_corpus(str(file), cache) == corpus and len(made) == 1
-    assert documents(corpus.chunks) == POEM
-    os.unlink(corpus.chunks[0])
+    assert documents(corpus.shards) == POEM
+    os.unlink(corpus.shards[0])
     assert prepare_corpus(str(file), cache) == corpus and len(made) == 2
     # of other files there is another one; the old one stays for whoever reads it
     write(file, json_lines(POEM[::-1]))
-    assert documents(prepare_corpus(str(file), cache).chunks) == POEM[::-1] and len(made) == 3
-    assert documents(corpus.chunks) == POEM
+    assert documents(prepare_corpus(str(file), cache).shards) == POEM[::-1] and len(made) == 3
+    assert documents(corpus.shards) == POEM
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, request):
         prepare_corpus([str(small), str(large)], cache)
     assert sorted(left_in(cache)) == before
     assert prepare_corpus(str(small), cache) == corpus
-    assert documents(corpus.chunks) == POEM
+    assert documents(corpus.shards) == POEM
 
 
 def test_no_space_left(tmp_path, monkeypatch):
@@ -299,7 +299,7 @@ def test_no_space_left(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left on device: the corpus does not fit") as caught:
-        prepare_corpus(str(file), tmp_path / "cache", chunk_bytes=1)
+        prepare_corpus(str(file), tmp_path / "cache", shard_bytes=1)
     assert caught.value.errno == errno.ENOSPC
     assert left_in(tmp_path / "cache") == []
 
@@ -325,7 +325,7 @@ def test_several_at_once(tmp_path, monkeypatch, locks, capfd):
     def ask(number):
         if locks:
             together.wait(20)
-        results[number] = prepare_corpus(str(file), tmp_path / "cache", chunk_bytes=2000)
+        results[number] = prepare_corpus(str(file), tmp_path / "cache", shard_bytes=2000)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -334,10 +334,10 @@ def test_several_at_once(tmp_path, monkeypatch, locks, capfd):
         thread.join()
     assert len(started) == (1 if locks else 4)
     assert results[0] is not None and all(result == results[0] for result in results)
-    assert len(documents(results[0].chunks)) == 5000
+    assert len(documents(results[0].shards)) == 5000
     assert {p.name for p in left_in(tmp_path / "cache")} == {
         "corpus.json",
-        *(Path(name).name for name in results[0].chunks),
+        *(Path(name).name for name in results[0].shards),
     }
 
 
@@ -345,7 +345,7 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path):
     file = write(tmp_path / "a.jsonl", json_lines(POEM))
     cache = tmp_path / "cache"
     corpus = prepare_corpus(str(file), cache)
-    place = Path(corpus.chunks[0]).parent
+    place = Path(corpus.shards[0]).parent
     place.rename(place.parent / ".saving-abc")
     assert prepare_corpus(str(file), cache) == corpus
     assert sorted(p.name for p in place.parent.iterdir()) == [".lock", "corpus"]
@@ -355,7 +355,7 @@ def test_arguments_that_cannot_be(tmp_path):
     file = str(write(tmp_path / "a.txt", "a"))
     for name, value in {
         "held_out": 1.5,
-        "chunk_bytes": 0,
+        "shard_bytes": 0,
         "txt_documents": "words",
         "max_bad_lines": -1,
     }.items():

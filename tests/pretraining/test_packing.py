@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from roformer_tf.pretraining.packing import (
-    cut_pieces,
-    form_rows,
-    owners,
-    pack_pieces,
-    take_rows,
+    form_sequences,
+    pack_chunks,
+    repeat_indices,
+    split_long_chunks,
+    take_sequences,
 )
 
 CLS, SEP = 2, 3
@@ -40,17 +40,17 @@ def real_mix(rng, count, capacity):
 
 def test_owners_and_cuts(rng):
     lengths = rng.integers(1, 9, size=50).astype("int32")
-    np.testing.assert_array_equal(owners(lengths), np.repeat(np.arange(50), lengths))
-    assert owners(np.zeros(0, "int32")).shape == (0,)
+    np.testing.assert_array_equal(repeat_indices(lengths), np.repeat(np.arange(50), lengths))
+    assert repeat_indices(np.zeros(0, "int32")).shape == (0,)
     lengths = rng.integers(0, 30, size=50)
     expected = [min(7, n - start) for n in lengths for start in range(0, n, 7)]
-    assert cut_pieces(tf.constant(lengths, tf.int32), 7).numpy().tolist() == expected
+    assert split_long_chunks(tf.constant(lengths, tf.int32), 7).numpy().tolist() == expected
 
 
 @pytest.mark.parametrize("capacity", [16, 128, 512])
 def test_is_best_fit_decreasing(capacity, rng):
     lengths = real_mix(rng, 300, capacity)
-    rows = tf.function(pack_pieces)(lengths, capacity).numpy()
+    rows = tf.function(pack_chunks)(lengths, capacity).numpy()
     fill = np.bincount(rows, weights=lengths)
     assert fill.min() > 0 and fill.max() <= capacity
     assert sorted(fill) == best_fit_decreasing(lengths.tolist(), capacity)
@@ -59,13 +59,13 @@ def test_is_best_fit_decreasing(capacity, rng):
 @pytest.mark.parametrize("capacity", [128, 512, 1536])
 def test_padding_of_packed_rows(capacity, rng):
     lengths = real_mix(rng, 5000, capacity)
-    rows = tf.function(pack_pieces)(lengths, capacity).numpy()
+    rows = tf.function(pack_chunks)(lengths, capacity).numpy()
     assert lengths.sum() / ((rows.max() + 1) * capacity) > 0.99
 
 
 @pytest.mark.parametrize("lengths", [[], [1], [8], [8, 8], [1] * 20])
 def test_few_pieces(lengths):
-    rows = pack_pieces(tf.constant(lengths, tf.int32), 8).numpy()
+    rows = pack_chunks(tf.constant(lengths, tf.int32), 8).numpy()
     assert len(rows) == len(lengths)
     assert len(set(rows)) == -(-sum(lengths) // 8)
 
@@ -84,11 +84,11 @@ def test_rows_hold_every_token_once(packing, ends, rng):
         "word_starts": tf.constant(words),
     }
     make = tf.function(
-        lambda pieces, seed: form_rows(pieces, seed, capacity, packing, CLS, SEP, ends)
+        lambda pieces, seed: form_sequences(pieces, seed, capacity, packing, CLS, SEP, ends)
     )
     rows = make(pieces, tf.constant([1, 2], tf.int64))
     count = len(rows["lengths"])
-    taken = take_rows(rows, tf.range(count + 1), int(max(rows["lengths"])))
+    taken = take_sequences(rows, tf.range(count + 1), int(max(rows["lengths"])))
     taken = {name: value.numpy() for name, value in taken.items()}
     assert taken["lengths"][-1] == 0 and not taken["document_ids"][-1].any()
 
@@ -125,5 +125,5 @@ def test_rows_hold_every_token_once(packing, ends, rng):
 def test_rows_of_nothing():
     pieces = {"token_ids": tf.zeros([0], tf.int32), "lengths": tf.zeros([2], tf.int32)}
     for packing in ("none", "full"):
-        rows = form_rows(pieces, [1, 2], 8, packing, CLS, SEP)
+        rows = form_sequences(pieces, [1, 2], 8, packing, CLS, SEP)
         assert len(rows["lengths"]) == len(rows["starts"]) == 0
