@@ -8,36 +8,40 @@ def add_parser(subparsers):
     parser = subparsers.add_parser(
         "pretrain",
         help="train a model from raw text, in stages of different lengths",
-        description="Trains a model from raw text through the stages of a settings file. Stopped by a signal or by "
-        "anything else, the same command goes on from the last checkpoint. Uses all visible GPUs; several machines "
-        "when TF_CONFIG names them.",
+        description="Trains a model from raw text through the stages of a settings file. After any "
+        "stop, the same command resumes from the last checkpoint. Uses all visible GPUs, and several "
+        "machines if TF_CONFIG names them.",
     )
     parser.add_argument("settings", help="settings file (TOML); see examples/stages_*.toml")
     parser.add_argument("--output", required=True, help="folder of the run")
     parser.add_argument(
-        "--files", nargs="+", metavar="FILE", help="text files or patterns, in place of data.files"
+        "--files", nargs="+", metavar="FILE", help="text files or patterns; replaces data.files"
     )
-    parser.add_argument("--seed", type=int, help="in place of run.seed")
+    parser.add_argument("--seed", type=int, help="replaces run.seed")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="TABLE.KEY=VALUE",
-        help="in place of another setting (not of stages), such as model.position_scheme=learned; may be repeated. "
-        "Paths are relative to this folder, those in the file to the file",
+        help="replaces another setting (not of stages), such as model.position_scheme=learned; may "
+        "be repeated. Paths are relative to the current folder, those in the file to the file",
     )
     parser.add_argument(
         "--service",
         metavar="ADDRESS",
-        help="tf.data service that makes the batches, such as grpc://host:5050; in place of data.service",
+        help="tf.data service that makes the batches, such as grpc://host:5050; replaces "
+        "data.service",
     )
     parser.add_argument(
-        "--cpu-replicas", type=int, metavar="N", help="replicas on logical CPU devices, for trials"
+        "--cpu-replicas",
+        type=int,
+        metavar="N",
+        help="replicas on logical CPU devices, to try things",
     )
     parser.add_argument(
         "--allow-changes",
         action="store_true",
-        help="go on although the settings have changed since the last checkpoint",
+        help="resume although the settings have changed since the last checkpoint",
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     parser.set_defaults(run=run)
@@ -47,8 +51,8 @@ def run(args):
     """Runs the command.
 
     Returns:
-        Exit status: 0 when all stages are done, 128 + the signal that ended it, 3 when steps came to nothing but NaN, 4
-        when another worker was lost.
+        Exit status: 0 if all stages are done, 128 + the number of the signal that ended the run, 3
+        after too many steps with NaN, 4 if another worker was lost.
     """
     import os
     import sys
@@ -76,7 +80,7 @@ def run(args):
             allow_changes=args.allow_changes,
         )
     except SystemExit:  # a signal, while nothing was unsaved
-        print("Stopped. The same command goes on from here.", file=sys.stderr)
+        print("Stopped. The same command resumes from here.", file=sys.stderr)
         raise
     except FloatingPointError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -85,13 +89,13 @@ def run(args):
         print(f"error: {error}", file=sys.stderr)
         return 4
     if not result.completed:
-        print("Stopped and saved. The same command goes on from here.", file=sys.stderr)
+        print("Stopped and saved. The same command resumes from here.", file=sys.stderr)
         return 128 + result.signal
     return 0
 
 
 def _key_and_value(text):
-    """`("model.num_layers", 3)` from `"model.num_layers=3"`: a TOML value, or else a string."""
+    """Splits `"model.num_layers=3"` into `("model.num_layers", 3)`: a TOML value, or a string."""
     import tomllib
 
     key, _, value = text.partition("=")

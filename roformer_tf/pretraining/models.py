@@ -1,4 +1,4 @@
-"""The model, the tokenizer and the optimizer that a settings file asks for."""
+"""Makes the model, the tokenizer and the optimizer of a settings file."""
 
 import dataclasses
 
@@ -8,18 +8,18 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
 
-# as in the original: norms and biases do not decay; nor do learned rotary frequencies, which would slow down
+# like the original: norms and biases do not decay; nor do learned rotary frequencies
 NO_DECAY = ("bias", "gamma", "beta", "theta")
 _MASKING = {"masked_lm": "bidirectional", "causal_lm": "causal", "unilm": "unilm"}
-# of `ModelSettings`, not arguments of the backbone
+# keys of `ModelSettings` that are not arguments of the backbone
 _NOT_BACKBONE = ("checkpoint", "vocabulary", "word_level", "max_sequence_length")
 
 
 def make_tokenizer(model):
-    """The tokenizer for `ModelSettings`.
+    """Makes the tokenizer for `ModelSettings`.
 
     Raises:
-        FileNotFoundError: if there is no such vocabulary or checkpoint.
+        FileNotFoundError: If the vocabulary or the checkpoint does not exist.
     """
     options = {} if model.word_level is None else {"word_level": model.word_level}
     if model.checkpoint is not None:
@@ -32,13 +32,14 @@ def make_tokenizer(model):
 
 
 def make_task(model, objective, vocabulary_size, max_length):
-    """The model for `ModelSettings`: `RoFormerMaskedLM`, or `RoFormerCausalLM` for the other objectives.
+    """Makes a `RoFormerMaskedLM`, or a `RoFormerCausalLM` for the other objectives.
 
     Args:
         model: `ModelSettings`.
-        objective: `"masked_lm"`, `"causal_lm"` or `"unilm"`.
-        vocabulary_size: positive integer, of the tokenizer.
-        max_length: positive integer, the longest row of all stages: the number of learned positions, unless set.
+        objective: str. `"masked_lm"`, `"causal_lm"` or `"unilm"`.
+        vocabulary_size: int. Size of the tokenizer's vocabulary.
+        max_length: int. Maximum length of all stages: the number of learned positions, unless
+            `model.max_sequence_length` is set.
     """
     masked = objective == "masked_lm"
     cls = roformer_tf.RoFormerMaskedLM if masked else roformer_tf.RoFormerCausalLM
@@ -57,15 +58,15 @@ def make_task(model, objective, vocabulary_size, max_length):
 
 
 def make_optimizer(settings, learning_rate):
-    """The optimizer for `OptimizerSettings`.
+    """Makes the optimizer for `OptimizerSettings`.
 
     Args:
         settings: `OptimizerSettings`.
-        learning_rate: number, schedule, or function without arguments.
+        learning_rate: float, schedule, or function without arguments.
 
     Returns:
-        `keras.optimizers.Optimizer`. Keras' AdamW, LAMB and Adafactor decay all weights but norms and biases;
-        `"original_adamw"` is the original's optimizer.
+        `keras.optimizers.Optimizer`. AdamW, LAMB and Adafactor are Keras' and decay all weights
+        but norms and biases; `"original_adamw"` is the original's optimizer.
     """
     common = {"learning_rate": learning_rate, "global_clipnorm": settings.clip_norm}
     betas = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
@@ -86,16 +87,16 @@ def make_optimizer(settings, learning_rate):
 
 
 class StagesSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate of every step of a run: each stage's own rule, from the stage's first step.
+    """Learning rate of every step of a run: each stage's own rule, from the stage's first step.
 
     Args:
         stages: list of `Stage`.
 
     Call arguments:
-        step: integer scalar tensor, steps done since the start of the run.
+        step: integer scalar tensor. Steps done since the start of the run.
 
     Returns:
-        float32 scalar tensor; after the last stage the last rate.
+        float32 scalar tensor. After the last stage, the last rate.
 
     Example:
 

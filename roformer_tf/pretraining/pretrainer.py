@@ -1,45 +1,50 @@
 import keras
 import tensorflow as tf
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers import Dropout, dropout_seeds
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.pretraining.strategies import ReducedGradientsOptimizer, all_reduce, replica_id
 
-# of a batch, beside the inputs of the model
+# keys of a batch besides the inputs of the model
 _TARGETS = ("mask_positions", "labels", "label_weights")
 
 
 class Pretrainer(keras.Model):
-    """Trains a language model; one step gives the same weights on any number of replicas and slices.
+    """Trains a language model, with the same steps on any number of replicas and slices.
 
-    The gradient is that of (sum of the token losses over the global batch) / (number of predicted tokens in it). Each
-    replica goes through its rows in `slices` parts and adds up their gradients; these are summed over the replicas, and
-    then clipped and applied once. Dropout draws from the seed, the step, the replica and the slice.
+    The gradient is that of (sum of the token losses over the global batch) / (number of predicted
+    tokens in it). Each replica goes through its sequences in `slices` parts and adds up their
+    gradients. These are summed over the replicas, and then clipped and applied once. Dropout draws
+    from the seed, the step, the replica and the slice.
 
-    Only the predicted positions reach the projection on the vocabulary, which costs more than the rest of a small
-    model. The loss is the full projection's.
+    Only the predicted positions reach the projection to the vocabulary, which costs more than the
+    rest of a small model. The loss is that of the full projection.
 
     Args:
         task: a `RoFormerMaskedLM` or `RoFormerCausalLM`.
-        slices: positive integer, parts into which a replica splits its rows to save memory (gradient accumulation).
-        seed: integer, of dropout.
-        recompute: whether blocks compute their activations again for the gradient; takes less memory and more time.
-        xla: whether forward and backward pass are compiled by XLA. Every new shape of a batch is compiled anew.
-        **kwargs: of `keras.Model`.
+        slices: int. Parts into which a replica splits its sequences to save memory (gradient
+            accumulation).
+        seed: int. Seed of dropout.
+        recompute: bool. Whether blocks compute their activations again for the gradient, which
+            takes less memory and more time.
+        xla: bool. Whether XLA compiles the forward and backward pass, once per shape of a batch.
+        **kwargs: passed to `keras.Model`.
 
     Call arguments:
-        inputs: of the task.
+        inputs: inputs of the task.
 
     Attributes:
-        step: int64 variable, optimizer steps done, skipped ones included.
-        window, index: int64 variables, place of the last batch in the stream of `training_batches`.
-        steps_done: int, the value of `step`.
-        last_place: tuple of int, the values of `window` and `index`.
-        measures_input: whether the logs say when a step had its batch, as seconds since 1970 (`input_ready`);
-            TensorFlow refuses to tell the time under `enable_op_determinism`.
+        step: int64 variable. Optimizer steps done, skipped ones included.
+        window, index: int64 variables. Place of the last batch in the stream of
+            `training_batches`.
+        steps_done: int. The value of `step`.
+        last_place: tuple of ints. The values of `window` and `index`.
+        measures_input: bool. Whether the logs say when a step received its batch, in seconds since
+            1970 (`input_ready`). TensorFlow has no clock under `enable_op_determinism`.
 
     Raises:
-        ValueError: if `slices` is not a positive integer.
+        ValueError: If `slices` is not a positive integer.
 
     Example:
 
@@ -68,8 +73,7 @@ class Pretrainer(keras.Model):
 
     def __init__(self, task, slices=1, seed=0, recompute=False, xla=False, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(slices, int) or slices < 1:
-            raise ValueError(f"`slices` must be a positive integer. Received: slices={slices!r}")
+        check_positive_integer("slices", slices)
         self.task = task
         self.slices = slices
         self.seed = seed
@@ -91,10 +95,11 @@ class Pretrainer(keras.Model):
         return self.task(inputs, training=training)
 
     def compile_for(self, optimizer):
-        """Compiles the model for an optimizer, wrapped as the steps need it.
+        """Compiles the model for an optimizer, wrapped in `ReducedGradientsOptimizer`.
 
         Args:
-            optimizer: `keras.optimizers.Optimizer`. Clipping, weight decay and a moving average are its own arguments.
+            optimizer: `keras.optimizers.Optimizer`, with its own clipping, weight decay and moving
+                average.
         """
         float16 = self.task.backbone.dtype_policy.compute_dtype == "float16"
         wrapped = ReducedGradientsOptimizer(optimizer, dynamic_scale=float16)
@@ -103,21 +108,21 @@ class Pretrainer(keras.Model):
         wrapped.built = True
 
     def set_slices(self, slices):
-        """Changes the number of slices from the next step on."""
+        """Sets the number of slices from the next step on."""
         if slices != self.slices:
             self.slices = slices
             self.train_function = None
 
     def let_workers_agree(self):
-        """Gives every worker a say in when to stop: then the logs have `stop`, above 0 once any worker asked for it.
+        """Lets any worker stop all of them: `stop` in the logs is above 0 once a worker asked.
 
-        To be called once, outside the strategy's scope.
+        Call this once, outside the strategy's scope.
         """
         with tf.device("CPU:0"):
             self._stop = tf.Variable(0.0, trainable=False)
 
     def ask_to_stop(self):
-        """Says that this worker wants to stop after its next step."""
+        """Asks all workers to stop after the next step."""
         self._stop.assign(1.0)
 
     @property
@@ -131,7 +136,7 @@ class Pretrainer(keras.Model):
     # === One step ===
 
     def train_step(self, batch):
-        """One optimizer step on this replica's rows of the global batch; returns the logs of the whole batch."""
+        """Does one step on this replica's part of the global batch; returns logs of the whole batch."""
         batch = dict(batch[0] if isinstance(batch, tuple) else batch)
         logs = {}
         if self.measures_input:
@@ -140,12 +145,12 @@ class Pretrainer(keras.Model):
         self.window.assign(batch.pop("window")[0])
         self.index.assign(batch.pop("index")[0])
         real = tf.reduce_sum(tf.cast(batch["padding_mask"], tf.float32))
-        places = tf.cast(tf.size(batch["padding_mask"]), tf.float32)
+        positions = tf.cast(tf.size(batch["padding_mask"]), tf.float32)
         weight = tf.reduce_sum(batch["label_weights"])
-        sums = [weight, real, places]
+        sums = [weight, real, positions]
         if self._stop is not None:
             sums.append(tf.identity(self._stop))  # on this replica's device
-        weight, real, places, *stop = all_reduce(sums)
+        weight, real, positions, *stop = all_reduce(sums)
         if stop:
             logs["stop"] = stop[0]
         learning_rate = tf.convert_to_tensor(self.optimizer.learning_rate)
@@ -160,16 +165,16 @@ class Pretrainer(keras.Model):
             "accuracy": correct / tf.maximum(weight, 1.0),
             "learning_rate": learning_rate,
             "tokens": real,
-            "padding": 1.0 - real / places,
+            "padding": 1.0 - real / positions,
             "skipped": tf.cast(self.optimizer.skipped, tf.float32),
             "skipped_in_a_row": tf.cast(self.optimizer.skipped_in_a_row, tf.float32),
         }
-        if self._stop is not None:  # Keras takes the mean over the first axis of all workers
+        if self._stop is not None:  # Keras averages over the first axis of all workers
             logs = {name: tf.reshape(value, [1]) for name, value in logs.items()}
         return logs
 
     def _loss_and_gradients(self, batch, weight):
-        """Sums over the rows of this replica: loss, right answers, and the list of gradients."""
+        """Sums over this replica's sequences: loss, correct predictions, and the list of gradients."""
         names = sorted(batch)
         step = tf.cast(tf.convert_to_tensor(self.step), tf.int32)
         seed = tf.stack([tf.constant(self.seed, tf.int32), step])
@@ -178,9 +183,8 @@ class Pretrainer(keras.Model):
         if self.slices == 1:
             return one_slice(batch, weight, seed)
 
-        rows = tf.shape(batch["token_ids"])[0]
-        # fewer rows than slices: the last slices are empty, and count for nothing
-        size = -(-rows // self.slices)
+        count = tf.shape(batch["token_ids"])[0]
+        size = -(-count // self.slices)  # with fewer sequences than slices, the last ones are empty
 
         def body(i, loss, correct, total):
             part = {name: batch[name][i * size : (i + 1) * size] for name in names}
@@ -189,19 +193,19 @@ class Pretrainer(keras.Model):
             total = [a + b for a, b in zip(total, gradients)]
             return i + 1, loss + more_loss, correct + more_correct, total
 
-        # not `tf.zeros`: TensorFlow would keep constants as large as the weights from step to step
+        # not `tf.zeros`: TensorFlow would keep constants of the size of the weights between steps
         zero = tf.minimum(weight, 0.0)
         zeros = [tf.fill(v.shape, tf.cast(zero, v.dtype)) for v in self.trainable_variables]
         _, loss, correct, total = tf.while_loop(
-            lambda i, *_: i * size < rows,
+            lambda i, *_: i * size < count,
             body,
             (tf.constant(0), tf.constant(0.0), tf.constant(0.0), zeros),
-            parallel_iterations=1,  # or the slices would be in memory at once
+            parallel_iterations=1,  # or all slices would be in memory at once
         )
         return loss, correct, total
 
     def _one_slice(self, batch, weight, seed):
-        # `stateless_uniform` and not Keras' own seeds: these are counted in variables of the model
+        # not Keras' seeds: those are counted in variables of the model
         seeds = tf.random.stateless_uniform(
             [max(len(self._dropouts), 1), 2], seed, minval=None, maxval=None, dtype=tf.int32
         )
@@ -219,51 +223,50 @@ class Pretrainer(keras.Model):
         return loss, correct, gradients
 
     def loss_sum(self, batch, training=False):
-        """Loss of the predicted tokens.
+        """Computes the loss of the predicted tokens.
 
         Args:
-            batch: dictionary of tensors, one batch of `training_batches`.
-            training: whether dropout is on.
+            batch: dict of tensors. One batch of `training_batches`.
+            training: bool. Whether to apply dropout.
 
         Returns:
-            Tuple of float32 scalars: the sum of the cross entropies (natural logarithm) and the number of tokens
-            predicted right, each token weighted by `label_weights`.
+            Tuple of float32 scalars: the sum of the cross entropies (natural logarithm) and the
+            number of tokens predicted correctly, each token weighted by `label_weights`.
         """
         positions, labels, weights = (batch[name] for name in _TARGETS)
         inputs = {name: batch[name] for name in batch if name in self.task.backbone.input}
         hidden = sequence_output(self.task.backbone(inputs, training=training))
-        if (
-            self.xla
-        ):  # has no shapes that depend on values: unused slots are computed, and weighted by 0
+        if self.xla:  # no shapes that depend on values: unused slots are computed, with weight 0
             logits = self.task.head(hidden, positions, training=training)
         else:
-            used = tf.where(weights > 0)  # (predicted, 2): row and slot
-            places = tf.stack([used[:, 0], tf.cast(tf.gather_nd(positions, used), tf.int64)], 1)
-            hidden = tf.gather_nd(hidden, places)[tf.newaxis]
+            used = tf.where(weights > 0)  # (predicted, 2): sequence and slot
+            index = tf.stack([used[:, 0], tf.cast(tf.gather_nd(positions, used), tf.int64)], 1)
+            hidden = tf.gather_nd(hidden, index)[tf.newaxis]
             logits = self.task.head(hidden, training=training)
             labels = tf.gather_nd(labels, used)[tf.newaxis]
             weights = tf.gather_nd(weights, used)[tf.newaxis]
         logits = tf.cast(logits, tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        right = tf.equal(tf.argmax(logits, -1, labels.dtype), labels)
+        correct = tf.equal(tf.argmax(logits, -1, labels.dtype), labels)
         return (
             tf.reduce_sum(losses * weights),
-            tf.reduce_sum(tf.cast(right, tf.float32) * weights),
+            tf.reduce_sum(tf.cast(correct, tf.float32) * weights),
         )
 
     def evaluate_batches(self, batches):
-        """Loss and accuracy over a dataset, on one device.
+        """Computes loss and accuracy over a dataset, on one device.
 
         Args:
             batches: iterable of batches, such as `held_out_batches`.
 
         Returns:
-            Dictionary of floats: `"loss"` and `"accuracy"` per predicted token, and `"tokens"`, how many.
+            Dict of floats: `"loss"` and `"accuracy"` per predicted token, and `"tokens"`, the
+            number of predicted tokens.
         """
         if getattr(self, "_score", None) is None:
             self._score = tf.function(self.loss_sum, autograph=False, reduce_retracing=True)
         if isinstance(batches, tf.data.Dataset):
-            # one graph for batches of all widths, and not first one for that of the first
+            # one graph for all widths, instead of first one for the width of the first batch
             self._score.get_concrete_function(batches.element_spec)
         loss = correct = tokens = 0.0
         for batch in batches:
@@ -277,4 +280,4 @@ class Pretrainer(keras.Model):
         }
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Keras would take a batch from the stream to build the model, and fail under several workers."""
+        """Does nothing. Keras would take a batch from the stream, and fail with several workers."""

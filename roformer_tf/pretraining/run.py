@@ -1,4 +1,4 @@
-"""The run: a list of stages, one model and one optimizer through all of them, and never losing work."""
+"""A pretraining run: one model and one optimizer through a list of stages, never losing work."""
 
 import contextlib
 import dataclasses
@@ -23,13 +23,14 @@ from roformer_tf.pretraining.progress_bar import ProgressBar
 from roformer_tf.pretraining.strategies import (
     all_agree,
     choose_strategy,
-    deal_out,
+    distribute_batches,
     is_chief,
     lost_worker,
     num_workers,
     reason_of,
 )
 from roformer_tf.pretraining.training_checkpoints import (
+    CHECKPOINT_FORMAT,
     StageModels,
     TrainingCheckpoints,
     check_same_run,
@@ -40,30 +41,36 @@ _logger = logging.getLogger(__name__)
 
 
 def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_changes=False):
-    r"""Trains a model through all stages; called again after any stop, it goes on where the last checkpoint is.
+    r"""Trains a model through all stages. Called again after any stop, resumes the last checkpoint.
 
-    The folder gets `checkpoints/` (to go on from), `stage-1-512/` and so on (the model at the end of each stage, in
-    the original format, or as a KerasHub preset where that has no place for its position scheme), `log.csv`,
-    `held_out.csv`, `tensorboard/` and `settings.json`.
+    The folder gets `checkpoints/` (to resume from), `stage-1-512/` and so on (the model at the end
+    of each stage, in the original format, or as a preset if that format has no place for the
+    position scheme), `log.csv`, `held_out.csv`, `tensorboard/` and `settings.json`.
+
+    Sets the seeds of Python, NumPy and Keras.
 
     Args:
         settings: `PretrainingSettings`.
-        folder: path of the run. Under several workers all must see the same folder; the chief writes.
-        strategy: `tf.distribute.Strategy`; `choose_strategy()` by default. Python's, NumPy's and Keras' seeds are set.
-        callbacks: list of `keras.callbacks.Callback`, for each `fit`; one `fit` is what is left of one stage.
-        verbose: whether to show progress.
-        allow_changes: whether a run may go on with other settings than those its last checkpoint was made with.
+        folder: str or path. The folder of the run. With several workers all must see the same
+            folder; the chief writes.
+        strategy: `tf.distribute.Strategy`. Defaults to `choose_strategy()`.
+        callbacks: list of `keras.callbacks.Callback`, passed to each `fit`. There is one `fit` for
+            what is left of each stage.
+        verbose: bool. Whether to show progress.
+        allow_changes: bool. Whether a run may resume with other settings than those its last
+            checkpoint was made with.
 
     Returns:
         `PretrainingResult`: whether all stages are done, and the trained task.
 
     Raises:
-        FileNotFoundError, ValueError, OSError: for settings, texts or folders that cannot be used (`prepare_corpus`),
-            also if the folder holds a run with other settings or texts.
-        ConnectionError: if another worker is lost. All of them are to be started again.
-        FloatingPointError: if `max_skipped_in_a_row` steps in a row had NaN or infinite gradients.
+        FileNotFoundError, ValueError, OSError: If settings, texts (see `prepare_corpus`) or folder
+            cannot be used, or the folder holds a run with other settings or texts.
+        ConnectionError: If another worker is lost. Start all of them again.
+        FloatingPointError: If `max_skipped_in_a_row` consecutive steps had NaN or infinite
+            gradients.
 
-    Example (a larger one is `examples/pretrain_mlm.py`):
+    Example (see `examples/pretrain_mlm.py` for a larger one):
 
     >>> import pathlib, tempfile
     >>> from roformer_tf.pretraining import PretrainingSettings, pretrain
@@ -83,7 +90,7 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
     >>> sorted(path.name for path in (folder / "run").iterdir())
     ['checkpoints', 'corpus', 'log.csv', 'settings.json', 'stage-1-16', 'tensorboard']
     """
-    with LeaveOnSignal() as signals, contextlib.ExitStack() as held:
+    with DelaySignals() as signals, contextlib.ExitStack() as held:
         strategy, run = strategy or choose_strategy(), None
         if is_chief(strategy):
             held.enter_context(lock_folder(Path(folder)))
@@ -93,13 +100,14 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
         except tf.errors.OpError as error:
             if not lost_worker(error):
                 raise
-            if signals.received:  # all were asked to leave, and another did first
+            if signals.received:  # all were asked to stop, and another one did first
                 raise SystemExit(128 + signals.received) from None
             raise ConnectionError(
-                "Another worker of this run has ended or cannot be reached, so this one stops too. See what that one "
-                "said; then start all workers again, with the same command: they go on from the last checkpoint"
-                f"{'' if run is None else ', ' + (run.newest_checkpoint() or 'none yet')}. TensorFlow said: "
-                f"{reason_of(error)}"
+                "Another worker of this run has ended or cannot be reached, so this one stops too. "
+                "Read the messages of that worker. Then start all workers again with the same "
+                "command, and they resume from the last checkpoint"
+                f"{'' if run is None else ', ' + (run.newest_checkpoint() or 'none yet')}. "
+                f"TensorFlow said: {reason_of(error)}"
             ) from error
         finally:
             if run is not None:
@@ -108,11 +116,11 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingResult:
-    """What `pretrain` returns.
+    """Result of `pretrain`.
 
     Attributes:
-        completed: whether all stages are done; `False` after SIGTERM or SIGINT.
-        signal: number of the signal that ended the run early, or `None`.
+        completed: bool. Whether all stages are done; `False` after SIGTERM or SIGINT.
+        signal: int or `None`. Number of the signal that ended the run early.
         task: the trained `RoFormerMaskedLM` or `RoFormerCausalLM`.
 
     Example:
@@ -149,7 +157,7 @@ class _Run:
         )
         if self.corpus.skipped["bad_lines"]:
             _logger.warning(
-                "%d lines of the texts cannot be read and were passed over, the first of them: %s",
+                "%d lines of the texts cannot be read and were skipped, the first of them: %s",
                 self.corpus.skipped["bad_lines"],
                 self.corpus.first_bad_lines[0],
             )
@@ -159,16 +167,16 @@ class _Run:
         self.checkpoints = TrainingCheckpoints(
             folder / "checkpoints", settings.run.keep_checkpoints
         )
-        # a run that is stopped before its first checkpoint begins with the same weights again
+        # a run that stops before its first checkpoint starts again with the same weights
         keras.utils.set_random_seed(settings.run.seed)
-        # the same bits again, also where threads add up in any order
+        # the same bits, also where threads add up in any order
         if settings.run.deterministic:
             tf.config.experimental.enable_op_determinism()
         with strategy.scope():
             self.pretrainer = self._make_pretrainer()
         if self.together:
             self.pretrainer.let_workers_agree()
-        self._go_on(allow_changes)
+        self._resume(allow_changes)
         stages, run = settings.stages, settings.run
         self.shown = []
         if self.chief:
@@ -191,11 +199,11 @@ class _Run:
             seed=settings.run.seed,
             recompute=settings.run.recompute,
             xla=settings.run.jit_compile,
-            name="pretrainer",  # checkpoints have it: Keras' own would be numbered
+            name="pretrainer",  # part of names in checkpoints; Keras would number its own
         )
         pretrainer.measures_input = not settings.run.deterministic
         schedule = StagesSchedule(settings.stages)
-        # of the step, not of the optimizer's own count, which leaves skipped steps out
+        # a function of the step: the optimizer's own count leaves out skipped steps
         pretrainer.compile_for(
             make_optimizer(settings.optimizer, lambda: schedule(pretrainer.step))
         )
@@ -205,7 +213,7 @@ class _Run:
         pretrainer = self.pretrainer
         return {
             f"{kind}/{variable.path}": variable.value
-            # not the states of Keras' seed generators: a step draws from its own seed
+            # without Keras' seed generators: a step draws from its own seed
             for kind, owner, names in (
                 ("model", pretrainer, "weights"),
                 ("optimizer", pretrainer.optimizer, "variables"),
@@ -214,25 +222,26 @@ class _Run:
         }
 
     def _identity(self):
-        """What a checkpoint remembers of the run that it belongs to."""
+        """Returns what a checkpoint stores to recognize its run."""
         words = "\n".join(self.tokenizer.get_vocabulary())
         return {
+            "format": CHECKPOINT_FORMAT,
             "settings": dataclasses.asdict(self.settings),
             "corpus": self.corpus.fingerprint,
             "vocabulary": hashlib.sha256(words.encode()).hexdigest(),
         }
 
-    def _go_on(self, allow_changes):
-        # before the weights are read: settings say what is different, shapes do not
+    def _resume(self, allow_changes):
+        # before reading the weights: settings tell what is different, shapes do not
         newest = self.checkpoints.newest_state()
         self._check_same_run(newest, allow_changes)
         state = self.checkpoints.restore(self._variables())
         if state != newest:  # the newest one is damaged
             self._check_same_run(state, allow_changes)
         if state is None:
-            self.models.refuse_any()
+            self.models.check_none_exist()
         else:
-            _logger.info("Going on after step %d", state["step"])
+            _logger.info("Resuming after step %d", state["step"])
         if self.chief:
             text = json.dumps(dataclasses.asdict(self.settings), indent=1, ensure_ascii=False)
             with replace_files(self.folder) as folder:
@@ -240,11 +249,11 @@ class _Run:
         if self.together:
             self._check_workers()
         if self.chief:
-            self.models.clear_away(self.pretrainer.steps_done)
+            self.models.move_unfinished(self.pretrainer.steps_done)
 
     def _check_same_run(self, state, allow_changes):
         if state is not None:
-            stage, stage_step = self._place(state["step"])
+            stage, stage_step = self._stage_at(state["step"])
             check_same_run(state, self._identity(), stage, stage_step, allow_changes)
 
     def _check_workers(self):
@@ -253,13 +262,14 @@ class _Run:
         fixed = (step, identity["corpus"], identity["vocabulary"], settings.stages)
         if not all_agree(self.strategy, f"{fixed} {settings.optimizer} {settings.run.seed}"):
             raise ValueError(
-                "The workers do not begin from the same place: all must have the same settings, the same texts, and "
-                f"one folder of the run that all of them see. This one is at step {step} of {self.folder}, with the "
-                f"texts {identity['corpus'][:12]} and the vocabulary {identity['vocabulary'][:12]}."
+                "The workers do not start from the same state. All must have the same settings, the "
+                "same texts, and one folder of the run that all of them see. This one is at step "
+                f"{step} of {self.folder}, with the texts {identity['corpus'][:12]} and the "
+                f"vocabulary {identity['vocabulary'][:12]}."
             )
 
-    def _place(self, step):
-        """Stage (its index) and step of the stage where the run is after `step` steps."""
+    def _stage_at(self, step):
+        """Returns the index of the stage, and the step within it, after `step` steps."""
         for index, stage in enumerate(self.settings.stages):
             first = self.settings.first_step(index)
             if step < first + stage.steps:
@@ -267,7 +277,7 @@ class _Run:
         return len(self.settings.stages), 0
 
     def close(self):
-        """Takes the progress bar off the terminal, also after an error."""
+        """Removes the progress bar from the terminal, also after an error."""
         for callback in self.shown:
             if isinstance(callback, ProgressBar):
                 callback.close()
@@ -299,7 +309,7 @@ class _Run:
         for callback in self.shown:
             callback.begin_stage(index, stage_step)
         self.pretrainer.fit(
-            deal_out(batches, self.strategy),
+            distribute_batches(batches, self.strategy),
             steps_per_epoch=stage.steps - stage_step,
             shuffle=False,
             verbose=0,
@@ -319,12 +329,12 @@ class _Run:
             self.checkpoints.save(step, self._variables(), self._identity())
 
     def newest_checkpoint(self):
-        """Step and folder of the last checkpoint, in words; `None` without one."""
+        """Describes the last checkpoint for messages; `None` without one."""
         steps = self.checkpoints.steps()
         return f"step {steps[-1]} in {self.checkpoints.folder}" if steps else None
 
     def _finish_stage(self, index, stage):
-        """Export and held-out figures; once, unless a process ended in between."""
+        """Evaluates and exports; once per stage, unless the process ended in between."""
         if not self.chief:
             return
         if self.models.path(index).exists():
@@ -347,14 +357,15 @@ class _Run:
 
 
 class SaveCheckpoints(keras.callbacks.Callback):
-    """Calls `save` after every `every` steps of the run, when a signal came, and at the end of `fit`.
+    """Calls `save` after every `every` steps of the run, after a signal, and at the end of `fit`.
 
     Args:
         save: function without arguments.
-        every: positive integer, steps.
-        signals: `LeaveOnSignal`.
-        together: whether there are other workers, which must all stop after the same step: a signal then asks the
-            pretrainer, in whose logs all of them find that one wants to stop.
+        every: int. Number of steps.
+        signals: `DelaySignals`.
+        together: bool. Whether there are other workers, which must all stop after the same step.
+            Then a signal asks the pretrainer, and all workers see in its logs that one wants to
+            stop.
     """
 
     def __init__(self, save, every, signals, together=False):
@@ -394,11 +405,11 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
 
 class StopWhenSkipping(keras.callbacks.Callback):
-    """Ends the run when so many steps in a row were skipped, as their gradients were NaN or infinite.
+    """Ends the run after too many consecutive steps with NaN or infinite gradients.
 
     Args:
-        limit: positive integer.
-        newest_checkpoint: function that names the last checkpoint, for the message.
+        limit: int. Number of skipped steps in a row.
+        newest_checkpoint: function that describes the last checkpoint, for the message.
     """
 
     def __init__(self, limit, newest_checkpoint):
@@ -409,22 +420,24 @@ class StopWhenSkipping(keras.callbacks.Callback):
         skipped = round(log_number(logs["skipped_in_a_row"]))
         if skipped >= self._limit:
             raise FloatingPointError(
-                f"{skipped} steps in a row had NaN or infinite gradients and were skipped, so the run stops. The "
-                f"weights are those before them. Last checkpoint: {self._newest_checkpoint() or 'none yet'}. Try a "
-                "lower `learning_rate`, a longer warm-up (`learning_rate_factors`), `clip_norm` = 1.0, or `dtype` = "
-                "'float32' in place of 'mixed_float16'; then start again, with --allow-changes, to go on from there."
+                f"{skipped} steps in a row had NaN or infinite gradients and were skipped, so the "
+                "run stops with the weights from before them. Last checkpoint: "
+                f"{self._newest_checkpoint() or 'none yet'}. Try a lower `learning_rate`, a longer "
+                "warm-up (`learning_rate_factors`), `clip_norm` = 1.0, or `dtype` = 'float32' "
+                "instead of 'mixed_float16'. Then start again with --allow-changes to resume."
             )
 
 
-class LeaveOnSignal:
-    """While active, SIGTERM and the first SIGINT (Ctrl-C) end the run at the next moment when nothing is lost.
+class DelaySignals:
+    """Context in which SIGTERM and the first SIGINT (Ctrl-C) end the run without losing steps.
 
-    Where steps are done that no checkpoint has, the signal is noted: the step that runs ends, a checkpoint is written,
-    `fit` returns. Otherwise, as while texts are read, the process leaves at once.
+    If there are steps that no checkpoint has, the signal is noted: the running step ends, a
+    checkpoint is written, and `fit` returns. Otherwise, such as while texts are read, the process
+    exits at once.
 
     Attributes:
-        received: number of the signal that came, or `None`.
-        defer: whether a signal is only noted.
+        received: int or `None`. Number of the signal received.
+        defer: bool. Whether signals are only noted.
     """
 
     signals = (signal.SIGTERM, signal.SIGINT)
@@ -443,12 +456,6 @@ class LeaveOnSignal:
     def __exit__(self, *error):
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-
-    def leave_if_asked(self):
-        """Leaves if a signal was noted, and has the next ones obeyed at once; to be called when all is saved."""
-        self.defer = False
-        if self.received:
-            raise SystemExit(128 + self.received)
 
     def _handle(self, number, frame):
         again = self.received is not None and number == signal.SIGINT

@@ -1,4 +1,4 @@
-"""The settings file of a pretraining run: TOML to values, with errors that name the key."""
+"""The settings file of a pretraining run: TOML to checked values, with errors that name the key."""
 
 import dataclasses
 import os
@@ -25,13 +25,13 @@ _WORDS = {
 
 
 def _check_types(values):
-    """Refuses fields of a dataclass that are not of their annotated type; an integer is a number too."""
+    """Raises `ValueError` for a field of a dataclass that is not of its annotated type."""
     for field in dataclasses.fields(values):
         allowed = [t for t in typing.get_args(field.type) or (field.type,) if t in _WORDS]
         value = getattr(values, field.name)
         if not allowed or (value is None and type(None) in typing.get_args(field.type)):
             continue
-        kinds = {*allowed, int} if float in allowed else set(allowed)
+        kinds = {*allowed, int} if float in allowed else set(allowed)  # an integer is a number
         if type(value) not in kinds:
             raise ValueError(
                 f"`{field.name}` must be {' or '.join(_WORDS[t] for t in allowed)}. "
@@ -40,339 +40,21 @@ def _check_types(values):
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSettings:
-    """`[data]`: which texts, and how rows are made of them; see `training_batches` and `PretrainingObjective`."""
-
-    files: tuple
-    txt_documents: str = "blocks"
-    held_out: float = 0.0
-    objective: str = "masked_lm"
-    mask_rate: float = 0.15
-    mask_token_rate: float = 0.8
-    random_token_rate: float = 0.1
-    whole_word: bool = False
-    mask_special_tokens: bool = False
-    packing: str = "none"
-    separators: str = "\n。"
-    chunk_characters: float = 1.5
-    window_batches: int = 16
-    max_bad_lines: int | None = None
-    cache: str | None = None
-    service: str | None = None
-
-    def __post_init__(self):
-        _check_types(self)
-        files = (self.files,) if isinstance(self.files, str) else self.files
-        files = tuple(files) if isinstance(files, list | tuple) else ()
-        if not files or not all(isinstance(name, str) for name in files):
-            raise ValueError(
-                f"`files` must name at least one file or pattern. Received: files={self.files!r}"
-            )
-        object.__setattr__(self, "files", files)
-        check_one_of("txt_documents", self.txt_documents, ("blocks", "lines"))
-        check_one_of("objective", self.objective, OBJECTIVES)
-        check_one_of("packing", self.packing, PACKINGS)
-        for name in ("held_out", "mask_rate", "mask_token_rate", "random_token_rate"):
-            check_number(name, getattr(self, name), 0.0, 1.0)
-        if self.mask_token_rate + self.random_token_rate > 1 + 1e-9:
-            raise ValueError(
-                "`mask_token_rate` and `random_token_rate` together must not exceed 1. Received: "
-                f"{self.mask_token_rate} + {self.random_token_rate}"
-            )
-        if not self.separators:
-            raise ValueError("`separators` must have at least one character. Received: ''")
-        check_number("chunk_characters", self.chunk_characters, 0.1, 100)
-        check_positive_integer("window_batches", self.window_batches)
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelSettings:
-    """`[model]`: a checkpoint to go on from, or a vocabulary and the arguments of `RoFormerBackbone`.
-
-    The v1 base model of the paper by default.
-    """
-
-    checkpoint: str | None = None
-    vocabulary: str | None = None
-    word_level: bool | None = None
-    num_layers: int = 12
-    num_heads: int = 12
-    hidden_dim: int = 768
-    intermediate_dim: int = 3072
-    embedding_dim: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    activation: str = "gelu"
-    norm: str = "layer_norm"
-    layer_norm_epsilon: float = 1e-12
-    position_scheme: str = "rotary"
-    position_options: dict | None = dataclasses.field(default=None, hash=False)
-    max_sequence_length: int | None = None
-    dtype: str = "float32"
-
-    def __post_init__(self):
-        _check_types(self)
-        if (self.checkpoint is None) == (self.vocabulary is None):
-            raise ValueError(
-                "needs either `checkpoint` (an original folder to go on from) or `vocabulary` (for a new model). "
-                f"Received: checkpoint={self.checkpoint!r}, vocabulary={self.vocabulary!r}"
-            )
-        if self.checkpoint is not None:
-            self._check_nothing_beside_the_checkpoint()
-        for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim"):
-            check_positive_integer(name, getattr(self, name))
-        for name in ("dropout", "attention_dropout"):
-            check_number(name, getattr(self, name), 0.0, 1.0)
-        check_one_of("dtype", self.dtype, DTYPES)
-        if self.hidden_dim % (2 * self.num_heads):
-            raise ValueError(
-                "`num_heads` must divide `hidden_dim` into heads of even size. "
-                f"Received: hidden_dim={self.hidden_dim}, num_heads={self.num_heads}"
-            )
-
-    def _check_nothing_beside_the_checkpoint(self):
-        free = ("checkpoint", "word_level", "dtype")
-        fields = [field for field in dataclasses.fields(self) if field.name not in free]
-        given = [f.name for f in fields if getattr(self, f.name) != f.default]
-        if given:
-            raise ValueError(
-                "`checkpoint` brings its own settings, in its bert_config.json: change them there. Only "
-                f"`word_level` and `dtype` may stand beside it. Received: {', '.join(given)}"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerSettings:
-    """`[optimizer]`: one optimizer, whose state passes through all stages."""
-
-    name: str = "adamw"
-    weight_decay: float = 0.01
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-6
-    clip_norm: float | None = None
-
-    def __post_init__(self):
-        _check_types(self)
-        check_one_of("name", self.name, OPTIMIZERS)
-        check_number("weight_decay", self.weight_decay, 0.0)
-        # with 1 the averages would stay 0, and with an epsilon of 0 weights without gradient become NaN
-        check_number("beta_1", self.beta_1, 0.0, 1 - 1e-6)
-        check_number("beta_2", self.beta_2, 0.0, 1 - 1e-6)
-        check_number("epsilon", self.epsilon, 1e-30)
-        if self.clip_norm is not None:
-            check_number("clip_norm", self.clip_norm, 1e-12)
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """`[run]`: the seed, what is kept, and how the step is split up."""
-
-    seed: int = 0
-    checkpoint_every: int = 1000
-    keep_checkpoints: int = 3
-    max_skipped_in_a_row: int = 20
-    micro_batch_size: int | None = None
-    memory: str | int | None = None
-    recompute: bool = False
-    jit_compile: bool = False
-    deterministic: bool = False
-    held_out_batches: int = 50
-    log_every: int = 1
-
-    def __post_init__(self):
-        if self.memory is not None:
-            memory_bytes(self.memory)
-        _check_types(self)
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(
-                f"`seed` must be an integer from 0 to 2^31 - 1. Received: seed={self.seed!r}"
-            )
-        for name in ("checkpoint_every", "keep_checkpoints", "max_skipped_in_a_row"):
-            check_positive_integer(name, getattr(self, name))
-        for name in ("held_out_batches", "log_every"):
-            check_positive_integer(name, getattr(self, name))
-        if self.micro_batch_size is not None:
-            check_positive_integer("micro_batch_size", self.micro_batch_size)
-        if self.memory is not None and self.micro_batch_size is not None:
-            raise ValueError(
-                "`memory` sets the micro-batch: give one of the two. "
-                f"Received: memory={self.memory!r}, micro_batch_size={self.micro_batch_size}"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainingSettings:
-    """Everything a pretraining run depends on: the values of a settings file.
-
-    Args:
-        stages: list of `Stage`.
-        data: `DataSettings`.
-        model: `ModelSettings`.
-        optimizer: `OptimizerSettings`.
-        run: `RunSettings`.
-
-    Raises:
-        ValueError: if there is no stage.
-
-    Example:
-
-    >>> from roformer_tf.pretraining import PretrainingSettings
-    >>> settings = PretrainingSettings.from_dict({
-    ...     "data": {"files": ["texts/*.jsonl.xz"]},
-    ...     "model": {"vocabulary": "vocab.txt", "num_layers": 3},
-    ...     "stages": [{"max_length": 128, "global_batch_size": 32, "steps": 100, "learning_rate": 1e-3}],
-    ... })
-    >>> settings.stages[0].max_length, settings.model.num_layers, settings.optimizer.name
-    (128, 3, 'adamw')
-    """
-
-    stages: tuple
-    data: DataSettings
-    model: ModelSettings
-    optimizer: OptimizerSettings = OptimizerSettings()
-    run: RunSettings = RunSettings()
-
-    def __post_init__(self):
-        object.__setattr__(self, "stages", tuple(self.stages))
-        if not self.stages:
-            raise ValueError("There must be at least one stage (`[[stages]]`). Received: none")
-
-    @property
-    def total_steps(self):
-        """Optimizer steps of all stages."""
-        return sum(stage.steps for stage in self.stages)
-
-    def first_step(self, stage_index):
-        """Number of steps before a stage begins."""
-        return sum(stage.steps for stage in self.stages[:stage_index])
-
-    @classmethod
-    def from_dict(cls, values):
-        """Settings from the nested dictionary that a TOML file gives.
-
-        Raises:
-            ValueError: for unknown, missing or wrong keys, naming them.
-        """
-        values = dict(values)
-        stages = values.pop("stages", [])
-        if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
-            raise ValueError("Write each stage as a table `[[stages]]`.")
-        parts = {
-            "data": DataSettings,
-            "model": ModelSettings,
-            "optimizer": OptimizerSettings,
-            "run": RunSettings,
-        }
-        unknown = sorted(set(values) - set(parts))
-        if unknown:
-            raise ValueError(
-                f"Unknown tables: {', '.join(unknown)}. Known are stages, {', '.join(parts)}"
-            )
-        made = {name: _make(part, values.get(name, {}), name) for name, part in parts.items()}
-        made["stages"] = [_make(Stage, s, f"stages[{i}]") for i, s in enumerate(stages)]
-        return cls(**made)
-
-    @classmethod
-    def from_file(cls, path):
-        """Settings from a TOML file; relative paths in it are relative to the file.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: if it is no TOML, or has unknown, missing or wrong keys; the message names file and key.
-        """
-        path = Path(path)
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError:
-            raise FileNotFoundError(f"There is no settings file {path}.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is no valid TOML: {error}") from error
-        try:
-            settings = cls.from_dict(values)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-        return settings.with_paths_from(path.parent)
-
-    def with_values(self, values):
-        """The same settings with some values changed.
-
-        Args:
-            values: dictionary from `"table.key"`, such as `"model.position_scheme"`, to the value.
-
-        Raises:
-            ValueError: for unknown keys and wrong values, naming them.
-        """
-        changed = dataclasses.asdict(self)
-        for name, value in values.items():
-            table, _, key = name.partition(".")
-            if not isinstance(changed.get(table), dict) or not key:
-                raise ValueError(
-                    "A value is set as TABLE.KEY, such as model.position_scheme, with one of the tables data, model, "
-                    f"optimizer and run. Received: {name!r}"
-                )
-            changed[table][key] = value
-        changed["stages"] = list(changed["stages"])
-        return type(self).from_dict(changed)
-
-    def with_paths_from(self, folder):
-        """The same settings with relative paths taken from `folder`."""
-
-        def absolute(name):
-            if name is None:
-                return None
-            return os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
-
-        data = dataclasses.replace(
-            self.data,
-            files=tuple(absolute(name) for name in self.data.files),
-            cache=absolute(self.data.cache),
-        )
-        model = dataclasses.replace(
-            self.model,
-            checkpoint=absolute(self.model.checkpoint),
-            vocabulary=absolute(self.model.vocabulary),
-        )
-        return dataclasses.replace(self, data=data, model=model)
-
-
-def _make(part, values, table):
-    if not isinstance(values, dict):
-        raise ValueError(f"`{table}` must be a table. Received: {values!r}")
-    names = [field.name for field in dataclasses.fields(part)]
-    unknown = sorted(set(values) - set(names))
-    if unknown:
-        raise ValueError(
-            f"Unknown keys in [{table}]: {', '.join(unknown)}. Known are {', '.join(names)}"
-        )
-    needed = [
-        field.name
-        for field in dataclasses.fields(part)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    missing = [name for name in needed if name not in values]
-    if missing:
-        raise ValueError(f"[{table}] lacks {', '.join(missing)}")
-    try:
-        return part(**values)
-    except ValueError as error:
-        raise ValueError(f"[{table}] {error}") from error
-
-
-@dataclasses.dataclass(frozen=True)
 class Stage:
-    """One stage of pretraining: so many optimizer steps on rows of at most one length.
+    """One stage of pretraining: a number of optimizer steps at one maximum length.
 
     Args:
-        max_length: positive integer, the most tokens of a row, special tokens included.
-        global_batch_size: positive integer, rows of one optimizer step, over all replicas and accumulation slices.
-        steps: positive integer, optimizer steps.
-        learning_rate: float, the peak.
-        learning_rate_factors: dict from a step of this stage to the share of `learning_rate` there; a straight line
-            between them and from 0 at step 0, constant after the last. `None` for a constant rate.
+        max_length: int. Maximum number of tokens of a sequence, special tokens included.
+        global_batch_size: int. Sequences per optimizer step, over all replicas and accumulation
+            slices.
+        steps: int. Optimizer steps.
+        learning_rate: float. The peak.
+        learning_rate_factors: dict from a step of this stage to the share of `learning_rate` at
+            that step: linear in between and from 0 at step 0, constant after the last. `None` for
+            a constant rate.
 
     Raises:
-        ValueError: if a number is out of range.
+        ValueError: If a number is out of range.
 
     Example:
 
@@ -408,8 +90,8 @@ class Stage:
                 # the keys of a TOML table are strings
                 if not str(step).isdecimal():
                     raise ValueError(
-                        "The keys of `learning_rate_factors` are steps of the stage, integers from 0. "
-                        f"Received: {step!r}"
+                        "The keys of `learning_rate_factors` must be steps of the stage, integers "
+                        f"from 0. Received: {step!r}"
                     )
                 check_number(f"learning_rate_factors[{step}]", factor, low=0.0)
                 factors[int(step)] = float(factor)
@@ -417,8 +99,335 @@ class Stage:
 
     @property
     def positions(self):
-        """Places for tokens that the stage computes at most: rows × length × steps."""
+        """Maximum number of token positions of the stage: sequences × length × steps."""
         return self.max_length * self.global_batch_size * self.steps
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """`[data]`: the texts, and how they become batches.
+
+    See `prepare_corpus`, `training_batches` and `PretrainingObjective` for the meaning of each key.
+    """
+
+    files: tuple
+    txt_documents: str = "blocks"
+    held_out: float = 0.0
+    objective: str = "masked_lm"
+    mask_rate: float = 0.15
+    mask_token_rate: float = 0.8
+    random_token_rate: float = 0.1
+    whole_word: bool = False
+    mask_special_tokens: bool = False
+    packing: str = "none"
+    separators: str = "\n。"
+    chunk_characters: float = 1.5
+    window_batches: int = 16
+    max_bad_lines: int | None = None
+    cache: str | None = None
+    service: str | None = None
+
+    def __post_init__(self):
+        _check_types(self)
+        files = (self.files,) if isinstance(self.files, str) else self.files
+        files = tuple(files) if isinstance(files, list | tuple) else ()
+        if not files or not all(isinstance(name, str) for name in files):
+            raise ValueError(
+                f"`files` must name at least one file or pattern. Received: files={self.files!r}"
+            )
+        object.__setattr__(self, "files", files)
+        check_one_of("txt_documents", self.txt_documents, ("blocks", "lines"))
+        check_one_of("objective", self.objective, OBJECTIVES)
+        check_one_of("packing", self.packing, PACKINGS)
+        for name in ("held_out", "mask_rate", "mask_token_rate", "random_token_rate"):
+            check_number(name, getattr(self, name), 0.0, 1.0)
+        if self.mask_token_rate + self.random_token_rate > 1 + 1e-9:
+            raise ValueError(
+                "`mask_token_rate` and `random_token_rate` together must not exceed 1. "
+                f"Received: {self.mask_token_rate} + {self.random_token_rate}"
+            )
+        if not self.separators:
+            raise ValueError("`separators` must have at least one character. Received: ''")
+        check_number("chunk_characters", self.chunk_characters, 0.1, 100)
+        check_positive_integer("window_batches", self.window_batches)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """`[model]`: a checkpoint to start from, or a vocabulary and arguments of `RoFormerBackbone`.
+
+    Defaults to the v1 base model of the paper.
+    """
+
+    checkpoint: str | None = None
+    vocabulary: str | None = None
+    word_level: bool | None = None
+    num_layers: int = 12
+    num_heads: int = 12
+    hidden_dim: int = 768
+    intermediate_dim: int = 3072
+    embedding_dim: int | None = None
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    activation: str = "gelu"
+    norm: str = "layer_norm"
+    layer_norm_epsilon: float = 1e-12
+    position_scheme: str = "rotary"
+    position_options: dict | None = dataclasses.field(default=None, hash=False)
+    max_sequence_length: int | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        _check_types(self)
+        if (self.checkpoint is None) == (self.vocabulary is None):
+            raise ValueError(
+                "needs either `checkpoint` (a folder to start from) or `vocabulary` (for a new "
+                f"model). Received: checkpoint={self.checkpoint!r}, vocabulary={self.vocabulary!r}"
+            )
+        if self.checkpoint is not None:
+            free = ("checkpoint", "word_level", "dtype")
+            fields = [field for field in dataclasses.fields(self) if field.name not in free]
+            given = [f.name for f in fields if getattr(self, f.name) != f.default]
+            if given:
+                raise ValueError(
+                    "`checkpoint` brings its own settings. Change them in its bert_config.json; "
+                    "only `word_level` and `dtype` can be set beside it. "
+                    f"Received: {', '.join(given)}"
+                )
+        for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim"):
+            check_positive_integer(name, getattr(self, name))
+        for name in ("dropout", "attention_dropout"):
+            check_number(name, getattr(self, name), 0.0, 1.0)
+        check_one_of("dtype", self.dtype, DTYPES)
+        if self.hidden_dim % (2 * self.num_heads):
+            raise ValueError(
+                "`num_heads` must divide `hidden_dim` into heads of even size. "
+                f"Received: hidden_dim={self.hidden_dim}, num_heads={self.num_heads}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSettings:
+    """`[optimizer]`: one optimizer, whose state is kept through all stages."""
+
+    name: str = "adamw"
+    weight_decay: float = 0.01
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-6
+    clip_norm: float | None = None
+
+    def __post_init__(self):
+        _check_types(self)
+        check_one_of("name", self.name, OPTIMIZERS)
+        check_number("weight_decay", self.weight_decay, 0.0)
+        # at 1 the averages would stay 0; without epsilon, weights without gradient become NaN
+        check_number("beta_1", self.beta_1, 0.0, 1 - 1e-6)
+        check_number("beta_2", self.beta_2, 0.0, 1 - 1e-6)
+        check_number("epsilon", self.epsilon, 1e-30)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm, 1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """`[run]`: the seed, what is kept on disk, and how a step is split up."""
+
+    seed: int = 0
+    checkpoint_every: int = 1000
+    keep_checkpoints: int = 3
+    max_skipped_in_a_row: int = 20
+    micro_batch_size: int | None = None
+    memory: str | int | None = None
+    recompute: bool = False
+    jit_compile: bool = False
+    deterministic: bool = False
+    held_out_batches: int = 50
+    log_every: int = 1
+
+    def __post_init__(self):
+        if self.memory is not None:
+            memory_bytes(self.memory)
+        _check_types(self)
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(
+                f"`seed` must be an integer from 0 to 2^31 - 1. Received: seed={self.seed!r}"
+            )
+        positive = ["checkpoint_every", "keep_checkpoints", "max_skipped_in_a_row"]
+        positive += ["held_out_batches", "log_every"]
+        positive += ["micro_batch_size"] if self.micro_batch_size is not None else []
+        for name in positive:
+            check_positive_integer(name, getattr(self, name))
+        if self.memory is not None and self.micro_batch_size is not None:
+            raise ValueError(
+                "`memory` determines the micro-batch: set only one of them. "
+                f"Received: memory={self.memory!r}, micro_batch_size={self.micro_batch_size}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingSettings:
+    """All settings of a pretraining run: the values of a settings file.
+
+    Args:
+        stages: list of `Stage`.
+        data: `DataSettings`.
+        model: `ModelSettings`.
+        optimizer: `OptimizerSettings`.
+        run: `RunSettings`.
+
+    Raises:
+        ValueError: If there is no stage.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import PretrainingSettings
+    >>> settings = PretrainingSettings.from_dict({
+    ...     "data": {"files": ["texts/*.jsonl.xz"]},
+    ...     "model": {"vocabulary": "vocab.txt", "num_layers": 3},
+    ...     "stages": [{"max_length": 128, "global_batch_size": 32, "steps": 100, "learning_rate": 1e-3}],
+    ... })
+    >>> settings.stages[0].max_length, settings.model.num_layers, settings.optimizer.name
+    (128, 3, 'adamw')
+    """
+
+    stages: tuple
+    data: DataSettings
+    model: ModelSettings
+    optimizer: OptimizerSettings = OptimizerSettings()
+    run: RunSettings = RunSettings()
+
+    def __post_init__(self):
+        object.__setattr__(self, "stages", tuple(self.stages))
+        if not self.stages:
+            raise ValueError("There must be at least one stage (`[[stages]]`). Received: none")
+
+    @property
+    def total_steps(self):
+        """Number of optimizer steps of all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+    def first_step(self, stage_index):
+        """Number of steps before a stage."""
+        return sum(stage.steps for stage in self.stages[:stage_index])
+
+    @classmethod
+    def from_dict(cls, values):
+        """Makes settings from a nested dict, such as the content of a TOML file.
+
+        Raises:
+            ValueError: If a key is unknown or missing, or a value is wrong. Names the key.
+        """
+        values = dict(values)
+        stages = values.pop("stages", [])
+        if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+            raise ValueError("Write each stage as a table `[[stages]]`.")
+        parts = {
+            "data": DataSettings,
+            "model": ModelSettings,
+            "optimizer": OptimizerSettings,
+            "run": RunSettings,
+        }
+        unknown = sorted(set(values) - set(parts))
+        if unknown:
+            raise ValueError(
+                f"Unknown tables: {', '.join(unknown)}. Known are stages, {', '.join(parts)}"
+            )
+        made = {name: _make(part, values.get(name, {}), name) for name, part in parts.items()}
+        made["stages"] = [_make(Stage, s, f"stages[{i}]") for i, s in enumerate(stages)]
+        return cls(**made)
+
+    @classmethod
+    def from_file(cls, path):
+        """Reads settings from a TOML file. Relative paths in it are relative to the file.
+
+        Raises:
+            FileNotFoundError: If the file does not exist.
+            ValueError: If the file is not TOML, a key is unknown or missing, or a value is wrong.
+                Names the file and the key.
+        """
+        path = Path(path)
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"There is no settings file {path}.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not valid TOML: {error}") from error
+        try:
+            settings = cls.from_dict(values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        return settings.with_paths_from(path.parent)
+
+    def with_values(self, values):
+        """Returns a copy with some values changed.
+
+        Args:
+            values: dict from `"table.key"`, such as `"model.position_scheme"`, to the value.
+
+        Raises:
+            ValueError: If a key is unknown or a value is wrong. Names the key.
+        """
+        changed = dataclasses.asdict(self)
+        for name, value in values.items():
+            table, _, key = name.partition(".")
+            if not isinstance(changed.get(table), dict) or not key:
+                raise ValueError(
+                    "Name a setting as TABLE.KEY, such as model.position_scheme, where the table "
+                    f"is data, model, optimizer or run. Received: {name!r}"
+                )
+            changed[table][key] = value
+        changed["stages"] = list(changed["stages"])
+        return type(self).from_dict(changed)
+
+    def with_paths_from(self, folder):
+        """Returns a copy whose relative paths are resolved against `folder`."""
+
+        def absolute(name):
+            if name is None:
+                return None
+            return os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
+
+        data = dataclasses.replace(
+            self.data,
+            files=tuple(absolute(name) for name in self.data.files),
+            cache=absolute(self.data.cache),
+        )
+        model = dataclasses.replace(
+            self.model,
+            checkpoint=absolute(self.model.checkpoint),
+            vocabulary=absolute(self.model.vocabulary),
+        )
+        return dataclasses.replace(self, data=data, model=model)
+
+
+_RENAMED = {"piece_characters": "chunk_characters"}
+
+
+def _make(part, values, table):
+    """Makes the dataclass `part` from the values of a table."""
+    if not isinstance(values, dict):
+        raise ValueError(f"`{table}` must be a table. Received: {values!r}")
+    names = [field.name for field in dataclasses.fields(part)]
+    unknown = sorted(set(values) - set(names))
+    if unknown:
+        renamed = [f"`{old}` is now `{_RENAMED[old]}`." for old in unknown if old in _RENAMED]
+        raise ValueError(
+            f"Unknown keys in [{table}]: {', '.join(unknown)}. "
+            + " ".join([*renamed, f"Known are {', '.join(names)}"])
+        )
+    needed = [
+        field.name
+        for field in dataclasses.fields(part)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise ValueError(f"[{table}] lacks {', '.join(missing)}")
+    try:
+        return part(**values)
+    except ValueError as error:
+        raise ValueError(f"[{table}] {error}") from error
 
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

@@ -1,4 +1,4 @@
-"""The devices of a run, and what makes a step the same on any number of replicas."""
+"""Devices of a run, and the sums over replicas that make a step the same on any number of them."""
 
 import json
 import os
@@ -12,22 +12,24 @@ import tensorflow as tf
 
 
 def choose_strategy(cpu_replicas=None):
-    """The strategy for the devices of this machine.
+    """Chooses the strategy for the devices of this machine.
 
-    `MultiWorkerMirroredStrategy` when `TF_CONFIG` names more than one worker (then call this before any other
-    TensorFlow operation), `MirroredStrategy` over all visible GPUs when there are several, one device otherwise.
+    `MultiWorkerMirroredStrategy` if `TF_CONFIG` names more than one worker (call this before any
+    other TensorFlow operation), `MirroredStrategy` over all visible GPUs if there are several, one
+    device otherwise.
 
     Args:
-        cpu_replicas: positive integer, replicas on logical CPU devices, for trials without GPUs; also to be called
-            before any other operation.
+        cpu_replicas: int. Number of replicas on logical CPU devices, to try things without GPUs.
+            Call this before any other TensorFlow operation.
 
     Returns:
         `tf.distribute.Strategy`.
 
     Raises:
-        ValueError: if `TF_CONFIG` is not valid JSON, or both it and `cpu_replicas` are given.
-        RuntimeError: if TensorFlow has started already.
-        ConnectionError: if the address that `TF_CONFIG` gives this worker is taken, or not all workers come.
+        ValueError: If `TF_CONFIG` is not valid JSON, or is set together with `cpu_replicas`.
+        RuntimeError: If TensorFlow has already started.
+        ConnectionError: If the address of this worker in `TF_CONFIG` is taken, or not all workers
+            come.
 
     Example:
 
@@ -37,7 +39,7 @@ def choose_strategy(cpu_replicas=None):
     """
     if num_workers() > 1:
         if cpu_replicas:
-            raise ValueError("Give either `cpu_replicas` or TF_CONFIG. Received: both")
+            raise ValueError("Use either `cpu_replicas` or TF_CONFIG. Received: both")
         return _with_workers()
     if cpu_replicas and cpu_replicas > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -47,7 +49,7 @@ def choose_strategy(cpu_replicas=None):
                 cpu, [tf.config.LogicalDeviceConfiguration()] * cpu_replicas
             )
         devices = [f"CPU:{i}" for i in range(cpu_replicas)]
-        # sums in a fixed order; and two strategies of the default kind in one process abort it
+        # sums in a fixed order; and two strategies of the default kind would abort the process
         return tf.distribute.MirroredStrategy(
             devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
         )
@@ -58,7 +60,7 @@ def choose_strategy(cpu_replicas=None):
 
 def _with_workers():
     print(f"Waiting for all {num_workers()} workers of TF_CONFIG", file=sys.stderr)
-    # Python does not hear of signals while TensorFlow waits
+    # Python handlers do not run while TensorFlow waits
     main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
@@ -66,8 +68,8 @@ def _with_workers():
         return tf.distribute.MultiWorkerMirroredStrategy()
     except tf.errors.OpError as error:
         raise ConnectionError(
-            "The workers of TF_CONFIG cannot work together. Is a process of an earlier start still there, which holds "
-            f"the port? TensorFlow said: {reason_of(error)}"
+            "The workers of TF_CONFIG cannot connect. Does a process of an earlier start still "
+            f"hold the port? TensorFlow said: {reason_of(error)}"
         ) from error
     finally:
         for number, handler in handlers.items():
@@ -75,7 +77,7 @@ def _with_workers():
 
 
 def num_workers():
-    """Number of workers that `TF_CONFIG` names; 1 without it."""
+    """Returns the number of workers in `TF_CONFIG`; 1 without it."""
     text = os.environ.get("TF_CONFIG", "").strip()
     if not text:
         return 1
@@ -84,13 +86,13 @@ def num_workers():
         return len(cluster.get("worker", [])) + len(cluster.get("chief", [])) or 1
     except (json.JSONDecodeError, AttributeError) as error:
         raise ValueError(
-            'TF_CONFIG must be JSON such as {"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", '
-            f'"index": 0}}}}. Received: {text!r}'
+            'TF_CONFIG must be JSON such as {"cluster": {"worker": ["host:port", …]}, '
+            f'"task": {{"type": "worker", "index": 0}}}}. Received: {text!r}'
         ) from error
 
 
 def is_chief(strategy):
-    """Whether this process writes the files of the run: the first worker, or the only one."""
+    """Returns whether this process writes the files of the run: the first or only worker."""
     resolver = strategy.cluster_resolver
     if resolver is None or not resolver.cluster_spec().as_dict():
         return True
@@ -101,9 +103,9 @@ def is_chief(strategy):
 
 
 def lost_worker(error):
-    """Whether an error of TensorFlow means that another worker is gone, and not that this one has failed.
+    """Returns whether a TensorFlow error means that another worker is lost.
 
-    TensorFlow says so within some ten seconds: when the connection breaks, or heartbeats stop.
+    TensorFlow notices within some ten seconds, when the connection breaks or heartbeats stop.
     """
     kinds = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
     kinds += (tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
@@ -111,13 +113,13 @@ def lost_worker(error):
 
 
 def reason_of(error):
-    """What TensorFlow says of a lost worker, a string of one line, without the trace that it is wrapped in."""
+    """Extracts the reason from the message of a lost worker: one line, without the trace."""
     text = error.message.split("Collective ops is aborted by:")[-1].split("The error could be")[0]
     return " ".join(text.split())[-500:]
 
 
 def all_agree(strategy, text):
-    """Whether all workers call this with the same string; they must all call it."""
+    """Returns whether all workers pass the same string; all of them must call this."""
     number = tf.constant(float(zlib.crc32(text.encode()) % 2**20), tf.float64)
 
     def sums():
@@ -125,15 +127,15 @@ def all_agree(strategy, text):
 
     totals = strategy.run(tf.function(sums, autograph=False))
     total = strategy.experimental_local_results(totals)[0].numpy()
-    # only equal numbers have no variance; all are integers below 2^53, so this is exact
+    # only equal numbers have no variance; the sums are integers below 2^53, so this is exact
     return total[0] ** 2 == total[1] * strategy.num_replicas_in_sync
 
 
-def deal_out(batches, strategy):
-    """A dataset of global batches as one that gives every replica its own rows, in the order of the replicas.
+def distribute_batches(batches, strategy):
+    """Splits global batches among the replicas, in the order of the replicas.
 
     Args:
-        batches: `tf.data.Dataset` of dictionaries with one global batch each.
+        batches: `tf.data.Dataset` of dicts with one global batch each.
         strategy: `tf.distribute.Strategy`.
 
     Returns:
@@ -161,7 +163,7 @@ def deal_out(batches, strategy):
 
 
 def all_reduce(tensors):
-    """Sums a tensor, or each of a list, over the replicas; to be called in a replica's own code."""
+    """Sums a tensor, or each of a list, over the replicas. Call it in replica context."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return tensors
@@ -169,7 +171,7 @@ def all_reduce(tensors):
 
 
 def replica_id():
-    """Number of the replica that runs this code, an int32 scalar."""
+    """Returns the number of the replica that runs this code, an int32 scalar."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return tf.constant(0)
@@ -177,28 +179,30 @@ def replica_id():
 
 
 class ReducedGradientsOptimizer(keras.optimizers.LossScaleOptimizer):
-    """Wraps an optimizer that is given gradients summed over all replicas, and skips steps that are not finite.
+    """Wraps an optimizer whose gradients come summed over all replicas; skips non-finite steps.
 
-    Keras clips each replica's gradients before it sums them, looks for infinities on the first replica only, and skips
-    steps in float16 only. Here the gradients come reduced, so all replicas clip and skip alike, in every dtype.
+    Keras clips each replica's gradients before it sums them, looks for infinities on the first
+    replica only, and skips steps in float16 only. Here the gradients come reduced, so that all
+    replicas clip and skip alike, in every dtype.
 
     Args:
         inner_optimizer: `keras.optimizers.Optimizer`.
-        dynamic_scale: whether the loss is scaled up to keep small float16 gradients, as `LossScaleOptimizer` does.
-        **kwargs: of `keras.optimizers.LossScaleOptimizer`.
+        dynamic_scale: bool. Whether to scale the loss up to keep small float16 gradients, as
+            `LossScaleOptimizer` does.
+        **kwargs: passed to `keras.optimizers.LossScaleOptimizer`.
 
     Attributes:
-        skipped: int variable, steps skipped so far.
-        skipped_in_a_row: int variable, how many of them just now.
+        skipped: int variable. Number of steps skipped so far.
+        skipped_in_a_row: int variable. Number of steps skipped since the last one applied.
     """
 
     def __init__(self, inner_optimizer, dynamic_scale=False, **kwargs):
         if not dynamic_scale:
             kwargs["initial_scale"] = 1.0
-        kwargs.setdefault("name", "reduced_gradients")  # Keras' own would be numbered
+        kwargs.setdefault("name", "reduced_gradients")  # Keras would number its own name
         super().__init__(inner_optimizer, **kwargs)
         self.has_dynamic_scale = dynamic_scale
-        # Private to keras 3.15 and pinned by a test: there is nothing left to reduce.
+        # Nothing is left to reduce. Private in Keras 3.15; a test notices if it changes.
         inner_optimizer._all_reduce_sum_gradients = list
 
     def build(self, var_list):

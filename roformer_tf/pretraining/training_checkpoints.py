@@ -1,4 +1,4 @@
-"""What a run leaves on disk: checkpoints and one model per stage."""
+"""What a run leaves on disk: checkpoints to resume from, and one model per stage."""
 
 import json
 import logging
@@ -15,20 +15,40 @@ from roformer_tf.checkpoint.saving import has_original_format
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.files import replace_files
 
+CHECKPOINT_FORMAT = 2  # raise it when names of settings or variables change
 _NAME = re.compile(r"step-(\d{9,})")
 _STATE, _PREFIX = "state.json", "variables"
 _logger = logging.getLogger(__name__)
 
+# Settings that may change when a run resumes: they have no influence on the weights.
+_FREE = {
+    "data": {"files", "cache", "service", "txt_documents", "max_bad_lines"},
+    "model": {"checkpoint", "vocabulary"},  # files may have moved; their content is compared
+    "run": {
+        "checkpoint_every",
+        "keep_checkpoints",
+        "max_skipped_in_a_row",
+        "micro_batch_size",
+        "memory",
+        "recompute",
+        "jit_compile",
+        "deterministic",
+        "held_out_batches",
+        "log_every",
+    },
+}
+
 
 class TrainingCheckpoints:
-    """Checkpoints of a run: every variable of model and optimizer, and where the run is.
+    """Checkpoints of a run: every variable of model and optimizer, and the state of the run.
 
-    Each is a folder `step-000001000` that appears at once and complete: it is written under a temporary name, flushed
-    to disk and renamed. A process killed at any moment leaves at most a temporary folder, which the next save removes.
+    Each is a folder such as `step-000001000` that appears at once and complete: it is written under
+    a temporary name, flushed to disk and renamed. A process killed at any moment leaves at most a
+    temporary folder, which the next save removes.
 
     Args:
-        folder: path; made when the first checkpoint is saved.
-        keep: positive integer, how many of the newest stay.
+        folder: str or path. Created by the first `save`.
+        keep: int. Number of newest checkpoints to keep.
 
     Example:
 
@@ -50,62 +70,57 @@ class TrainingCheckpoints:
         self.keep = keep
 
     def steps(self):
-        """Steps at which there is a checkpoint, in ascending order."""
+        """Lists the steps that have a checkpoint, in ascending order."""
         if not self.folder.is_dir():
             return []
         matches = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
         return sorted(int(match.group(1)) for match in matches if match)
 
     def save(self, step, variables, state):
-        """Writes a checkpoint and removes those beyond `keep`.
+        """Writes a checkpoint and removes the oldest beyond `keep`.
 
         Args:
-            step: integer, steps done.
+            step: int. Number of steps done.
             variables: dict from name to variable.
-            state: dict for JSON, kept beside the variables.
+            state: dict, stored beside the variables as JSON.
 
         Returns:
             Path of the new folder.
 
         Raises:
-            OSError: if it cannot be written, for instance as the disk is full; what was there before stays.
+            OSError: If it cannot be written, for instance because the disk is full. Earlier
+                checkpoints stay as they are.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._remove_temporary()
         target = self.folder / f"step-{step:09d}"
-        temporary = self.folder / f".saving-{uuid.uuid4().hex}"
-        temporary.mkdir()
-        try:
-            names = sorted(variables)
+        if target.exists():  # damaged, and an older one was restored
+            _move_to_temporary(target)
+        _remove_temporary(self.folder)
+        names = sorted(variables)
+        with replace_files(target) as folder:
             try:
                 tf.raw_ops.SaveV2(
-                    prefix=str(temporary / _PREFIX),
+                    prefix=str(folder / _PREFIX),
                     tensor_names=names,
                     shape_and_slices=[""] * len(names),
                     tensors=[tf.convert_to_tensor(variables[name]) for name in names],
                 )
             except tf.errors.OpError as error:
                 raise OSError(
-                    f"The checkpoint of step {step} could not be written to {self.folder}: {error.message} "
-                    "Earlier checkpoints are untouched; make room or mend the disk, and start again."
+                    f"The checkpoint of step {step} could not be written to {self.folder}: "
+                    f"{error.message} Earlier checkpoints are unchanged. Make room or fix the disk, "
+                    "and start again."
                 ) from error
-            (temporary / _STATE).write_text(json.dumps({**state, "step": step}), encoding="utf-8")
-            for file in temporary.iterdir():
-                _flush(file)
-            if target.exists():  # a damaged one, when an older one was restored
-                os.rename(target, self.folder / f".saving-{uuid.uuid4().hex}")
-            os.rename(temporary, target)
-            _flush(self.folder)
-            self._remove_temporary()
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            (folder / _STATE).write_text(json.dumps({**state, "step": step}), encoding="utf-8")
+            for path in (*folder.iterdir(), folder):
+                _flush(path)
+        _flush(self.folder)
         for old in self.steps()[: -self.keep]:
             shutil.rmtree(self.folder / f"step-{old:09d}", ignore_errors=True)
         return target
 
     def newest_state(self):
-        """The `state` of the newest checkpoint that has a readable one; `None` if there is none."""
+        """Returns the `state` of the newest checkpoint whose state is readable, or `None`."""
         for step in reversed(self.steps()):
             try:
                 return _read_state(self.folder / f"step-{step:09d}")
@@ -114,16 +129,17 @@ class TrainingCheckpoints:
         return None
 
     def restore(self, variables):
-        """Reads the newest checkpoint that is whole; a damaged one is passed over with a warning.
+        """Reads the newest undamaged checkpoint; warns about each damaged one.
 
         Args:
-            variables: dict from name to variable, to be assigned.
+            variables: dict from name to variable. Their values are assigned.
 
         Returns:
             The `state` it was saved with, and its `step`; `None` if there is no checkpoint.
 
         Raises:
-            ValueError: if the checkpoint is of another model or optimizer, or if all of them are damaged.
+            ValueError: If the checkpoint belongs to another model or optimizer, or if all
+                checkpoints are damaged.
         """
         damaged = []
         for step in reversed(self.steps()):
@@ -132,7 +148,7 @@ class TrainingCheckpoints:
                 state = _read_state(folder)
                 values = _read(folder / _PREFIX, variables)
             except (OSError, tf.errors.OpError) as error:
-                _logger.warning("%s is damaged and passed over: %s", folder, error)
+                _logger.warning("%s is damaged and skipped: %s", folder, error)
                 damaged.append(str(folder))
                 continue
             for name, variable in variables.items():
@@ -140,47 +156,42 @@ class TrainingCheckpoints:
             return state
         if damaged:
             raise ValueError(
-                f"All checkpoints are damaged: {', '.join(damaged)}. Remove them to begin anew."
+                f"All checkpoints are damaged: {', '.join(damaged)}. Remove them to start over."
             )
         return None
-
-    def _remove_temporary(self):
-        for path in self.folder.glob(".saving-*"):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _read_state(folder):
     try:
         state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
         return {**state, "step": int(state["step"])}
-    except (ValueError, KeyError, TypeError) as error:  # no JSON, or not ours
+    except (ValueError, KeyError, TypeError) as error:  # not JSON, or not ours
         raise OSError(f"{folder / _STATE} is damaged: {error!r}") from error
 
 
 def _read(prefix, variables):
     try:
         shapes = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
-    except (ValueError, RuntimeError) as error:  # TensorFlow's reader raises these for broken files
+    except (ValueError, RuntimeError) as error:  # how TensorFlow's reader reports broken files
         raise OSError(str(error)) from error
-    missing, surplus = sorted(set(variables) - set(shapes)), sorted(set(shapes) - set(variables))
-    wrong = [
-        f"{name} {tuple(shapes[name])}, not {tuple(variable.shape)}"
-        for name, variable in variables.items()
-        if name in shapes and tuple(shapes[name]) != tuple(variable.shape)
+    differences = {
+        "missing": sorted(set(variables) - set(shapes)),
+        "unexpected": sorted(set(shapes) - set(variables)),
+        "of another shape": [
+            f"{name} {tuple(shapes[name])}, not {tuple(variable.shape)}"
+            for name, variable in variables.items()
+            if name in shapes and tuple(shapes[name]) != tuple(variable.shape)
+        ],
+    }
+    found = [
+        f"{title}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
+        for title, names in differences.items()
+        if names
     ]
-    if missing or surplus or wrong:
-        found = [
-            f"{title}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
-            for title, names in (
-                ("missing", missing),
-                ("not expected", surplus),
-                ("of another shape", wrong),
-            )
-            if names
-        ]
+    if found:
         raise ValueError(
-            f"{prefix.parent} is a checkpoint of another model or optimizer ({'; '.join(found)}). Go on with the "
-            "settings it was made with, or begin in another folder."
+            f"{prefix.parent} is a checkpoint of another model or optimizer ({'; '.join(found)}). "
+            "Resume with the settings it was made with, or start in another folder."
         )
     names = sorted(variables)
     tensors = tf.raw_ops.RestoreV2(
@@ -201,14 +212,24 @@ def _flush(path):
         os.close(handle)
 
 
+def _move_to_temporary(path):
+    """Takes a folder away in one step, however large it is; `_remove_temporary` deletes it."""
+    os.rename(path, path.with_name(f".saving-{uuid.uuid4().hex}"))
+
+
+def _remove_temporary(folder):
+    for left in folder.glob(".saving-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 class StageModels:
     """The models at the ends of the stages, each in a folder such as `stage-1-512` of the run.
 
-    One that is made again, as a checkpoint was damaged or its stage has got more steps, is put aside as
-    `stage-1-512-earlier` until the new one is there.
+    A model that is made again, because a checkpoint was damaged or its stage got more steps, is
+    moved to `stage-1-512-earlier` until the new one is there.
 
     Args:
-        folder: path of the run.
+        folder: str or path. Folder of the run.
         stages: list of `Stage`.
 
     Example:
@@ -224,33 +245,32 @@ class StageModels:
         self.folder, self.stages = Path(folder), stages
 
     def path(self, index):
-        """Folder of the model of stage `index`, counted from 0."""
+        """Returns the folder of the model of stage `index`, counted from 0."""
         return self.folder / f"stage-{index + 1}-{self.stages[index].max_length}"
 
-    def refuse_any(self):
-        """Raises ValueError if there are models, to be called where no checkpoint is."""
+    def check_none_exist(self):
+        """Raises `ValueError` if there are models. Call it if there is no checkpoint."""
         models = [str(path) for path in map(self.path, range(len(self.stages))) if path.exists()]
         if models:
             raise ValueError(
-                f"{self.folder} has no checkpoint to go on from, but the models of an earlier run: "
-                f"{', '.join(models)}. Begin in another folder, or move them away."
+                f"{self.folder} has no checkpoint to resume from, but the models of an earlier run: "
+                f"{', '.join(models)}. Start in another folder, or move them away."
             )
 
-    def clear_away(self, steps_done):
-        """Puts aside models of stages that are not done, and removes what killed processes left."""
+    def move_unfinished(self, steps_done):
+        """Moves models of unfinished stages away, and removes what killed processes left."""
         last_step = 0
         for index, stage in enumerate(self.stages):
             target, last_step = self.path(index), last_step + stage.steps
             if target.exists() and steps_done < last_step:
                 earlier = _earlier(target)
-                if earlier.exists():  # all of it at once
-                    os.rename(earlier, self.folder / f".saving-{uuid.uuid4().hex}")
+                if earlier.exists():
+                    _move_to_temporary(earlier)
                 os.rename(target, earlier)
-        for left in self.folder.glob(".saving-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        _remove_temporary(self.folder)
 
     def save(self, index, task, tokenizer):
-        """Writes a model in the original format, or as a preset where that has no place for its position scheme."""
+        """Writes a model in the original format, or as a preset if its position scheme needs that."""
         target = self.path(index)
         if has_original_format(task.backbone):
             save_checkpoint(task, target, vocabulary=tokenizer.get_vocabulary())
@@ -261,7 +281,7 @@ class StageModels:
         self.remove_earlier(index)
 
     def remove_earlier(self, index):
-        """Removes a model that was put aside, where the new one is there."""
+        """Removes a model that was moved away, if the new one is there."""
         if self.path(index).exists():
             shutil.rmtree(_earlier(self.path(index)), ignore_errors=True)
 
@@ -270,99 +290,86 @@ def _earlier(target):
     return target.with_name(f"{target.name}-earlier")
 
 
-_logger = logging.getLogger(__name__)
-
-# What may change between one start and the next: it has no influence on the weights, or only on steps to come.
-_FREE = {
-    "data": {"files", "cache", "service", "txt_documents", "max_bad_lines"},
-    "model": {"checkpoint", "vocabulary"},  # the files may have moved; what is in them is compared
-    "run": {
-        "checkpoint_every",
-        "keep_checkpoints",
-        "max_skipped_in_a_row",
-        "micro_batch_size",
-        "memory",
-        "recompute",
-        "jit_compile",
-        "deterministic",
-        "held_out_batches",
-        "log_every",
-    },
-}
-
-
 def check_same_run(saved, current, stage_index, stage_step, allow_changes=False):
-    """Refuses to go on with other settings, texts or words than those the checkpoint was made with.
+    """Raises an error if a checkpoint was made with other settings, texts or vocabulary.
+
+    Stages to come may change. So may the `steps` of the current stage, whose learning rate is given
+    step by step.
 
     Args:
-        saved: dict from the checkpoint, with `settings`, `corpus` (fingerprint) and `vocabulary` (hash).
-        current: the same of this start.
-        stage_index: integer, stage where the run goes on.
-        stage_step: integer, steps of it that are done.
-        allow_changes: whether other settings are only reported, with a warning; texts, words, the model and the kind of
-            optimizer must be the same.
+        saved: dict from the checkpoint, with `format`, `settings`, `corpus` (fingerprint) and
+            `vocabulary` (hash).
+        current: dict. The same of this start.
+        stage_index: int. Stage in which the run resumes.
+        stage_step: int. Steps of that stage that are done.
+        allow_changes: bool. Whether to warn of changed settings instead of raising an error.
+            Texts, vocabulary, model and kind of optimizer must be the same in any case.
 
     Raises:
-        ValueError: naming each setting that differs. Stages to come may change; so may the `steps` of this one, where
-            its learning rate is given step by step.
+        ValueError: If a setting, the texts or the vocabulary differ. Names each difference.
     """
+    if saved.get("format") != current["format"]:
+        raise ValueError(
+            "The run in this folder was started with another version of roformer_tf, whose "
+            f"checkpoints have the format {saved.get('format', 1)} instead of {current['format']}. "
+            "Finish it with that version, or start in another folder."
+        )
     differences = []
     for table, values in current["settings"].items():
         before = saved["settings"].get(table, {})
         if table == "stages":
-            differences += _of_stages(before, values, stage_index, stage_step)
-            continue
-        for name, value in values.items():
-            if name not in _FREE.get(table, ()) and before.get(name) != _plain(value):
-                differences.append(f"{table}.{name} was {before.get(name)!r}, is {value!r}")
+            differences += _compare_stages(before, values, stage_index, stage_step)
+        else:
+            differences += _compare(table, before, values, _FREE.get(table, ()))
     fixed = []
     if saved["corpus"] != current["corpus"]:
         fixed.append("the texts have changed (`data.files`, or the share that is held out)")
     if saved["vocabulary"] != current["vocabulary"]:
         fixed.append("the vocabulary has changed")
-    fixed += [d for d in differences if _changes_the_weights(d)]
+    fixed += [difference for difference in differences if _changes_the_weights(difference)]
     if fixed or (differences and not allow_changes):
-        message = "; ".join(dict.fromkeys(differences + fixed))
         message = (
-            f"The run in this folder was begun otherwise: {message}. Go on with the old settings"
+            "The run in this folder was started with other settings: "
+            f"{'; '.join(dict.fromkeys(differences + fixed))}. Use the old settings"
         )
         if fixed:
-            raise ValueError(f"{message}, or begin in another folder.")
+            raise ValueError(f"{message}, or start in another folder.")
         raise ValueError(
-            f"{message}, begin in another folder, or, if settings are meant to change in the middle of the run, say "
-            "`allow_changes` (--allow-changes)."
+            f"{message}, start in another folder, or pass `allow_changes` (--allow-changes) to "
+            "change settings in the middle of the run."
         )
     if differences:
-        _logger.warning("The run goes on with other settings: %s.", "; ".join(differences))
+        _logger.warning("The run resumes with other settings: %s.", "; ".join(differences))
 
 
 def _changes_the_weights(difference):
-    """Whether the model's weights or the optimizer's state would not fit, or mean something else."""
+    """Whether the model's weights or the optimizer's state would not fit, or change their meaning."""
     name = difference.split(" ")[0]
     free = ("model.dropout", "model.attention_dropout", "model.dtype")
     return name == "optimizer.name" or (name.startswith("model.") and name not in free)
 
 
-def _of_stages(before, now, stage_index, stage_step):
+def _compare(table, before, now, free=()):
+    return [
+        f"{table}.{name} was {before.get(name)!r}, is {value!r}"
+        for name, value in now.items()
+        if name not in free and before.get(name) != _as_json(value)
+    ]
+
+
+def _compare_stages(before, now, stage_index, stage_step):
     if len(now) < stage_index or (len(now) == stage_index and stage_step):
         return [f"stages: the run is in stage {stage_index + 1}, there are {len(now)}"]
     differences = []
     for index in range(min(stage_index + 1, len(now), len(before))):
-        free = set()
-        if index == stage_index:
-            if not stage_step:
-                continue
-            free = {"steps"}
-        differences += [
-            f"stages[{index}].{name} was {before[index].get(name)!r}, is {value!r}"
-            for name, value in now[index].items()
-            if name not in free and before[index].get(name) != _plain(value)
-        ]
+        free = {"steps"} if index == stage_index else ()
+        if index < stage_index or stage_step:
+            differences += _compare(f"stages[{index}]", before[index], now[index], free)
     return differences
 
 
-def _plain(value):
-    """As it comes back from JSON."""
+def _as_json(value):
+    """Returns a value as it comes back from JSON."""
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, dict):

@@ -270,7 +270,7 @@ def test_errors(folder, tmp_path):
             folder, packing="full", chunk_characters=0.1, window_batches=1, max_length=512
         ).take(50):
             pass
-    assert re.search("does not fill a batch of 8 rows of 512 tokens.*Lower", str(error.value))
+    assert re.search("does not fill a batch of 8 sequences of 512 tokens.*Lower", str(error.value))
     with pytest.raises(ValueError, match="No document is held out"):
         held_out_batches(SimpleNamespace(held_out_shards=[]), None, None, None, 0)
 
@@ -313,7 +313,9 @@ def test_service_gives_the_same_batches(folder, stream, service, monkeypatch):
     for worker in workers:
         worker.kill()
         worker.wait()
-    with pytest.raises(tf.errors.UnknownError, match="did not give batch 2 of window 1: a worker"):
+    with pytest.raises(
+        tf.errors.UnknownError, match="did not return batch 2 of window 1: a worker"
+    ):
         next(iter(data_set))
 
 
@@ -342,7 +344,9 @@ def test_a_batch_that_does_not_come_is_an_error(monkeypatch):
     late = [*many, (0, 1), (0, 2)]  # for a moment it is no fault
     assert in_order(late, timeout=60.0) == sorted(late)
     monkeypatch.setattr(batches_module, "_MAX_SECONDS_AHEAD", 0.0)
-    with pytest.raises(RuntimeError, match=r"batch 1 of window 0: .*others are at window 33"):
+    with pytest.raises(
+        RuntimeError, match=r"batch 1 of window 0: .*other workers are at window 33"
+    ):
         in_order(many)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from roformer_tf import files
 from roformer_tf.pretraining import corpus as corpus_module
 from roformer_tf.pretraining import prepare_corpus, text_files
 from roformer_tf.pretraining.corpus import read_shard
@@ -38,8 +39,8 @@ def documents(chunks):
 
 
 def left_in(folder):
-    """All files below a folder but the locks."""
-    return [p for p in Path(folder).rglob("*") if p.is_file() and p.name != ".lock"]
+    """All files below a folder."""
+    return [p for p in Path(folder).rglob("*") if p.is_file()]
 
 
 @pytest.mark.parametrize("ending", OPENERS)
@@ -161,13 +162,13 @@ def test_huge_blocks_are_divided_and_huge_lines_skipped(tmp_path, monkeypatch):
 
 
 BAD = {
-    b'{"text": "\xe6\x98"}': "no UTF-8 (byte 0xe6 at place 10)",
-    b'{"text": "one"': "no JSON (",
-    b'{"text": 3}': "no object with a string `text`",
-    b'["text"]': "no object with a string `text`",
-    b'{"title": "x"}': "no object with a string `text`",
-    b"[" * 100_000: "no JSON (",
-    b"\0": "no JSON (",
+    b'{"text": "\xe6\x98"}': "not UTF-8 (byte 0xe6 at position 10)",
+    b'{"text": "one"': "not JSON (",
+    b'{"text": 3}': "not an object with a string `text`",
+    b'["text"]': "not an object with a string `text`",
+    b'{"title": "x"}': "not an object with a string `text`",
+    b"[" * 100_000: "not JSON (",
+    b"\0": "not JSON (",
 }
 
 
@@ -179,10 +180,10 @@ def test_bad_lines_are_skipped_and_counted(tmp_path):
     assert documents(corpus.shards) == ["good"] * len(BAD) + ["good\ngood", "good"]
     assert corpus.skipped == {"bad_lines": len(BAD) + 1, "empty_documents": 0}
     expected = [f"{file}:{2 * n}: {reason}" for n, reason in enumerate(BAD.values(), 1)]
-    expected.append(f"{text}:2: no UTF-8 (byte 0xff at place 0)")
+    expected.append(f"{text}:2: not UTF-8 (byte 0xff at position 0)")
     for line, start in zip(corpus.first_bad_lines, expected, strict=True):
         assert line.startswith(start)
-    with pytest.raises(ValueError, match=rf"a.jsonl, line 8: .*\n.*{file}:2: no UTF-8"):
+    with pytest.raises(ValueError, match=rf"a.jsonl, line 8: .*\n.*{file}:2: not UTF-8"):
         prepare_corpus(str(file), tmp_path / "cache", max_bad_lines=3)
     assert prepare_corpus(str(file), tmp_path / "cache", max_bad_lines=7).num_documents == 7
 
@@ -239,7 +240,7 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     next(documents_of_it)
     with open(file, "a") as more:
         more.write("\n")
-    with pytest.raises(ValueError, match="a.jsonl was changed while it was read"):
+    with pytest.raises(ValueError, match="a.jsonl changed while it was read"):
         list(documents_of_it)
 
 
@@ -279,7 +280,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, request):
     corpus = prepare_corpus(str(small), cache)
     before = sorted(left_in(cache))
     request.getfixturevalue("no_large_files")
-    with pytest.raises(OSError, match=r"does not fit into .*cache; it needs very roughly 0.001 GB"):
+    with pytest.raises(OSError, match=r"does not fit into .*cache. It needs very roughly 0.001 GB"):
         prepare_corpus([str(small), str(large)], cache)
     assert sorted(left_in(cache)) == before
     assert prepare_corpus(str(small), cache) == corpus
@@ -319,7 +320,7 @@ def test_several_at_once(tmp_path, monkeypatch, locks, capfd):
 
     monkeypatch.setattr(corpus_module, "_write", counted)
     if not locks:
-        monkeypatch.setattr(corpus_module, "fcntl", None)
+        monkeypatch.setattr(files, "fcntl", None)
     results = [None] * 4
 
     def ask(number):
@@ -348,7 +349,7 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path):
     place = Path(corpus.shards[0]).parent
     place.rename(place.parent / ".saving-abc")
     assert prepare_corpus(str(file), cache) == corpus
-    assert sorted(p.name for p in place.parent.iterdir()) == [".lock", "corpus"]
+    assert sorted(p.name for p in place.parent.iterdir()) == ["corpus"]
 
 
 def test_arguments_that_cannot_be(tmp_path):

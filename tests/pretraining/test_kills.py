@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from roformer_tf.__main__ import main
 from roformer_tf.pretraining.pretrainer import Pretrainer
-from roformer_tf.pretraining.run import LeaveOnSignal, SaveCheckpoints
+from roformer_tf.pretraining.run import DelaySignals, SaveCheckpoints
 from tests.pretraining import run_processes as runs
 from tests.pretraining.kill_runs import compare, kill_once
 
@@ -56,7 +56,7 @@ def guard():
     """A function that makes a guarded `fit`: signals, callback, list of the steps saved."""
 
     def make(together=False, every=4):
-        signals, saved = LeaveOnSignal(), []
+        signals, saved = DelaySignals(), []
         callback = SaveCheckpoints(lambda: saved.append(callback._step), every, signals, together)
         callback.set_model(FakePretrainer())
         callback.on_train_begin()

@@ -72,7 +72,7 @@ def test_workers_that_do_not_fit_together_say_so(tmp_path, start_workers):
     assert [runs.finish(worker) for worker in workers] == [2, 2]
     for number in (0, 1):
         messages = (tmp_path / f"worker-{number}.log").read_text()
-        assert "error: The workers do not begin from the same place" in messages
+        assert "error: The workers do not start from the same state" in messages
         assert "Traceback" not in messages
 
 

@@ -233,14 +233,14 @@ def test_nothing_is_lost_by_a_start_that_fails(texts, whole, tmp_path):
 
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     with pytest.raises(
-        ValueError, match="no checkpoint to go on from, but the models .*stage-1-32"
+        ValueError, match="no checkpoint to resume from, but the models .*stage-1-32"
     ):
         pretrain(make_settings(texts, run={"seed": 9}), tmp_path / "run", verbose=False)
     assert model.is_dir()
 
 
 def test_one_process_at_a_time(texts, tmp_path):
-    with lock_folder(tmp_path), pytest.raises(BlockingIOError, match="Another process is training"):
+    with lock_folder(tmp_path), pytest.raises(BlockingIOError, match="Another process is using"):
         pretrain(make_settings(texts), tmp_path, verbose=False)
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="file is a file"):

@@ -8,7 +8,7 @@ import pytest
 
 from roformer_tf.cli.pretrain import _key_and_value
 from roformer_tf.pretraining import PretrainingSettings, Stage, StagesSchedule
-from roformer_tf.pretraining.training_checkpoints import check_same_run
+from roformer_tf.pretraining.training_checkpoints import CHECKPOINT_FORMAT, check_same_run
 
 STAGE = {"max_length": 128, "global_batch_size": 8, "steps": 10, "learning_rate": 1e-3}
 MINIMAL = {"data": {"files": ["a.txt"]}, "model": {"vocabulary": "vocab.txt"}, "stages": [STAGE]}
@@ -56,7 +56,7 @@ def test_file_is_named_and_paths_are_relative_to_it(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no settings file"):
         PretrainingSettings.from_file(path)
     path.write_text("[data\n")
-    with pytest.raises(ValueError, match="stages.toml is no valid TOML"):
+    with pytest.raises(ValueError, match="stages.toml is not valid TOML"):
         PretrainingSettings.from_file(path)
     path.write_text(
         '[data]\nfiles = "texts/*.txt"\n[model]\nvocabulary = "../vocab.txt"\n'
@@ -160,6 +160,7 @@ def test_learning_rate_of_every_step():
 def saved():
     settings = PretrainingSettings.from_dict(changed(stages=[STAGE, {**STAGE, "max_length": 64}]))
     identity = {
+        "format": CHECKPOINT_FORMAT,
         "settings": dataclasses.asdict(settings),
         "corpus": "fingerprint",
         "vocabulary": "hash",

@@ -62,7 +62,7 @@ def test_a_damaged_checkpoint_is_passed_over(variables, tmp_path, damage, caplog
     else:
         (newest / name).write_bytes(bytes([content[0] ^ 1]) + content[1:])
     assert checkpoints.restore(variables)["step"] == 10
-    assert "step-000000020 is damaged and passed over" in caplog.text
+    assert "step-000000020 is damaged and skipped" in caplog.text
     # the run goes on from there and writes step 20 again
     checkpoints.save(20, variables, {"new": True})
     assert checkpoints.restore(variables) == {"new": True, "step": 20}
@@ -84,7 +84,7 @@ def test_a_checkpoint_of_another_model_is_refused(variables, tmp_path):
     with pytest.raises(ValueError, match="another model or optimizer") as error:
         TrainingCheckpoints(tmp_path).restore(other)
     assert "missing: model/bias" in str(error.value)
-    assert "not expected: optimizer/step" in str(error.value)
+    assert "unexpected: optimizer/step" in str(error.value)
     assert "model/kernel (3, 4), not (3, 5)" in str(error.value)
 
 
