@@ -239,7 +239,7 @@ class PresetArrays:
                 keys = []
                 stored.visit(keys.append)
                 for key in keys:
-                    if isinstance(stored[key], h5py.Dataset):
+                    if isinstance(stored[key], h5py.Dataset) and "seed_generator" not in key:
                         name = prefix + key
                         self.shapes[name], self.dtypes[name] = stored[key].shape, stored[key].dtype
                         self._files[name] = (file, key)

@@ -207,7 +207,10 @@ def inspect_checkpoint(path, family=None):
         report = replace(
             report,
             config=config.get("config"),
-            variables=tuple(_stored(arrays, name, "model") for name in arrays.shapes),
+            variables=tuple(
+                _stored(arrays, name, "optimizer" if "optimizer/" in name else "model")
+                for name in arrays.shapes
+            ),
         )
     else:
         found = identify(arrays.shapes, config, folder.path.resolve().name, family)

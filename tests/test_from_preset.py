@@ -1,0 +1,193 @@
+"""Every kind of folder × every public class: the right numbers, or the error that names the right class."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoint import convert, inspect_checkpoint, save_checkpoint
+from tests.layers.harness import variables
+from tests.models import builders, seq_2_seq
+
+pytest.importorskip("safetensors")
+
+ENCODERS = ("RoFormerBackbone", "RoFormerMaskedLM", "RoFormerCausalLM", "RoFormerTextClassifier",
+            "RoFormerSim", "RoFormerSimClassifier")  # fmt: skip
+STRINGS = ("RoFormerTokenizer", "RoFormerMaskedLMPreprocessor", "RoFormerCausalLMPreprocessor",
+           "RoFormerTextClassifierPreprocessor", "RoFormerSimPreprocessor",
+           "RoFormerSimClassifierPreprocessor")  # fmt: skip
+SEQ_2_SEQ = ("RoFormerSeq2SeqBackbone", "RoFormerSeq2SeqLM", "RoFormerSeq2SeqLMPreprocessor",
+             "RoFormerSentencePieceTokenizer")  # fmt: skip
+
+# The masking that a model of each class gets, or a key of ERRORS. "ids": the source's token ids.
+TABLE = """
+                     Backbone      MaskedLM      CausalLM TextClassifier Sim     SimClassifier strings seq_2_seq
+original             bidirectional bidirectional causal   bidirectional  pooler  pooler        ids     encoder
+original_gpt         causal        bidirectional causal   bidirectional  pooler  pooler        ids     encoder
+original_sim         unilm         bidirectional unilm    bidirectional  unilm   unilm         ids     encoder
+huggingface          bidirectional bidirectional causal   bidirectional  pooler  pooler        ids     encoder
+huggingface_gpt      causal        bidirectional causal   bidirectional  pooler  pooler        ids     encoder
+huggingface_sim      unilm         bidirectional unilm    bidirectional  unilm   unilm         ids     encoder
+huggingface_headless bidirectional head          head     bidirectional  pooler  pooler        ids     encoder
+preset               bidirectional bidirectional causal   bidirectional  pooler  pooler        ids     encoder
+preset_sim           unilm         unilm         unilm    unilm          unilm   unilm         ids     encoder
+preset_backbone      bidirectional strings       strings  strings        pooler  pooler        strings encoder
+preset_seq_2_seq     other         other         other    other          other   other         other   logits
+"""
+ROWS = {row.split()[0]: row.split()[1:] for row in TABLE.strip().splitlines()[1:]}
+CELLS = [
+    (folder, name, cell)
+    for folder, cells in ROWS.items()
+    for names, cell in zip(
+        (*((name,) for name in ENCODERS), STRINGS, SEQ_2_SEQ),
+        cells,
+        strict=True,
+    )
+    for name in names
+]
+OF_TOKENIZERS = "cannot be built from .* Use `{}.from_preset`"
+ERRORS = {
+    "pooler": "{} needs a pooler, .* Classes that can be built from it: RoFormerBackbone",
+    "head": "{} needs a masked-LM head, .*: RoFormerBackbone and RoFormerTextClassifier. .*strict=False",
+    "strings": "holds no tokenizer: .* `preprocessor=None`|has no vocabulary: expected tokenizer.json",
+    "encoder": "{} cannot be built from .* holds a RoFormerBackbone, .* Classes that can: RoFormerBackbone"
+    "|cannot be built from .* Use `RoFormerTokenizer.from_preset`|has no vocabulary",
+    "other": "{} cannot be built from .* RoFormerSeq2SeqBackbone, .* can: RoFormerSeq2SeqBackbone"
+    "|cannot be built from .* Use `RoFormerSentencePieceTokenizer.from_preset`",
+}
+
+
+@functools.cache
+def source(kind):
+    """The model in a folder: its weights, its tokenizer."""
+    if kind == "seq_2_seq":
+        return seq_2_seq.translator(num_layers=1)
+    options = {"name": "backbone", **builders.SIZES, "num_layers": 1}
+    if kind == "sim":
+        options |= {"masking": "unilm", "pooler": "linear"}
+    cls = roformer_tf.RoFormerSim if kind == "sim" else roformer_tf.RoFormerMaskedLM
+    if kind == "gpt":
+        options["masking"], cls = "causal", roformer_tf.RoFormerCausalLM
+    preprocessor = cls.preprocessor_cls(builders.tokenizer(), sequence_length=16)
+    return builders.randomized(cls(roformer_tf.RoFormerBackbone(**options), preprocessor))
+
+
+@functools.cache
+def reference(kind, masking):
+    """The source's backbone under another masking, built without any folder."""
+    original = source(kind).backbone
+    model = roformer_tf.RoFormerBackbone.from_config({**original.get_config(), "masking": masking})
+    for path, weight in variables(model).items():
+        weight.assign(variables(original)[path])
+    return model
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("folders")
+    for ending, kind in (("", "encoder"), ("_gpt", "gpt"), ("_sim", "sim")):
+        save_checkpoint(source(kind), root / f"original{ending}")
+        convert(root / f"original{ending}", root / f"huggingface{ending}")
+    vocabulary = source("encoder").preprocessor.tokenizer.get_vocabulary()
+    save_checkpoint(source("encoder").backbone, root / "headless", vocabulary)
+    convert(root / "headless", root / "huggingface_headless")
+    for ending, kind in (("", "encoder"), ("_sim", "sim"), ("_seq_2_seq", "seq_2_seq")):
+        source(kind).save_to_preset(str(root / f"preset{ending}"))
+    source("encoder").backbone.save_to_preset(str(root / "preset_backbone"))
+    return root
+
+
+def outputs(model, inputs):
+    result = model(inputs)
+    result = result if isinstance(result, dict) else {"sequence_output": result}
+    return {name: keras.ops.convert_to_numpy(value) for name, value in result.items()}
+
+
+def check_ids(loaded, kind):
+    """The same strings give the same ids, and a preprocessor of the source's class is the source's."""
+    tokenizer = getattr(loaded, "tokenizer", loaded)
+    wanted = source(kind).preprocessor.tokenizer
+    texts = seq_2_seq.TEXTS if kind == "seq_2_seq" else ["天地玄黄", "宇宙 x"]
+    assert tokenizer.get_config() == {**wanted.get_config(), "name": tokenizer.name}
+    assert tokenizer.get_vocabulary() == wanted.get_vocabulary()
+    if loaded is tokenizer and kind != "encoder":  # else the same by class, vocabulary and settings
+        assert tokenizer(texts) == wanted(texts)
+
+
+def check_model(loaded, kind, masking, inputs):
+    backbone = getattr(loaded, "backbone", loaded)
+    assert backbone.masking == masking
+    found, wanted = (outputs(model, inputs) for model in (backbone, reference(kind, masking)))
+    for name in found:  # a class without a use for the pooler leaves it out
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-6, atol=1e-6, err_msg=name)
+    if loaded is backbone:
+        assert set(found) == set(wanted)
+    if hasattr(loaded, "head"):
+        logits = loaded(inputs)
+        logits = logits["logits"] if isinstance(logits, dict) else logits
+        expected = source(kind).head(wanted["sequence_output"])
+        np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("folder, name, cell", CELLS)
+def test_table(folders, folder, name, cell, rng):
+    cls = getattr(roformer_tf, name)
+    options = {"num_classes": 2} if name == "RoFormerTextClassifier" else {}
+    if cell in ERRORS:
+        with pytest.raises((ValueError, FileNotFoundError), match=ERRORS[cell].format(name)):
+            cls.from_preset(folders / folder, **options)
+        return
+    loaded = cls.from_preset(str(folders / folder), **options)
+    assert isinstance(loaded, cls)
+    kind = folder.split("_", 1)[1] if "_" in folder else "encoder"
+    kind = {"headless": "encoder", "backbone": "encoder"}.get(kind, kind)
+    if cell == "logits" and "Token" not in name and "Preprocessor" not in name:
+        inputs = seq_2_seq.inputs(rng)
+        model = source(kind) if name.endswith("LM") else source(kind).backbone
+        for x, y in zip(*(keras.tree.flatten(m(inputs)) for m in (loaded, model)), strict=True):
+            np.testing.assert_array_equal(x, y)
+    elif cell in ("ids", "logits"):
+        check_ids(loaded, kind)
+    else:
+        if hasattr(loaded, "preprocessor"):
+            check_ids(loaded.preprocessor, kind)
+        if folder.startswith("preset") and not isinstance(source(kind), cls):
+            # KerasHub takes the backbone of another task's preset, and makes a new head
+            loaded = getattr(loaded, "backbone", loaded)
+        check_model(loaded, kind, cell, builders.inputs(rng))
+
+
+def test_every_public_class_is_in_the_table():
+    assert sorted(roformer_tf.__all__) == sorted((*ENCODERS, *STRINGS, *SEQ_2_SEQ))
+
+
+@pytest.mark.parametrize("folder", ROWS)
+def test_inspect_knows_every_folder(folders, folder):
+    report = inspect_checkpoint(folders / folder)
+    assert report.layout == folder.split("_")[0]
+    if "seq_2_seq" not in folder:
+        assert report.complete and report.family == "roformer"
+        assert report.masking == ROWS[folder][0]
+        assert report.pooler == ("linear" if "sim" in folder else None)
+    count = source("seq_2_seq").count_params() if "seq_2_seq" in folder else 0
+    if folder == "preset":
+        count = source("encoder").count_params()
+    assert not count or report.num_parameters == count
+
+
+def test_the_name_of_a_folder_decides_nothing_in_silence(folders, tmp_path):
+    gpt = tmp_path / "chinese_roformer-gpt"
+    gpt.mkdir()
+    for file in (folders / "original").iterdir():
+        text = file.name == "bert_config.json"
+        content = file.read_bytes()
+        if text:
+            content = content.replace(b'  "masking": "bidirectional",\n', b"")
+        (gpt / file.name).write_bytes(content)
+    with pytest.warns(UserWarning, match="took masking='causal' from the name .* Pass masking="):
+        assert roformer_tf.RoFormerBackbone.from_preset(gpt).masking == "causal"
+    for masking in ("causal", "bidirectional"):  # any warning is an error here
+        backbone = roformer_tf.RoFormerBackbone.from_preset(gpt, masking=masking)
+        assert backbone.masking == masking
