@@ -57,7 +57,8 @@ class CsvLog:
         Raises:
             ValueError: If the file has other columns, or a line does not have as many values as there are columns.
         """
-        for number, fields in enumerate(lines := self._lines(), 2):
+        lines = self._lines()
+        for number, fields in enumerate(lines, 2):
             if len(fields) != len(self.columns):
                 raise ValueError(
                     f"{self.path}, line {number}: expected {len(self.columns)} values. "

@@ -27,9 +27,8 @@ from roformer_tf.pretraining.settings import ModelSettings
 
 _FLOAT = 4  # bytes
 _OPTIMIZER_SLOTS = {"adamw": 2, "original_adamw": 2, "lamb": 2, "adafactor": 1}
-_OVERHEAD = (
-    1.05  # tensors that live for a moment, and sizes rounded up; the mean of the measurements
-)
+# Tensors that live for a moment, and sizes rounded up: the mean over the measurements.
+_OVERHEAD = 1.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,22 +105,20 @@ class ModelSizes:
     def weight_shapes(self):
         """List of the shapes of all weights."""
         width, inner, embedding = self.hidden_dim, self.intermediate_dim, self.embedding_dim
-        shapes = [(self.vocabulary_size, embedding)]
-        if self.num_segments:
-            shapes.append((self.num_segments, embedding))
         scheme, copies = _position_scheme(self)
+        # the embeddings, and a projection to the width of the blocks and back
+        shapes = [(self.vocabulary_size, embedding)]
+        shapes += [(self.num_segments, embedding)] if self.num_segments else []
         shapes += copies * [tuple(weight.shape) for weight in scheme.weights]
+        shapes += [(embedding, width)] if embedding != width else []
+        shapes += [(width, embedding)] if embedding != width or self.has_biases else []
         block = [(width, 3 * width), (width, width), (width, inner), (inner, width)]
         if self.has_biases:
-            block += [(3 * width,), (width,), (inner,), (width,)] + 4 * [(width,)]
-            shapes += 2 * [(embedding,)]
-            shapes += [(width, embedding), (embedding,), (embedding,), (embedding,)]
-            shapes.append((self.vocabulary_size,))
-        elif embedding != width:
-            shapes.append((width, embedding))
-        if embedding != width:
-            shapes.append((embedding, width))
-            shapes += [(width,)] if self.has_biases else []
+            block += [(3 * width,), (width,), (inner,), (width,)]  # biases
+            block += 4 * [(width,)]  # two norms
+            shapes += 2 * [(embedding,)]  # norm of the embeddings
+            shapes += [(width,)] if embedding != width else []
+            shapes += [(embedding,), (embedding,), (embedding,), (self.vocabulary_size,)]  # head
         return shapes + self.num_layers * block
 
     @property

@@ -89,6 +89,13 @@ def test_weights_and_work_are_those_of_the_model(kind):
     assert sizes.step_flops(batch_size, length, batch_size * length) == count_flops(step)
 
 
+def test_sizes_of_a_checkpoint(repository):
+    model = {"checkpoint": str(repository / "checkpoints" / "chinese_roformer_tiny")}
+    sizes = ModelSizes.from_settings(make_settings(model=model))
+    task = make_task(ModelSettings(**model), "masked_lm", sizes.vocabulary_size, 512)
+    assert sizes.num_parameters == task.count_params()
+
+
 def graph_of(function, batch_size, length, predicted=None):
     ids = tf.TensorSpec((batch_size, length), tf.int32)
     inputs = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), ids)
