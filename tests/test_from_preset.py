@@ -191,3 +191,8 @@ def test_the_name_of_a_folder_decides_nothing_in_silence(folders, tmp_path):
     for masking in ("causal", "bidirectional"):  # any warning is an error here
         backbone = roformer_tf.RoFormerBackbone.from_preset(gpt, masking=masking)
         assert backbone.masking == masking
+    options = {"preprocessor": None, "load_weights": False}
+    unilm = roformer_tf.RoFormerCausalLM.from_preset(gpt, masking="unilm", **options)
+    assert unilm.backbone.masking == "unilm"
+    masked_lm = roformer_tf.RoFormerMaskedLM.from_preset(folders / "original_sim", **options)
+    assert masked_lm.backbone.pooler is None  # it has no use for one

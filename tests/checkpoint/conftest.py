@@ -1,4 +1,4 @@
-"""Original folders made on the spot: by TF1's own Saver, with names written down apart from the package's table."""
+"""Original folders written without the package, with names that are not from its table."""
 
 import json
 
@@ -57,7 +57,23 @@ def random_variables(rng, config, family="roformer", heads=("pooler", "nsp", "ml
 
 
 def write_original(folder, variables, config, tokens=None, name="bert_model.ckpt"):
-    """An original folder; the checkpoint is written by `tf.compat.v1.train.Saver`."""
+    """Writes an original folder; `write_with_saver` gives the same checkpoint, but takes a second."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / name),
+        tensor_names=list(variables),
+        shape_and_slices=[""] * len(variables),
+        tensors=[tf.constant(array) for array in variables.values()],
+    )
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    tokens = tokens or TOKENS + [f"[unused{i}]" for i in range(len(TOKENS), config["vocab_size"])]
+    (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens), encoding="utf-8")
+    return folder
+
+
+def write_with_saver(folder, variables, name="bert_model.ckpt"):
+    """Writes a checkpoint with TF1's own `Saver`."""
     folder.mkdir(parents=True, exist_ok=True)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tensors = {
@@ -68,9 +84,6 @@ def write_original(folder, variables, config, tokens=None, name="bert_model.ckpt
         assigns = [tf.compat.v1.assign(tensors[n], placeholders[n]) for n in variables]
         session.run(assigns, {placeholders[n]: a for n, a in variables.items()})
         tf.compat.v1.train.Saver(tensors).save(session, str(folder / name), write_meta_graph=False)
-    (folder / "bert_config.json").write_text(json.dumps(config))
-    tokens = tokens or TOKENS + [f"[unused{i}]" for i in range(len(TOKENS), config["vocab_size"])]
-    (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens), encoding="utf-8")
     return folder
 
 

@@ -180,12 +180,6 @@ def test_what_has_no_place_there_is_named(folder, tmp_path):
     )
 
 
-def test_inspect_reads_the_layout(folder, tmp_path):
-    convert(folder, tmp_path / "hf")
-    report = inspect_checkpoint(tmp_path / "hf")
-    assert (report.layout, report.family, report.complete) == ("huggingface", "roformer", True)
-
-
 def test_load_checkpoint_reads_pytorch_model_bin(folder, tmp_path, rng):
     torch = pytest.importorskip("torch")
     numpy_files = pytest.importorskip("safetensors.numpy")

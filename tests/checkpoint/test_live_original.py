@@ -45,8 +45,13 @@ CASES = {
 }
 
 
+QUICK = ("everything", "v2_factorised")  # the goldens have the others, too
+
+
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+)
 def test_outputs(name, original, rng, tmp_path):
     model, application, changes, kwargs = CASES[name]
     config = small_config(**changes)

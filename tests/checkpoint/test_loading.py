@@ -54,7 +54,7 @@ def test_a_new_classifier_head_stays(folder):
 def test_optimizer_slots_are_ignored(rng, config, tmp_path):
     variables = random_variables(rng, config, heads=())
     plain = dict(variables)
-    for name, array in plain.items():
+    for name, array in list(plain.items())[:4]:
         for slot in (
             "adam_m",
             "adam_v",
@@ -69,7 +69,7 @@ def test_optimizer_slots_are_ignored(rng, config, tmp_path):
     folder = write_original(tmp_path / "trained", variables, config)
     report = load_checkpoint(make_backbone(), folder)
     assert set(report.loaded) == set(plain)
-    assert len(report.optimizer_slots) == 6 * len(plain) + 2
+    assert len(report.optimizer_slots) == 6 * 4 + 2
 
 
 def test_everything_wrong_is_named_in_one_error(rng, config, tmp_path):

@@ -34,6 +34,7 @@ print(status("VmHWM") - before, model.count_params() * 4 / 2**20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 def test_extra_peak_memory_of_loading(repository, tmp_path):
     rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from roformer_tf.checkpoint.original_config import (
     original_config,
     read_config,
 )
-from tests.checkpoint.test_files import LFS_POINTER
+from tests.checkpoint.test_original_files import LFS_POINTER
 from tests.oracles.run_original import small_config
 
 

@@ -1,9 +1,7 @@
-"""`from_preset` on original folders: what is built, what can be overridden, and what bad folders say."""
+"""`from_preset` of checkpoints: what is built, what can be overridden, and errors of bad folders."""
 
-import contextlib
 import json
 
-import keras
 import numpy as np
 import pytest
 
@@ -21,6 +19,14 @@ def make_folder(path, rng, words=(), heads=("mlm",), **changes):
     tokens = TOKENS + CHARACTERS + list(words)
     config = small_config(vocab_size=len(tokens), **changes)
     return write_original(path, random_variables(rng, config, heads=heads), config, tokens)
+
+
+@pytest.fixture
+def dictionary(tmp_path):
+    """A dictionary of words for jieba's algorithm: its own takes seconds to prepare."""
+    path = tmp_path / "words.txt"
+    path.write_text("".join(f"{word} 10\n" for word in WORDS), encoding="utf-8")
+    return str(path)
 
 
 def test_backbone(folder):
@@ -57,34 +63,16 @@ def test_weights_can_be_left_random(folder):
     assert np.abs(ours).max() < 0.05 < np.abs(theirs).max()
 
 
-@pytest.mark.parametrize(
-    "name, backbone_masking, causal_lm_masking, pooler",
-    [
-        ("chinese_roformer-char", "bidirectional", "causal", None),
-        ("chinese_roformer-gpt-char", "causal", "causal", None),
-        ("chinese_roformer-sim-char", "unilm", "unilm", "linear"),
-    ],
-)
-def test_masking_and_pooler(rng, tmp_path, name, backbone_masking, causal_lm_masking, pooler):
-    heads = ("mlm", "pooler") if pooler else ("mlm",)
-    folder = make_folder(tmp_path / name, rng, heads=heads)
-    only_name = pytest.warns(UserWarning, match="took masking='causal' from the name of the folder")
-    with only_name if "gpt" in name else contextlib.nullcontext():
-        backbone = roformer_tf.RoFormerBackbone.from_preset(folder)
-    assert (backbone.masking, backbone.pooler_activation) == (backbone_masking, pooler)
-    causal_lm = roformer_tf.RoFormerCausalLM.from_preset(folder, preprocessor=None)
-    assert causal_lm.backbone.masking == causal_lm_masking
-    unilm = roformer_tf.RoFormerCausalLM.from_preset(folder, preprocessor=None, masking="unilm")
-    assert unilm.backbone.masking == "unilm"
-    masked_lm = roformer_tf.RoFormerMaskedLM.from_preset(folder, preprocessor=None)
-    assert masked_lm.backbone.masking == "bidirectional" and masked_lm.backbone.pooler is None
-
-
 @pytest.mark.parametrize("words, word_level", [((), False), (WORDS, True)])
-def test_task_with_preprocessor(rng, tmp_path, words, word_level):
+def test_task_with_preprocessor(rng, tmp_path, words, word_level, dictionary):
     folder = make_folder(tmp_path / "roformer", rng, words)
     task = roformer_tf.RoFormerTextClassifier.from_preset(
-        str(folder), num_classes=3, dropout=0.0, sequence_length=16, pooling="mean"
+        str(folder),
+        num_classes=3,
+        dropout=0.0,
+        sequence_length=16,
+        pooling="mean",
+        dictionary=dictionary,
     )
     assert task.preprocessor.tokenizer.word_level is word_level
     assert task.preprocessor.sequence_length == 16
@@ -114,7 +102,7 @@ def test_a_given_backbone_is_used(folder):
     assert np.abs(numpy(backbone.token_embedding.embeddings)).max() > 0.5  # its weights were loaded
 
 
-def test_kept_tokens_cut_the_vocabulary_too(rng, tmp_path):
+def test_kept_tokens_cut_the_vocabulary_too(rng, tmp_path, dictionary):
     folder = make_folder(tmp_path / "roformer", rng)
     keep = [0, 1, 2, 3, 4, 7, 5]
     model = roformer_tf.RoFormerMaskedLM.from_preset(folder, keep_tokens=keep)
@@ -126,6 +114,7 @@ def test_kept_tokens_cut_the_vocabulary_too(rng, tmp_path):
         folder,
         compound_tokens=[[5, 6]],
         vocabulary=[*TOKENS, *CHARACTERS, "天气"],
+        dictionary=dictionary,
     )
     assert model.preprocessor.tokenizer.word_level
     with pytest.raises(
@@ -134,9 +123,9 @@ def test_kept_tokens_cut_the_vocabulary_too(rng, tmp_path):
         roformer_tf.RoFormerMaskedLM.from_preset(folder, keep_tokens=[0, 1, 2, 3, 4, 99])
 
 
-def test_a_task_saves_its_vocabulary(rng, tmp_path):
+def test_a_task_saves_its_vocabulary(rng, tmp_path, dictionary):
     folder = make_folder(tmp_path / "roformer", rng, WORDS)
-    model = roformer_tf.RoFormerMaskedLM.from_preset(folder)
+    model = roformer_tf.RoFormerMaskedLM.from_preset(folder, dictionary=dictionary)
     saved = save_checkpoint(model, tmp_path / "saved")
     assert (saved / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
     again = roformer_tf.RoFormerMaskedLM.from_preset(str(saved))
@@ -197,12 +186,3 @@ def test_missing_checkpoint(folder):
     (folder / "bert_model.ckpt.index").unlink()
     with pytest.raises(FileNotFoundError, match="index of the checkpoint is missing"):
         roformer_tf.RoFormerBackbone.from_preset(str(folder))
-
-
-def test_presets_of_keras_hub_still_load(folder, tmp_path):
-    backbone = roformer_tf.RoFormerBackbone.from_preset(str(folder))
-    backbone.save_to_preset(str(tmp_path / "preset"))
-    again = roformer_tf.RoFormerBackbone.from_preset(str(tmp_path / "preset"))
-    for first, second in zip(backbone.weights, again.weights, strict=True):
-        np.testing.assert_array_equal(numpy(first), numpy(second))
-    assert isinstance(again, keras.Model)

@@ -10,6 +10,7 @@ from tests.checkpoint.conftest import (
     random_variables,
     read_variables,
     write_original,
+    write_with_saver,
 )
 from tests.checkpoint.golden import model_inputs, numpy
 from tests.oracles.run_original import small_config
@@ -69,8 +70,9 @@ def test_next_sentence_head_comes_back(folder, variables, tmp_path):
 
 def test_files_are_those_of_tf1_saver(rng, config, tmp_path):
     variables = random_variables(rng, config, heads=("mlm",))
-    folder = write_original(tmp_path / "original", variables, config)
-    saved = save_checkpoint(masked_lm(folder), tmp_path / "saved")
+    folder = write_with_saver(tmp_path / "original", variables)
+    write_original(tmp_path / "read", variables, config)
+    saved = save_checkpoint(masked_lm(tmp_path / "read"), tmp_path / "saved")
     for name in ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"):
         assert (saved / name).read_bytes() == (folder / name).read_bytes()
 

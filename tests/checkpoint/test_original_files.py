@@ -1,6 +1,5 @@
-"""Finding checkpoint files, what is said of damaged ones, and writing that loses nothing."""
+"""Finding the files of a checkpoint, errors of damaged ones, and writing what TF1 writes."""
 
-import os
 import shutil
 
 import numpy as np
@@ -13,8 +12,12 @@ from roformer_tf.checkpoint.original_files import (
     find_checkpoint,
     write_checkpoint,
 )
-from roformer_tf.files import replace_files
-from tests.checkpoint.conftest import assert_same_bytes, read_variables, write_original
+from tests.checkpoint.conftest import (
+    assert_same_bytes,
+    read_variables,
+    write_original,
+    write_with_saver,
+)
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 496398656\n"
@@ -167,78 +170,13 @@ def test_original_folders_are_told_from_presets(folder, tmp_path):
         assert open_folder(empty).layout == layout
 
 
-def test_writing_equals_tf1_saver(folder, variables, tmp_path):
+def test_writing_equals_tf1_saver(variables, tmp_path):
+    folder = write_with_saver(tmp_path / "saver", variables)
     write_checkpoint(tmp_path, variables.items())
     for name in ("bert_model.ckpt.index", DATA):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
     assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "bert_model.ckpt")
     assert_same_bytes(variables, read_variables(tmp_path / "bert_model.ckpt"))
-
-
-def files_of(folder):
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-
-
-def test_a_new_folder_appears_complete(tmp_path):
-    with replace_files(tmp_path / "deep" / "new") as temporary:
-        (temporary / "a").write_text("1")
-        assert not (tmp_path / "deep" / "new").exists()
-    assert files_of(tmp_path / "deep" / "new") == {"a": b"1"}
-    assert os.listdir(tmp_path / "deep") == ["new"]
-    default = tmp_path / "default"
-    default.mkdir()
-    assert (tmp_path / "deep" / "new").stat().st_mode == default.stat().st_mode
-
-
-def test_other_files_stay(tmp_path):
-    (tmp_path / "a").write_text("old")
-    (tmp_path / "README").write_text("mine")
-    with replace_files(tmp_path) as temporary:
-        (temporary / "a").write_text("new")
-        (temporary / "b").write_text("new")
-        assert (tmp_path / "a").read_text() == "old"
-    assert files_of(tmp_path) == {"a": b"new", "b": b"new", "README": b"mine"}
-    assert sorted(os.listdir(tmp_path)) == ["README", "a", "b"]
-
-
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_failure_while_writing_leaves_all_as_it_was(tmp_path, exists):
-    folder = tmp_path / "model"
-    if exists:
-        folder.mkdir()
-        (folder / "a").write_text("old")
-    with pytest.raises(OSError, match="disk full"), replace_files(folder) as temporary:
-        (temporary / "a").write_text("new")
-        raise OSError("disk full")
-    assert os.listdir(tmp_path) == (["model"] if exists else [])
-    assert not exists or os.listdir(folder) == ["a"]
-    assert not exists or files_of(folder) == {"a": b"old"}
-
-
-@pytest.mark.parametrize("failing", range(4))
-def test_a_failure_while_replacing_puts_all_back(tmp_path, monkeypatch, failing):
-    for name in "ab":
-        (tmp_path / name).write_text("old")
-    calls, replace = [], os.replace
-
-    def fail_once(source, target):
-        calls.append(source)
-        if len(calls) == failing + 1:
-            raise OSError("no")
-        replace(source, target)
-
-    with pytest.raises(OSError, match="no"), replace_files(tmp_path) as temporary:
-        for name in "abc":
-            (temporary / name).write_text("new")
-        monkeypatch.setattr(os, "replace", fail_once)
-    assert files_of(tmp_path) == {"a": b"old", "b": b"old"}
-    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
-
-
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="is a file"), replace_files(tmp_path / "file"):
-        pass
 
 
 def test_float16_checkpoints_are_read(config, variables, tmp_path):
