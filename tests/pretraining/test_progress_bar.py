@@ -3,13 +3,13 @@
 import io
 import math
 
-import keras
 import pytest
 import rich.console
 import tensorflow as tf
 
 from roformer_tf.pretraining import Stage, callbacks
 from roformer_tf.pretraining.progress_bar import ProgressBar
+from tests.pretraining.test_run_log import Steps
 
 STAGES = [Stage(512, 256, 200, 1e-5), Stage(1536, 256, 100, 1e-5), Stage(512, 64, 100, 1e-5)]
 LOGS = {"loss": 2.5, "accuracy": 0.5, "learning_rate": 1e-5, "padding": 0.031, "skipped": 0}
@@ -156,16 +156,9 @@ def test_skipped_step(run_steps, loss):
 
 
 def test_in_fit():
-    class Steps(keras.Model):
-        def build(self, shape):
-            self.weight = self.add_weight(shape=())
-
-        def train_step(self, batch):
-            return {name: tf.constant(float(value)) for name, value in LOGS.items()}
-
     model = Steps()
     model.compile()
-    data = tf.data.Dataset.range(100).batch(1)
+    data = tf.data.Dataset.range(1, 100).batch(1)
     shown = make_console(True)
     bar = ProgressBar([Stage(16, 4, 4, 1e-3), Stage(32, 2, 3, 1e-3)], shown)
     for index, steps in enumerate([4, 3]):

@@ -137,7 +137,7 @@ def test_resumed_log_is_that_of_an_uninterrupted_run(tmp_path, every, checkpoint
     assert sorted(file.name for file in broken.iterdir()) == ["held_out.csv", "log.csv"]
 
 
-def test_seconds_go_on_after_a_resume(tmp_path):
+def test_seconds_continue_after_a_resume(tmp_path):
     run_steps([RunLog(STAGES, tmp_path)], stop=7)
     text = (tmp_path / "log.csv").read_text().splitlines()
     fields = text[6].split(",")  # step 6
