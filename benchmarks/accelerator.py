@@ -40,10 +40,10 @@ def import_backbone_and_head():
             package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
             sys.modules[name] = package
     from roformer_tf.layers import MaskedLMHead
-    from roformer_tf.models.optional_inputs import OptionalInputs
     from roformer_tf.models.roformer_backbone import RoFormerBackbone
+    from roformer_tf.models.roformer_model import RoFormerModel
 
-    return RoFormerBackbone, MaskedLMHead, OptionalInputs
+    return RoFormerBackbone, MaskedLMHead, RoFormerModel
 
 
 class Ours:
@@ -52,7 +52,7 @@ class Ours:
     def __init__(self, sizes, dtype):
         import keras
 
-        RoFormerBackbone, MaskedLMHead, OptionalInputs = import_backbone_and_head()
+        RoFormerBackbone, MaskedLMHead, RoFormerModel = import_backbone_and_head()
         from roformer_tf import rotary
 
         self.keras, self.sizes, self.dtype = keras, sizes, dtype
@@ -64,7 +64,7 @@ class Ours:
         head = MaskedLMHead(self.backbone.token_embedding, dtype=DTYPES[dtype])
         inputs = {**self.backbone.input, "mask_positions": positions}
 
-        class MaskedLM(OptionalInputs, keras.Model):
+        class MaskedLM(RoFormerModel, keras.Model):
             optional_inputs = RoFormerBackbone.optional_inputs
 
         self.model = MaskedLM(inputs, head(self.backbone(self.backbone.input), positions))

@@ -47,7 +47,7 @@ SETTINGS = {
     "weight_decay": 0.01,
     "dropout": 0.1,
     "sequence_length": 64,
-    "hidden_sources": 0.5,
+    "source_mask_rate": 0.5,
     "loss_weight": 1.0,  # of the contrastive loss; the language model's is 1
     "seed": 0,
 }
@@ -163,7 +163,7 @@ def main():
         dropout=settings["dropout"],
         attention_dropout=settings["dropout"],
         sequence_length=settings["sequence_length"],
-        hidden_sources=settings["hidden_sources"],
+        source_mask_rate=settings["source_mask_rate"],
     )
     groups, held_out = load_groups(args.data)
     print({name: f"{len(g):,} groups, {sum(map(len, g)):,} texts" for name, g in groups.items()})

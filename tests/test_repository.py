@@ -18,6 +18,7 @@ FLOORS = {
     "files": 0,
     "checks": 0,
     "startup": 0,
+    "naming": 0,
     "layers": 1,
     "optimizers": 1,
     "samplers": 1,
@@ -30,8 +31,17 @@ FLOORS = {
     "__main__": 7,
 }
 # These run under every Keras backend. What packs strings for tf.data is TensorFlow by nature.
-KERAS_ONLY = ("rotary", "rope_scaling", "checks", "layers", "models", "optimizers", "samplers")
-PREPROCESSING = re.compile(r"models/(packing|batches|\w+_preprocessor)\.py")
+KERAS_ONLY = (
+    "rotary",
+    "rope_scaling",
+    "checks",
+    "naming",
+    "layers",
+    "models",
+    "optimizers",
+    "samplers",
+)
+PREPROCESSING = re.compile(r"models/(batches|\w+_preprocessor)\.py")
 MAX_LINES = 500
 LONGER_FILES = set()  # paths, each with its reason
 

@@ -23,7 +23,7 @@ from roformer_tf.models import (
     RoFormerTextClassifierPreprocessor,
 )
 from roformer_tf.models.fill_mask import check_top_k
-from roformer_tf.models.packing import PackedInputs
+from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
 from roformer_tf.text import RoFormerTokenizer
 
 SERVED = {
@@ -164,7 +164,7 @@ def _checked_preprocessor(task, preprocessor):
             "`tokenizer = roformer_tf.RoFormerTokenizer.from_preset(folder)`."
         )
     # a backbone needs no more than texts packed into ids
-    accepted = PackedInputs if isinstance(task, RoFormerBackbone) else wanted
+    accepted = RoFormerPreprocessor if isinstance(task, RoFormerBackbone) else wanted
     if not isinstance(preprocessor, accepted):
         raise ValueError(
             f"A {type(task).__name__} needs a {wanted.__name__}. Received: preprocessor of type "

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from roformer_tf.export.served_model import TEXTS, TOKEN_IDS, ServedModel
-from roformer_tf.models.fill_mask import most_probable, tokens_by_id
+from roformer_tf.models.fill_mask import tokens_by_id, top_tokens
 
 WITH_POSITIONS = (*TOKEN_IDS, tf.TensorSpec([None, None], tf.int32, name="mask_positions"))
 
@@ -44,7 +44,7 @@ class ServedMaskedLM(ServedModel):
         count = tf.size(texts)
         texts = tf.concat([texts, tf.fill([tf.maximum(1 - count, 0)], "")], axis=0)
         inputs, found = self._python.preprocessor.pack_masks(texts)
-        ids, probabilities = most_probable(self.outputs(inputs), self._top_k)
+        ids, probabilities = top_tokens(self.outputs(inputs), self._top_k)
         with tf.device("CPU"):
             tokens = tf.gather(self._tokens, ids)
             each = found[:, :, tf.newaxis]

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from roformer_tf.export.served_model import TEXTS, TOKEN_IDS, ServedModel
-from roformer_tf.models.unit_vectors import unit_vectors
+from roformer_tf.models.in_batch_contrastive import unit_vectors
 
 SIMILAR = (
     *TEXTS,

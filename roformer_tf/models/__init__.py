@@ -9,7 +9,7 @@ from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMP
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
 from roformer_tf.models.roformer_masked_lm_preprocessor import RoFormerMaskedLMPreprocessor
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
-from roformer_tf.models.roformer_seq_2_seq_lm import RoFormerSeq2SeqLM
+from roformer_tf.models.roformer_seq_2_seq_lm import RoFormerSeq2SeqLM, translate
 from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import RoFormerSeq2SeqLMPreprocessor
 from roformer_tf.models.roformer_sim import RoFormerSim
 from roformer_tf.models.roformer_sim_classifier import RoFormerSimClassifier
@@ -23,10 +23,9 @@ from roformer_tf.models.roformer_text_classifier_preprocessor import (
 )
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
 from roformer_tf.models.smoothed_crossentropy import SmoothedCrossentropy
-from roformer_tf.models.translation import translate
 from roformer_tf.text import RoFormerSentencePieceTokenizer, RoFormerTokenizer
 
-# KerasHub asks the tokenizer of a preset for its backbone; `text/`, a floor below, cannot name it.
+# KerasHub asks a tokenizer for the backbone of its presets. `text/`, a floor below, cannot name it.
 RoFormerTokenizer.backbone_cls = RoFormerBackbone
 RoFormerSentencePieceTokenizer.backbone_cls = RoFormerSeq2SeqBackbone
 

@@ -1,4 +1,4 @@
-"""What `fit`, `evaluate` and `predict` are given -> TensorFlow data, with errors that name the example."""
+"""Turns the data of `fit`, `evaluate` and `predict` into tensors, with errors that name the example."""
 
 import types
 
@@ -10,12 +10,28 @@ from keras import ops, tree
 from roformer_tf.text.strings import to_string_tensor
 
 
+def check_not_empty(x):
+    """Raises `ValueError` if there is no example."""
+    first = x[0] if isinstance(x, tuple) and x else x
+    if isinstance(first, dict):
+        first = next(iter(first.values()), [])
+    size = None
+    if isinstance(first, (list, tuple, np.ndarray)):
+        size = len(first)
+    elif hasattr(x, "cardinality"):
+        size = int(x.cardinality())
+    if size == 0:
+        raise ValueError(
+            "The dataset is empty: expected at least one example. Received: 0 examples"
+        )
+
+
 def string_tensors(x):
-    r"""Texts, or a tuple of two columns of texts, as string tensors; a dataset as it is.
+    r"""Converts texts, or a tuple of two columns of texts, to string tensors. Leaves a dataset alone.
 
     Raises:
-        TypeError: if an example is no string; the message says which.
-        ValueError: if there is no batch, but a single text or pair.
+        TypeError: If an example is not a string. The message names it.
+        ValueError: If `x` is a single text or pair and not a batch.
 
     >>> string_tensors(["天", b"\xe5\x9c\xb0"]).shape
     TensorShape([2])
@@ -48,10 +64,10 @@ def string_tensors(x):
 
 
 def prompt_columns(parts):
-    """Sources and what their answers begin with, as lists; and whether they are a single text each.
+    """Returns sources and the starts of their targets as lists, and whether each was a single text.
 
     Raises:
-        ValueError: if there are not as many of the one as of the other.
+        ValueError: If there are more of one than of the other.
 
     >>> prompt_columns(("天地", "玄"))
     ((['天地'], ['玄']), True)
@@ -61,32 +77,24 @@ def prompt_columns(parts):
     sizes = [1 if is_text(part) else len(part) for part in parts if not is_dataset(part)]
     if any(map(is_text, parts)) or len(set(sizes)) > 1:
         raise ValueError(
-            "There must be as many beginnings as sources: two lists of one length, or two strings. "
+            "Expected as many starts of targets as sources: two lists of one length, or two strings. "
             f"Received: {' and '.join(map(str, sizes))} texts"
         )
     return tuple(parts), False
 
 
 def is_text(x):
-    """Whether this is a single string."""
+    """Whether `x` is a single string."""
     return isinstance(x, str | bytes) or (ops.is_tensor(x) and len(x.shape) == 0)
 
 
 def is_dataset(x):
-    """Whether this is a `tf.data.Dataset`."""
+    """Whether `x` is a `tf.data.Dataset`."""
     return isinstance(x, tf.data.Dataset)
 
 
-def check_batch_size(batch_size):
-    """Refuses a number of rows that leaves rows out."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(
-            f"`batch_size` must be a positive integer. Received: batch_size={batch_size!r}"
-        )
-
-
 def is_columns(x):
-    """Whether `x` is arrays or lists (or tuples and dictionaries of them) with a row for each example."""
+    """Whether `x` is an array or list of examples, or a tuple or dictionary of them."""
     if isinstance(x, tuple | dict):
         parts = x.values() if isinstance(x, dict) else x
         return len(x) > 0 and all(is_columns(part) for part in parts)
@@ -94,21 +102,33 @@ def is_columns(x):
 
 
 def to_columns(x, y=None, sample_weight=None):
-    """`(x, y, sample_weight)` as tensors of the same number of rows.
+    """Converts `(x, y, sample_weight)` to tensors with one entry for each example.
 
     Raises:
-        ValueError: if the lengths differ.
+        ValueError: If the lengths differ.
 
     >>> to_columns((["a", "b"], ["c"]), [0, 1])
     Traceback (most recent call last):
     ValueError: Inputs, labels and sample weights must be of one length. Received: 2, 1, 2 examples
     """
-    columns = tuple(_to_tensors(part) for part in (x, y, sample_weight))
+
+    def to_tensors(data):
+        if isinstance(data, tuple):
+            return tuple(to_tensors(part) for part in data)
+        if isinstance(data, dict):
+            return {name: to_tensors(part) for name, part in data.items()}
+        if data is None or tf.is_tensor(data):
+            return data
+        return tf.convert_to_tensor(
+            ops.convert_to_numpy(data) if hasattr(data, "__array__") else data
+        )
+
+    columns = to_tensors((x, y, sample_weight))
     flat = [column for column in tree.flatten(columns) if column is not None]
     if any(column.shape.rank == 0 for column in flat):
         raise ValueError(
-            "Inputs, labels and sample weights must have a row for each example; pass `batch_size` by its name. "
-            "Received: a single number"
+            "Inputs, labels and sample weights must have an entry for each example; pass `batch_size` by its "
+            "name. Received: a single number"
         )
     sizes = [column.shape[0] for column in flat]
     if len(set(sizes)) > 1:
@@ -120,7 +140,7 @@ def to_columns(x, y=None, sample_weight=None):
 
 
 def split_columns(columns, fraction):
-    """The first rows, and the last `fraction` of the rows, as `validation_split` of Keras takes them."""
+    """Splits columns into the first examples and the last `fraction` of them."""
     count = _count(columns)
     first = int(count * (1.0 - fraction))
     if not 0 < first < count:
@@ -132,31 +152,19 @@ def split_columns(columns, fraction):
 
 
 def batched(columns, batch_size=None, shuffle=False):
-    """Dataset of batches, of 32 rows by default; shuffled, their order is drawn anew in every epoch."""
+    """Makes a dataset of batches, of 32 examples by default, shuffled again in every epoch or not."""
     count = _count(columns)
-    rows = tf.data.Dataset.range(count)
+    indices = tf.data.Dataset.range(count)
     if shuffle:
-        rows = rows.shuffle(count)
-    return rows.batch(batch_size or 32).map(
-        lambda rows: keras.utils.pack_x_y_sample_weight(*_take(columns, rows))
+        indices = indices.shuffle(count)
+    return indices.batch(batch_size or 32).map(
+        lambda batch: keras.utils.pack_x_y_sample_weight(*_take(columns, batch))
     )
-
-
-def _to_tensors(data):
-    if isinstance(data, tuple):
-        return tuple(_to_tensors(part) for part in data)
-    if isinstance(data, dict):
-        return {name: _to_tensors(part) for name, part in data.items()}
-    if data is None or tf.is_tensor(data):
-        return data
-    if hasattr(data, "__array__"):
-        data = ops.convert_to_numpy(data)
-    return tf.convert_to_tensor(data)
 
 
 def _count(columns):
     return next(column.shape[0] for column in tree.flatten(columns) if column is not None)
 
 
-def _take(columns, rows):
-    return tree.map_structure(lambda c: None if c is None else tf.gather(c, rows), columns)
+def _take(columns, indices):
+    return tree.map_structure(lambda c: None if c is None else tf.gather(c, indices), columns)

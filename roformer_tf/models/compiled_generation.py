@@ -2,24 +2,26 @@ import functools
 
 import keras
 
+from roformer_tf.samplers import remove_stop_tokens, valid_token_mask
+
 
 class CompiledGeneration:
-    """Mixin of the models that generate: the whole loop of a batch in one graph.
+    """Mixin of the models that generate: one graph runs the whole loop of a batch.
 
-    KerasHub's own graph is traced anew for each size of a batch, which takes seconds; on TensorFlow without XLA one
-    graph serves all sizes.
+    KerasHub traces a graph for each size of a batch, which takes seconds. On TensorFlow without XLA
+    one graph serves all sizes.
     """
 
     generation_inputs = ()  # names of the tensors (batch, length) that `generate_step` reads
     generates_with_xla = False
 
     def compile(self, *args, jit_compile="auto", **kwargs):
-        """See `keras.Model.compile`; `generate` uses XLA only if `jit_compile` is `True`."""
+        """See `keras.Model.compile`. `generate` uses XLA only if `jit_compile` is `True`."""
         self.generates_with_xla = jit_compile is True
         super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     def make_generate_function(self):
-        """The compiled `generate_step`; on TensorFlow without XLA one graph for batches of all sizes."""
+        """Returns the compiled `generate_step`."""
         if self.generate_function is None and keras.config.backend() == "tensorflow":
             if not self.run_eagerly and not self.generates_with_xla:
                 self.generate_function = self._graph_of_all_sizes()
@@ -42,9 +44,42 @@ class CompiledGeneration:
 
         return generate
 
+    def sample(self, next, token_ids, prompt_mask, stop_token_ids, **kwargs):
+        """Fills the sequences after their prompts with the model's sampler.
 
-def checked_stops(stop_token_ids):
-    """The ids as a list of integers, or `None`."""
+        Args:
+            next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`.
+            token_ids: int tensor `(batch, length)`.
+            prompt_mask: bool tensor `(batch, length)`, `True` at the tokens of the prompts.
+            stop_token_ids: list of ids, or `None`.
+            **kwargs: Arguments of the sampler, such as `cache` and `index`.
+
+        Returns:
+            Tuple of the token ids, and the mask of the tokens of prompt and text, with its stop
+            token.
+        """
+        token_ids = remove_stop_tokens(
+            token_ids, prompt_mask, stop_token_ids, self.backbone.vocabulary_size
+        )
+        token_ids = self.sampler(
+            next=next,
+            prompt=token_ids,
+            mask=prompt_mask,
+            stop_token_ids=stop_token_ids,
+            model=self,
+            **kwargs,
+        )
+        # Some samplers do not end a text at its first stop token.
+        rules = {
+            name: getattr(self.sampler, name)
+            for name in ("min_ends", "min_length")
+            if hasattr(self.sampler, name)
+        }
+        return token_ids, valid_token_mask(token_ids, prompt_mask, stop_token_ids, **rules)
+
+
+def check_stop_token_ids(stop_token_ids):
+    """Returns the ids as a list of integers, or `None`. Raises `ValueError` for anything else."""
     if stop_token_ids is None:
         return None
     if not hasattr(stop_token_ids, "__iter__") or isinstance(stop_token_ids, str):
@@ -55,6 +90,10 @@ def checked_stops(stop_token_ids):
     return [int(i) for i in stop_token_ids]
 
 
-def stopping_rules(sampler):
-    """The rules of samplers for which not every stop token ends a text, as arguments of `valid_token_mask`."""
-    return {k: getattr(sampler, k) for k in ("min_ends", "min_length") if hasattr(sampler, k)}
+def check_max_length(max_length, start_token):
+    """Raises `ValueError` if `max_length` leaves no room for the start token and a new one."""
+    if max_length is not None and (not isinstance(max_length, int) or max_length < 2):
+        raise ValueError(
+            f"`max_length` must be an integer of at least 2, for {start_token} and a new token. "
+            f"Received: max_length={max_length!r}"
+        )

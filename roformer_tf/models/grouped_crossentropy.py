@@ -5,15 +5,17 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class GroupedCrossentropy(keras.losses.Loss):
-    """Cross entropy of several tasks with one row of logits: a softmax over the group of classes a label is of.
+    """Cross entropy of several tasks that share one row of logits.
+
+    Each label belongs to a group of classes, one for each task. The softmax is over that group only.
 
     Args:
-        groups: integers, how many classes each task has. `(2, 3)`: labels 0 and 1 are of the first, 2 to 4 of the
-            second.
-        **kwargs: of `keras.losses.Loss`.
+        groups: tuple of ints. Number of classes of each task. With `(2, 3)` labels 0 and 1 belong to
+            the first, 2 to 4 to the second.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: `(batch,)` or `(batch, 1)`, labels from 0 to the number of classes - 1.
+        y_true: `(batch,)` or `(batch, 1)`, labels in `[0, number of classes)`.
         y_pred: `(batch, number of classes)`, logits.
 
     Returns:
@@ -37,7 +39,7 @@ class GroupedCrossentropy(keras.losses.Loss):
     def call(self, y_true, y_pred):
         labels = ops.cast(ops.reshape(y_true, (-1,)), "int32")
         return ops.sparse_categorical_crossentropy(
-            labels, own_group(labels, y_pred, self.groups), from_logits=True
+            labels, mask_other_groups(labels, y_pred, self.groups), from_logits=True
         )
 
     def get_config(self):
@@ -46,14 +48,14 @@ class GroupedCrossentropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 def grouped_accuracy(y_true, y_pred, groups):
-    """1.0 where the label has the highest logit of its group, 0.0 elsewhere: arguments as of the loss."""
+    """Returns 1.0 where the label has the highest logit of its group, else 0.0."""
     labels = ops.cast(ops.reshape(y_true, (-1,)), "int32")
-    best = ops.argmax(own_group(labels, y_pred, groups), axis=-1)
+    best = ops.argmax(mask_other_groups(labels, y_pred, groups), axis=-1)
     return ops.cast(ops.equal(ops.cast(best, "int32"), labels), "float32")
 
 
-def own_group(labels, logits, groups):
-    """The logits of each label's own group; all others are so small that no softmax sees them."""
+def mask_other_groups(labels, logits, groups):
+    """Replaces the logits outside the group of each label by -1e12, which a softmax turns into 0."""
     group_of_class = ops.convert_to_tensor(np.repeat(np.arange(len(groups), dtype="int32"), groups))
     same = ops.take(group_of_class, labels)[:, None] == group_of_class[None, :]
     return ops.where(same, logits, ops.cast(-1e12, logits.dtype))

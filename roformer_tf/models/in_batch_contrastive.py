@@ -1,31 +1,29 @@
 import keras
 from keras import ops
 
-from roformer_tf.models.unit_vectors import unit_vectors
-
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class InBatchContrastive(keras.losses.Loss):
-    """Softmax over the batch: which of the other rows says the same as this one?
+    """Contrastive loss: a softmax over the other texts of the batch finds the one that paraphrases a text.
 
-    The scores are cosines times `scale`. A row is no candidate for itself. Rows of one number are positives of each
-    other, all others are negatives; a row without a positive in the batch counts as 0. Under `tf.distribute` the batch
-    is that of the replica: its negatives are the rows on the same device, so that the loss (unlike a mean over
-    examples) is not the same for any number of replicas.
+    The scores are cosines times `scale`, and a text is not compared with itself. Texts with the same
+    number are positives of each other, all others are negatives. A text without a positive in the
+    batch adds 0. Under `tf.distribute` each replica compares the texts of its own batch, so unlike
+    a mean over examples the loss depends on the number of replicas.
 
     Args:
-        scale: float, inverse of the softmax' temperature.
-        **kwargs: of `keras.losses.Loss`.
+        scale: float. Inverse of the softmax' temperature.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: `(batch, 1)`, a number for each row, the same for those that belong together.
+        y_true: `(batch, 1)`, a number for each text, the same for texts that belong together.
         y_pred: `(batch, size)`, vectors of any length.
 
     Returns:
-        Mean over the rows (`reduction="sum_over_batch_size"`).
+        Mean over the texts (`reduction="sum_over_batch_size"`).
 
     Raises:
-        ValueError: if `y_true` has more than one number for a row.
+        ValueError: If `y_true` has more than one number for a text.
 
     Example:
 
@@ -46,7 +44,7 @@ class InBatchContrastive(keras.losses.Loss):
     def call(self, y_true, y_pred):
         if y_true.shape[-1] != 1:
             raise ValueError(
-                "The labels must be one number for each row: leave `y` out of `fit`. For the vectors of a teacher "
+                "The labels must be one number for each text: leave `y` out of `fit`. For the vectors of a teacher "
                 f"compile with `loss='distillation'`. Received: y_true of shape {tuple(y_true.shape)}"
             )
         others, positives = _others_and_positives(y_true)
@@ -63,15 +61,25 @@ class InBatchContrastive(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 def nearest_is_positive(y_true, y_pred):
-    """Share of the rows whose nearest other row, by the cosine, is a positive: arguments as of the loss."""
+    """Returns 1.0 for each text whose nearest other text, by the cosine, is a positive, else 0.0."""
     others, positives = _others_and_positives(y_true)
     nearest = ops.argmax(ops.where(others, cosines(y_pred), -2.0), axis=-1)
     found = ops.take_along_axis(ops.cast(positives, "float32"), nearest[:, None], axis=-1)
     return found[:, 0]
 
 
+def unit_vectors(vectors):
+    """Divides vectors `(..., size)` by their lengths. Vectors of length 0 stay as they are.
+
+    Reference: `K.l2_normalize`, which the original's losses use.
+    """
+    return vectors * ops.rsqrt(
+        ops.maximum(ops.sum(ops.square(vectors), axis=-1, keepdims=True), 1e-12)
+    )
+
+
 def cosines(vectors):
-    """Cosine of every vector with every other: `(batch, size)` -> `(batch, batch)`."""
+    """Returns the cosine of every vector with every other: `(batch, size)` -> `(batch, batch)`."""
     vectors = unit_vectors(vectors)
     return ops.matmul(vectors, ops.transpose(vectors))
 

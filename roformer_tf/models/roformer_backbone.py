@@ -2,79 +2,77 @@ from types import SimpleNamespace
 
 import keras
 import keras_hub
+from keras import ops
 
-from roformer_tf.layers import (
-    AttentionMask,
-    EncoderBlock,
-    Pooler,
-    RoFormerEmbeddings,
-)
+from roformer_tf.checks import check_one_of, check_positive_integer
+from roformer_tf.layers import AttentionMask, EncoderBlock, Pooler, RoFormerEmbeddings
+from roformer_tf.layers.cache import is_prefill
 from roformer_tf.layers.feature_maps import make_feature_maps, with_seed
 from roformer_tf.layers.position_schemes import make_position_schemes
-from roformer_tf.models.backbone_steps import BackboneSteps
-from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
-from roformer_tf.models.presets import FromPreset
-from roformer_tf.models.quantized import RestoresQuantization
+from roformer_tf.models.roformer_model import RoFormerModel
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerBackbone(
-    OptionalInputs,
-    FromPreset,
-    RestoresQuantization,
-    BackboneSteps,
-    keras_hub.models.Backbone,
-):
+class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     """RoFormer encoder: embeddings, then post-norm Transformer blocks with rotary position embedding.
 
-    One class covers RoFormer (v1), RoFormer-GPT (`masking="causal"`), RoFormer-Sim (`masking="unilm"`,
-    `pooler="linear"`) and RoFormer v2 (`norm="rms_norm"`, `activation="relu"`). With another position scheme it is one
-    of the paper's baselines: BERT and WoBERT (`position_scheme="learned"`), NEZHA (`"sinusoidal_relative"`).
+    One class covers RoFormer (v1), RoFormer-GPT (`masking="causal"`), RoFormer-Sim
+    (`masking="unilm"`, `pooler="linear"`) and RoFormer v2 (`norm="rms_norm"`, `activation="relu"`).
+    With another position scheme it is one of the paper's baselines: BERT and WoBERT
+    (`position_scheme="learned"`), NEZHA (`"sinusoidal_relative"`).
 
-    What sees no future can be computed token by token, see `step`.
+    A model that sees no future tokens can run a few tokens at a time, see `call_with_cache`.
 
     Args:
-        vocabulary_size: positive integer.
-        num_layers: positive integer, number of blocks.
-        num_heads: positive integer that divides `hidden_dim` into heads of even size.
-        hidden_dim: positive integer.
-        intermediate_dim: positive integer, width of the feed-forward networks.
-        embedding_dim: positive integer, `hidden_dim` by default; smaller for factorised embeddings.
-        num_segments: number of segment ids; 0 for no segment embedding.
-        dropout: float, after the embeddings, attention and feed-forward.
-        attention_dropout: float, on attention probabilities.
+        vocabulary_size: int. Size of the vocabulary.
+        num_layers: int. Number of Transformer blocks.
+        num_heads: int. Number of attention heads. It must divide `hidden_dim` into heads of even
+            size.
+        hidden_dim: int. Size of the hidden states.
+        intermediate_dim: int. Width of the feed-forward networks.
+        embedding_dim: int. Size of the embeddings, `hidden_dim` by default. A smaller size makes
+            factorised embeddings.
+        num_segments: int. Number of segment ids; 0 for no segment embedding.
+        dropout: float. Dropout rate after the embeddings, attention and feed-forward.
+        attention_dropout: float. Dropout rate of the attention probabilities.
         activation: `"gelu"` (exact), `"gelu_tanh"`, `"relu"` or any Keras activation.
-        norm: `"layer_norm"` (v1), or `"rms_norm"` (v2: no weights in the norms, no biases anywhere).
-        layer_norm_epsilon: float. 1e-12 as the original models were made; bert4keras has 1e-7 from version 0.11.4 on.
-        max_wavelength: float, base of the rotary frequencies.
-        position_scheme: `"rotary"`, `"learned"` (absolute), `"sinusoidal_relative"`, … or `"none"`: a key of
-            `roformer_tf.layers.position_schemes.POSITION_SCHEMES`.
-        position_options: dictionary, further arguments of the scheme's class.
-        rope_scaling: dictionary in Hugging Face's words, for texts longer than a rotary model was trained on, such as
-            `{"rope_type": "linear", "factor": 4.0}`; see `roformer_tf.rope_scaling`.
-        attention: `"softmax"`, or for linear attention the name of what it has in place of the softmax: `"elu"`,
-            `"softmax_features"`, `"favor"` (the Performer's) or `"cosine"`: a key of
-            `roformer_tf.layers.feature_maps.FEATURE_MAPS`. It goes with `position_scheme="rotary"`, with those that are
-            added to the embeddings, and with `"none"`; not with `masking="unilm"`, nor with `document_ids`.
-        attention_options: dictionary, arguments of the feature map's class.
-        max_sequence_length: positive integer, number of learned positions; no other scheme has such a bound.
-        masking: which keys a query sees besides padding: `"bidirectional"`, `"causal"` or `"unilm"`.
-        pooler: `None`, `"tanh"` (BERT) or `"linear"` (RoFormer-Sim): activation of a dense layer on [CLS].
+        norm: `"layer_norm"` (v1), or `"rms_norm"` (v2: the norms have no weights, and no layer has a
+            bias).
+        layer_norm_epsilon: float. 1e-12, as the original models were trained. bert4keras uses 1e-7
+            from version 0.11.4 on.
+        max_wavelength: float. Base of the rotary frequencies.
+        position_scheme: `"rotary"`, `"learned"` (absolute), `"sinusoidal_relative"`, … or `"none"`:
+            a key of `roformer_tf.layers.position_schemes.POSITION_SCHEMES`.
+        position_options: dictionary. Further arguments of the position scheme's class.
+        rope_scaling: dictionary in the format of Hugging Face, for texts longer than a rotary model
+            was trained on, such as `{"rope_type": "linear", "factor": 4.0}`. See
+            `roformer_tf.rope_scaling`.
+        attention: `"softmax"`, or for linear attention the feature map that replaces the softmax:
+            `"elu"`, `"softmax_features"`, `"favor"` (Performer) or `"cosine"`, a key of
+            `roformer_tf.layers.feature_maps.FEATURE_MAPS`. Linear attention works with
+            `position_scheme="rotary"`, with schemes that are added to the embeddings, and with
+            `"none"`; not with `masking="unilm"` nor `document_ids`.
+        attention_options: dictionary. Arguments of the feature map's class.
+        max_sequence_length: int. Number of learned positions. Other schemes have no such bound.
+        masking: `"bidirectional"`, `"causal"` or `"unilm"`. Which keys a query sees besides padding.
+        pooler: `None`, `"tanh"` (BERT) or `"linear"` (RoFormer-Sim). Activation of a dense layer on
+            the vector of `[CLS]`.
         dtype: dtype policy of all layers.
-        **kwargs: of `keras.Model`, such as `name`.
+        **kwargs: Arguments of `keras.Model`, such as `name`.
 
     Call arguments:
-        inputs: dictionary of `token_ids`, `segment_ids`, `padding_mask` (1 real, 0 padding) and, optionally,
-            `position_ids` (whole or fractional) and `document_ids`; each `(batch, length)`, of any length. A token sees
-            those with the same document id only; with positions that begin again at 0 in each document, a row of
-            several documents gives each the outputs that it has alone.
+        inputs: dictionary of `token_ids`, `segment_ids` and `padding_mask` (1 for tokens, 0 for
+            padding), and optionally `position_ids` (whole or fractional) and `document_ids`; each
+            `(batch, length)`, of any length. A token sees only tokens with its document id: if
+            positions start at 0 in each document, a sequence of several documents gives each the
+            outputs that it has alone.
 
     Returns:
-        Hidden states `(batch, length, hidden_dim)`; with a pooler a dictionary of `"sequence_output"` and
-        `"pooled_output"` `(batch, hidden_dim)`.
+        Hidden states `(batch, length, hidden_dim)`. With a pooler a dictionary of
+        `"sequence_output"` and `"pooled_output"` `(batch, hidden_dim)`.
 
     Raises:
-        ValueError: if sizes do not fit each other or an option is unknown.
+        ValueError: If sizes do not fit together or an option is unknown.
 
     Example:
 
@@ -127,23 +125,12 @@ class RoFormerBackbone(
             "intermediate_dim": intermediate_dim,
             "embedding_dim": hidden_dim if embedding_dim is None else embedding_dim,
         }
-        for name, value in sizes.items():
-            if not isinstance(value, int) or value <= 0:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
-        if hidden_dim % num_heads or hidden_dim // num_heads % 2:
-            raise ValueError(
-                "`num_heads` must divide `hidden_dim` into heads of even size. "
-                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
-            )
-        refuse_unknown(type(self), kwargs, {"name", "trainable"})
-        if pooler not in (None, "tanh", "linear"):
-            raise ValueError(
-                f"`pooler` must be None, 'tanh' or 'linear'. Received: pooler={pooler!r}"
-            )
+        check_sizes(sizes)
+        check_one_of("pooler", pooler, ("tanh", "linear"), optional=True)
         linear = attention != "softmax"
         if linear and masking == "unilm":
             raise ValueError(
-                "Linear attention has no UniLM mask. Take `masking='bidirectional'` or `'causal'`, or "
+                "Linear attention has no UniLM mask. Use `masking='bidirectional'` or `'causal'`, or "
                 f"`attention='softmax'`. Received: masking='unilm', attention={attention!r}"
             )
 
@@ -180,19 +167,20 @@ class RoFormerBackbone(
         if rope_scaling is not None:
             if position_scheme != "rotary":
                 raise ValueError(
-                    "`rope_scaling` is of rotary positions: leave it out, or take `position_scheme='rotary'`. "
-                    f"Received: rope_scaling={rope_scaling!r}, position_scheme={position_scheme!r}"
+                    "`rope_scaling` needs rotary positions. Leave it out, or use "
+                    f"`position_scheme='rotary'`. Received: rope_scaling={rope_scaling!r}, "
+                    f"position_scheme={position_scheme!r}"
                 )
             scheme_options["rope_scaling"] = rope_scaling
-        # one for each block, or the same for all
+        # One scheme for each block, or the same one for all.
         self.position_schemes = make_position_schemes(
             position_scheme, num_layers, scheme_sizes, scheme_options, dtype
         )
         self.position_scheme = self.position_schemes[0]
         in_input = self.position_scheme.added_to_input
-        # causal linear attention needs no mask
+        # Causal linear attention needs no mask.
         visible = "bidirectional" if linear else masking
-        # softmax attention of long inputs makes its mask itself, a block at a time
+        # Softmax attention over long inputs makes its mask itself, a chunk at a time.
         dense = linear or self.position_scheme.needs_scores
         self.attention_mask = AttentionMask(visible, dense, dtype=dtype, name="attention_mask")
         self.encoder_blocks = [
@@ -229,11 +217,12 @@ class RoFormerBackbone(
             ),
             "document_ids": keras.Input((None,), dtype="int32", name="document_ids", optional=True),
         }
-        contexts = {
-            id(scheme): scheme(inputs["token_ids"], inputs["position_ids"], inputs["padding_mask"])
-            for scheme in {id(scheme): scheme for scheme in self.position_schemes}.values()
-        }
-        positions = [contexts[id(scheme)] for scheme in self.position_schemes]
+        positions = call_position_schemes(
+            self.position_schemes,
+            inputs["token_ids"],
+            inputs["position_ids"],
+            inputs["padding_mask"],
+        )
         attention_bias = self.attention_mask(
             inputs["padding_mask"], inputs["segment_ids"], inputs["document_ids"]
         )
@@ -275,8 +264,123 @@ class RoFormerBackbone(
         """Size of one attention head."""
         return self.hidden_dim // self.num_heads
 
+    @property
+    def supports_cache(self):
+        """Whether `call_with_cache` can run the model a few tokens at a time."""
+        scheme = self.position_scheme
+        linear = self.attention != "softmax"
+        if self.masking == "bidirectional" or scheme.needs_scores:
+            return False
+        # A sum over rotated keys cannot be rotated again.
+        return not (linear and scheme.depends_on_length)
+
+    def build_cache(self, batch_size, max_length):
+        """Returns an empty cache for `call_with_cache`.
+
+        Args:
+            batch_size: int or scalar tensor. Number of sequences.
+            max_length: int or scalar tensor. Maximum number of tokens of a sequence.
+
+        Returns:
+            Structure of tensors `(batch, ...)`.
+        """
+        cache = {"blocks": [b.build_cache(batch_size, max_length) for b in self.encoder_blocks]}
+        if self.attention == "softmax":
+            cache["mask"] = self.attention_mask.build_cache(batch_size, max_length)
+        if self.position_scheme.depends_on_length:
+            cache["position_ids"] = ops.zeros((batch_size, max_length), "float32")
+        return cache
+
+    def call_with_cache(self, inputs, cache, cache_update_index):
+        """Runs the backbone a few tokens at a time, with a key/value cache.
+
+        The outputs are those of the whole sequence, up to float32 rounding. Tokens may be computed
+        again, except with linear attention, which adds a token as often as it comes.
+
+        Dynamic NTK scaling alone gives other results: the keys and values of a token stay as they
+        were when the text ended with its step, and keys are rotated with the scale of the current
+        length.
+
+        Args:
+            inputs: dictionary of the tokens at positions `cache_update_index`,
+                `cache_update_index + 1`, …, one or several: `token_ids` and optionally `segment_ids`
+                (default 0), `padding_mask` (default 1) and `position_ids` (default the positions),
+                each `(batch, length)`.
+            cache: Cache returned by `build_cache`, or by the previous call.
+            cache_update_index: int or scalar integer tensor. The number 0 says that there are no
+                earlier tokens, which saves time and memory for a prompt.
+
+        Returns:
+            Tuple of the hidden states `(batch, length, hidden_dim)` and the new cache.
+
+        Raises:
+            ValueError: If the model does not support a cache, see `supports_cache`, or if there are
+                other inputs.
+
+        Example:
+
+        >>> import numpy as np
+        >>> import roformer_tf
+        >>> backbone = roformer_tf.RoFormerBackbone(
+        ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32,
+        ...     masking="causal",
+        ... )
+        >>> ids = np.array([[2, 15, 31, 3]])
+        >>> cache = backbone.build_cache(batch_size=1, max_length=8)
+        >>> prompt, cache = backbone.call_with_cache({"token_ids": ids[:, :3]}, cache, 0)
+        >>> last, cache = backbone.call_with_cache({"token_ids": ids[:, 3:]}, cache, 3)
+        >>> whole = backbone({"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1})
+        >>> bool(np.allclose(last, whole[:, 3:], atol=1e-5))
+        True
+        """
+        if not self.supports_cache:
+            raise ValueError(
+                "This model supports no cache (`supports_cache`): run it on whole sequences. A cache needs "
+                "`masking` 'causal' or 'unilm', a position scheme without scores, and no dynamic scaling with "
+                f"linear attention. Received: masking={self.masking!r}, "
+                f"position_scheme={self.position_scheme_name!r}, attention={self.attention!r}, "
+                f"rope_scaling={self.rope_scaling!r}"
+            )
+        unknown = set(inputs) - {"token_ids", "segment_ids", "padding_mask", "position_ids"}
+        if unknown:
+            raise ValueError(
+                f"`call_with_cache` takes no {', '.join(sorted(unknown))}. Received: {', '.join(inputs)}"
+            )
+        cache = dict(cache)
+        token_ids = ops.convert_to_tensor(inputs["token_ids"])
+        batch_size, length = ops.shape(token_ids)
+        segment_ids = inputs.get("segment_ids", ops.zeros_like(token_ids))
+        padding_mask = inputs.get("padding_mask", ops.ones_like(token_ids))
+        position_ids = inputs.get("position_ids", cache_update_index + ops.arange(length)[None])
+
+        if self.attention == "softmax":
+            bias, cache["mask"] = self.attention_mask.call_with_cache(
+                padding_mask, cache["mask"], cache_update_index, segment_ids
+            )
+        else:
+            bias = self.attention_mask(padding_mask)
+        scheme = self.position_scheme
+        if scheme.depends_on_length:
+            position_ids = ops.broadcast_to(ops.cast(position_ids, "float32"), (batch_size, length))
+            cache["position_ids"] = ops.slice_update(
+                cache["position_ids"], (0, cache_update_index), position_ids
+            )
+            if not is_prefill(cache_update_index):
+                position_ids = cache["position_ids"]
+                padding_mask = ops.equal(cache["mask"]["bias"], 0)
+        position = scheme(token_ids, position_ids, padding_mask)
+        x = self.embeddings(token_ids, segment_ids, position if scheme.added_to_input else None)
+        position = None if scheme.added_to_input else position
+        blocks = []
+        for block, block_cache in zip(self.encoder_blocks, cache["blocks"], strict=True):
+            x, block_cache = block.call_with_cache(
+                x, block_cache, cache_update_index, bias, position
+            )
+            blocks.append(block_cache)
+        return x, {**cache, "blocks": blocks}
+
     def default_lora_layer_names(self):
-        """Names of the layers that `enable_lora` adapts by default: the fused query, key and value projection."""
+        """Returns the layers that `enable_lora` adapts by default: the joint projection to Q, K and V."""
         return ["qkv"]
 
     def get_config(self):
@@ -306,15 +410,39 @@ class RoFormerBackbone(
         }
 
 
+def check_sizes(sizes):
+    """Raises `ValueError` unless all sizes are positive and the heads divide the hidden states evenly."""
+    for name, value in sizes.items():
+        check_positive_integer(name, value)
+    hidden_dim, num_heads = sizes["hidden_dim"], sizes["num_heads"]
+    if hidden_dim % num_heads or hidden_dim // num_heads % 2:
+        raise ValueError(
+            "`num_heads` must divide `hidden_dim` into heads of even size. "
+            f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
+        )
+
+
+def call_position_schemes(schemes, token_ids, position_ids, padding_mask):
+    """Calls each position scheme once, and returns its output for each block that uses it."""
+    different = {id(scheme): scheme for scheme in schemes}
+    outputs = {
+        key: scheme(token_ids, position_ids, padding_mask) for key, scheme in different.items()
+    }
+    return [outputs[id(scheme)] for scheme in schemes]
+
+
 def initializer_of(norm, num_layers, mode="fan_in"):
-    """How the original initialises: truncated normal of 0.02 (v1), or of 1 / sqrt(size * num_layers) (v2)."""
+    """Returns the original's initializer.
+
+    v1 uses a truncated normal of 0.02, v2 one of 1 / sqrt(size * num_layers).
+    """
     if norm == "rms_norm":
         return keras.initializers.VarianceScaling(1.0 / num_layers, mode, "truncated_normal")
     return keras.initializers.TruncatedNormal(stddev=0.02)
 
 
 def sequence_output(backbone_outputs):
-    """The hidden states among the outputs of a backbone, with or without a pooler."""
+    """Returns the hidden states among a backbone's outputs, with or without a pooler."""
     if isinstance(backbone_outputs, dict):
         return backbone_outputs["sequence_output"]
     return backbone_outputs

@@ -3,34 +3,47 @@ import keras_hub
 import numpy as np
 from keras import ops
 
-from roformer_tf.models.batches import check_batch_size, string_tensors
-from roformer_tf.models.generates_texts import GeneratesTexts
+from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.cache import has_fixed_shapes
+from roformer_tf.models.batches import (
+    check_not_empty,
+    is_dataset,
+    prompt_columns,
+    string_tensors,
+)
+from roformer_tf.models.compiled_generation import (
+    CompiledGeneration,
+    check_max_length,
+    check_stop_token_ids,
+)
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
-from roformer_tf.models.roformer_task import RoFormerTask, check_not_empty
+from roformer_tf.models.roformer_task import RoFormerTask
+from roformer_tf.samplers import with_min_length
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerCausalLM(GeneratesTexts, RoFormerTask, keras_hub.models.CausalLM):
+class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.CausalLM):
     """Causal (RoFormer-GPT) or prefix (UniLM, RoFormer-Sim) language model: logits of the next token.
 
-    `generate` goes on from a prompt, by the `sampler` of `compile`; `score` says how likely a text is.
+    `generate` continues a prompt, using the `sampler` passed to `compile`. `score` returns how
+    likely a text is.
 
     Args:
         backbone: a `RoFormerBackbone` with `masking="causal"` or `"unilm"`.
-        preprocessor: a `RoFormerCausalLMPreprocessor`, or `None` for token ids in place of strings.
-        head_epsilon: float, epsilon of the layer norm in the head.
-        **kwargs: of `keras.Model`.
+        preprocessor: a `RoFormerCausalLMPreprocessor`, or `None` to take token ids instead of strings.
+        head_epsilon: float. Epsilon of the layer norm in the head.
+        **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
-        inputs: dictionary as of `RoFormerBackbone`.
+        inputs: dictionary of the inputs of `RoFormerBackbone`.
 
     Returns:
-        Logits `(batch, length, vocabulary_size)`; those at position i are of token i + 1.
+        Logits `(batch, length, vocabulary_size)`. Those at position i predict token i + 1.
 
     Raises:
-        ValueError: if the backbone sees the future (`masking="bidirectional"`).
+        ValueError: If the backbone sees future tokens (`masking="bidirectional"`).
 
     Example:
 
@@ -55,6 +68,8 @@ class RoFormerCausalLM(GeneratesTexts, RoFormerTask, keras_hub.models.CausalLM):
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerCausalLMPreprocessor
     saved_masking = "causal"
+    generation_inputs = ("token_ids", "segment_ids", "padding_mask")
+    _min_new_tokens = 0
 
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
         if backbone.masking == "bidirectional":
@@ -78,34 +93,266 @@ class RoFormerCausalLM(GeneratesTexts, RoFormerTask, keras_hub.models.CausalLM):
     def compile(self, optimizer="auto", loss="auto", *, jit_compile="auto", **kwargs):
         """See `keras_hub.models.CausalLM.compile`.
 
-        The default loss is the mean over the tokens that count. `generate` uses XLA only if `jit_compile` is `True`, as
-        XLA makes a program for each size of its batches.
+        The default loss is the mean over the tokens that count. `generate` uses XLA only if
+        `jit_compile` is `True`, as XLA compiles a program for each size of a batch.
         """
         super().compile(
             optimizer=optimizer, loss=token_loss(loss), jit_compile=jit_compile, **kwargs
         )
 
-    def score(self, inputs, batch_size=32):
-        """How likely the model finds texts.
+    def generate(
+        self,
+        inputs,
+        max_length=None,
+        stop_token_ids="auto",
+        strip_prompt="auto",
+        min_new_tokens=0,
+    ):
+        """Generates a continuation of each prompt. A UniLM model generates a target for each source.
+
+        The prompt is `[CLS] text`, or `[CLS] source [SEP]` for UniLM, as in training. A batch takes
+        one step for each position after the end of its shortest prompt.
 
         Args:
-            inputs: string, list of strings, or a tuple `(sources, targets)` of two lists, of which the targets are
-                scored; or model inputs when the task has no preprocessor (every token but the first is scored).
-            batch_size: positive integer.
+            inputs: string, list of strings, or `tf.data.Dataset` of batches of them; or a tuple
+                `(sources, starts)` of two strings or two lists, where a target begins with its
+                start. Without a preprocessor a dictionary of `token_ids`, `padding_mask` (1 for the
+                prompt) and optionally `segment_ids`, padded on the right: each `(batch, length)`,
+                where `length` is that of the result.
+            max_length: int. Maximum number of tokens of a sequence, with its prompt and special
+                tokens. By default the preprocessor's `sequence_length`.
+            stop_token_ids: list of ids that end a text, or `None` to continue up to `max_length`.
+                `"auto"` is `[SEP]`.
+            strip_prompt: bool. Whether to leave out the prompt. `"auto"` leaves out the source with
+                UniLM, and keeps the start of the target.
+            min_new_tokens: int. Minimum number of new tokens before one of `stop_token_ids`.
 
         Returns:
-            Dictionary of NumPy arrays, one entry a text: `"log_likelihood"` (sum of natural logarithms over the scored
-            tokens), `"num_tokens"`, and `"perplexity"`, exp(-log_likelihood / num_tokens).
+            String or list of strings, prompts included, as the tokens spell them: in lower case, and
+            with the blanks that tokens have. Without a preprocessor a dictionary of NumPy arrays
+            `(batch, length)`: `token_ids`, and `padding_mask`, 1 for the prompt and the new tokens
+            with their stop token.
 
         Raises:
-            ValueError: if there is no text.
-            TypeError: if an example is no string.
+            ValueError: If there is no prompt or no room for a new token, or an option is invalid.
+            TypeError: If a prompt is not a string.
+        """
+        check_max_length(max_length, "[CLS]")
+        if not isinstance(min_new_tokens, int) or min_new_tokens < 0:
+            raise ValueError(
+                "`min_new_tokens` must be an integer of at least 0. "
+                f"Received: min_new_tokens={min_new_tokens!r}"
+            )
+        if isinstance(stop_token_ids, str) and stop_token_ids == "auto":
+            if self.preprocessor is None:
+                raise ValueError(
+                    "Without a preprocessor `stop_token_ids` must be a list of ids, or None to fill the "
+                    'sequences. Received: stop_token_ids="auto"'
+                )
+            stop_token_ids = [self.preprocessor.tokenizer.end_token_id]
+        stop_token_ids = check_stop_token_ids(stop_token_ids)
+        strips_source = self.backbone.masking == "unilm" and self.preprocessor is not None
+        if min_new_tokens != self._min_new_tokens:
+            self._min_new_tokens = min_new_tokens
+            self.generate_function = None
+        function = self.make_generate_function()
+
+        outputs = []
+        batches, is_single = self._prompts(inputs)
+        for batch in batches:
+            prompt = batch
+            if self.preprocessor is not None:
+                prompt = self.preprocessor.generate_preprocess(batch, sequence_length=max_length)
+            self._check_prompt(prompt)
+            prompt = {"segment_ids": ops.zeros_like(prompt["token_ids"]), **prompt}
+            output = function(prompt, stop_token_ids=stop_token_ids)
+            stripped = strip_prompt
+            if strip_prompt == "auto":
+                stripped = strips_source and ops.convert_to_numpy(prompt["segment_ids"]) == 0
+            prompt_mask = ops.convert_to_numpy(prompt["padding_mask"]).astype("bool")
+            mask = ops.convert_to_numpy(output["padding_mask"]).astype("bool")
+            output = {**output, "padding_mask": mask & ~(prompt_mask & stripped)}
+            if self.preprocessor is not None:
+                output = self.preprocessor.generate_postprocess(output)
+            outputs.append(output)
+        return self._normalize_generate_outputs(outputs, is_single)
+
+    def generate_step(self, inputs, stop_token_ids=None, min_new_tokens=None):
+        """Generates one batch, in one graph.
+
+        Args:
+            inputs: The dictionary that `generate` takes without a preprocessor.
+            stop_token_ids: list of ids, or `None`.
+            min_new_tokens: See `generate`, whose last value is the default.
+
+        Returns:
+            Dictionary of `token_ids` and `padding_mask`, see `generate`.
+        """
+        prompt_mask = ops.cast(inputs["padding_mask"], "bool")
+        token_ids = ops.cast(inputs["token_ids"], "int32")
+        segment_ids = ops.zeros_like(token_ids)
+        if self.backbone.masking == "unilm":
+            segment_ids = ops.cast(inputs.get("segment_ids", segment_ids), "int32")
+            segment_ids = ops.where(prompt_mask, segment_ids, 1)
+        lengths = ops.sum(ops.cast(prompt_mask, "int32"), axis=-1)
+        # In an empty batch the minimum is the largest integer.
+        index = ops.minimum(ops.min(lengths), ops.shape(token_ids)[1])
+        cache = {"segment_ids": segment_ids, "prompt_mask": prompt_mask}
+        if self.backbone.supports_cache:
+            hidden_states, cache["backbone"] = self._build_cache(token_ids, cache, lengths)
+            next = self._next_with_cache
+        else:
+            hidden_states, next = None, self._next_without_cache
+        if min_new_tokens is None:
+            min_new_tokens = self._min_new_tokens
+        token_ids, mask = self.sample(
+            with_min_length(next, min_new_tokens, stop_token_ids, prompt_mask),
+            token_ids,
+            prompt_mask,
+            stop_token_ids,
+            cache=cache,
+            index=index,
+            hidden_states=hidden_states,
+        )
+        return {"token_ids": token_ids, "padding_mask": mask}
+
+    def call_with_cache(self, token_ids, cache, cache_update_index, segment_ids=None):
+        """Runs the model a few tokens at a time, with a key/value cache.
+
+        Args:
+            token_ids: int tensor `(batch, length)`, the tokens at positions `cache_update_index`,
+                `cache_update_index + 1`, …
+            cache: Cache returned by `backbone.build_cache`, or by the previous call.
+            cache_update_index: int or scalar integer tensor.
+            segment_ids: int tensor `(batch, length)`, 0 by default.
+
+        Returns:
+            Tuple `(logits, hidden_states, cache)`: logits `(batch, length, vocabulary_size)`, hidden
+            states `(batch, length, hidden_dim)`, and the new cache.
+        """
+        inputs = {"token_ids": token_ids}
+        if segment_ids is not None:
+            inputs["segment_ids"] = segment_ids
+        hidden_states, cache = self.backbone.call_with_cache(inputs, cache, cache_update_index)
+        return self.head(hidden_states), hidden_states, cache
+
+    def _build_cache(self, token_ids, prompts, lengths):
+        """Returns the hidden states `(batch, length, hidden_dim)` of the prompts, and the filled cache."""
+        backbone = self.backbone
+        batch_size, max_length = ops.shape(token_ids)
+        index = ops.min(lengths)
+        # Some models need the whole prompt at once. Others read the rest of a longer prompt token by
+        # token while shorter ones grow.
+        whole = backbone.masking == "unilm" or backbone.position_scheme.depends_on_length
+        count = ops.max(lengths) if whole else index
+        count = max_length if has_fixed_shapes() else ops.clip(count, 1, max_length)
+        padding_mask = prompts["prompt_mask"]
+        if backbone.attention != "softmax":
+            # The first step reads the last token again, which linear attention would add twice.
+            padding_mask = ops.logical_and(padding_mask, ops.arange(max_length) < index - 1)
+        inputs = {
+            "token_ids": token_ids,
+            "segment_ids": prompts["segment_ids"],
+            "padding_mask": padding_mask,
+        }
+        hidden_states, cache = backbone.call_with_cache(
+            {name: x[:, :count] for name, x in inputs.items()},
+            backbone.build_cache(batch_size, max_length),
+            0,
+        )
+        return ops.pad(hidden_states, ((0, 0), (0, max_length - count), (0, 0))), cache
+
+    def _next_with_cache(self, prompt, cache, index):
+        """Returns the logits of the tokens at `index`, as samplers ask for them."""
+        start, shape = (0, index - 1), (ops.shape(prompt)[0], 1)
+        logits, hidden_states, backbone_cache = self.call_with_cache(
+            ops.slice(prompt, start, shape),
+            cache["backbone"],
+            index - 1,
+            segment_ids=ops.slice(cache["segment_ids"], start, shape),
+        )
+        return logits[:, 0], hidden_states[:, 0], {**cache, "backbone": backbone_cache}
+
+    def _next_without_cache(self, prompt, cache, index):
+        """Does the same for models that support no cache, by reading all tokens again."""
+        batch_size, count = ops.shape(prompt)
+        mask = ops.logical_or(cache["prompt_mask"], ops.arange(count) < index)
+        if not has_fixed_shapes():
+            count = ops.clip(ops.max(ops.sum(ops.cast(mask, "int32"), axis=-1)), 1, count)
+        inputs = {
+            "token_ids": prompt,
+            "segment_ids": cache["segment_ids"],
+            "padding_mask": ops.cast(mask, "int32"),
+        }
+        hidden_states = sequence_output(self.backbone({k: x[:, :count] for k, x in inputs.items()}))
+        hidden_states = ops.slice(
+            hidden_states, (0, index - 1, 0), (batch_size, 1, hidden_states.shape[-1])
+        )
+        return self.head(hidden_states)[:, 0], hidden_states[:, 0], cache
+
+    def _prompts(self, inputs):
+        """Returns batches of prompts, and whether there is a single text without a batch axis."""
+        if self.preprocessor is None:
+            return self._normalize_generate_inputs(inputs)
+        is_pair = isinstance(inputs, tuple) and len(inputs) == 2
+        parts, is_single = prompt_columns(inputs if is_pair else (inputs,))
+        inputs = parts if is_pair else parts[0]
+        if any(is_dataset(part) for part in parts):
+            spec = getattr(inputs, "element_spec", None)
+            if getattr(spec, "dtype", None) != "string" or spec.shape.rank != 1:
+                raise ValueError(
+                    "Expected a `tf.data.Dataset` of batches of strings: `dataset.batch(16)`. "
+                    f"Received: {spec if spec is not None else type(inputs).__name__}"
+                )
+        check_not_empty(inputs)
+        batches, _ = self._normalize_generate_inputs(string_tensors(inputs))
+        if self.backbone.masking == "unilm" and not is_pair:
+            batches = ((batch, [""] * len(batch)) for batch in batches)
+        return batches, is_single
+
+    def _check_prompt(self, prompt):
+        mask = ops.convert_to_numpy(prompt["padding_mask"]).astype("bool")
+        lengths = mask.sum(-1)
+        if len(mask) and (not lengths.min() or (mask[:, 1:] > mask[:, :-1]).any()):
+            raise ValueError(
+                "Each row of `padding_mask` must be 1 for the tokens of a prompt, at least one, and then 0 for "
+                f"the positions to fill: 1, …, 1, 0, …, 0. Received: padding_mask={mask.astype(int).tolist()}"
+            )
+        if len(mask) and lengths.max() >= mask.shape[1]:
+            raise ValueError(
+                f"There is no room for a new token: prompt {lengths.argmax()} has {lengths.max()} tokens already, "
+                f"and at most {mask.shape[1]} are allowed. Shorten it, or use a larger `max_length`."
+            )
+        most = getattr(self.backbone.position_scheme, "max_sequence_length", None)
+        if most is not None and mask.shape[1] > most:
+            raise ValueError(
+                f"There are learned positions for {most} tokens only (`max_sequence_length`): use a smaller "
+                f"`max_length`. Received: sequences of {mask.shape[1]} tokens"
+            )
+
+    def score(self, inputs, batch_size=32):
+        """Returns how likely the model finds each text.
+
+        Args:
+            inputs: string, list of strings, or a tuple `(sources, targets)` of two lists, whose
+                targets are scored. Without a preprocessor model inputs, of which every token but the
+                first is scored.
+            batch_size: int. Number of texts that run at once.
+
+        Returns:
+            Dictionary of NumPy arrays with an entry for each text: `"log_likelihood"` (sum of natural
+            logarithms over the scored tokens), `"num_tokens"`, and `"perplexity"`,
+            exp(-log_likelihood / num_tokens).
+
+        Raises:
+            ValueError: If there is no text, or `batch_size` is not positive.
+            TypeError: If an example is not a string.
         """
         check_not_empty(inputs)
-        check_batch_size(batch_size)
+        check_positive_integer("batch_size", batch_size)
         if self.preprocessor is not None:
             texts = string_tensors([inputs] if isinstance(inputs, str | bytes) else inputs)
-            # not a call, which gives what a model is trained on: for RoFormerSim each pair twice
+            # `call` returns what a model is trained on: for RoFormerSim each pair twice.
             inputs, targets, weights = self.preprocessor.next_tokens(texts)
         else:
             ids, mask = (np.asarray(inputs[k]) for k in ("token_ids", "padding_mask"))
@@ -117,7 +364,7 @@ class RoFormerCausalLM(GeneratesTexts, RoFormerTask, keras_hub.models.CausalLM):
         log_likelihood = []
         for start in range(0, len(targets), batch_size):
             part = slice(start, start + batch_size)
-            # KerasHub's own would take the inputs for strings and preprocess them
+            # KerasHub's `predict_on_batch` would preprocess the inputs again.
             logits = keras.Model.predict_on_batch(self, {k: v[part] for k, v in inputs.items()})
             logits = logits["logits"] if isinstance(logits, dict) else logits
             logits = np.asarray(logits, "float32")

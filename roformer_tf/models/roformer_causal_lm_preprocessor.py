@@ -4,34 +4,31 @@ import numpy as np
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.packing import PackedInputs
-from roformer_tf.models.presets import PreprocessorFromPreset
-from roformer_tf.models.roformer_backbone import RoFormerBackbone
-from roformer_tf.text import PairPacker, RoFormerTokenizer
+from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
+from roformer_tf.text import PairPacker
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerCausalLMPreprocessor(
-    PackedInputs, PreprocessorFromPreset, keras_hub.models.CausalLMPreprocessor
-):
-    """Texts to the inputs, next tokens and weights of a `RoFormerCausalLM`.
+class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.CausalLMPreprocessor):
+    """Turns texts into the inputs, next tokens and weights of a `RoFormerCausalLM`.
 
-    A single text is learned whole; of a pair (UniLM) only the second text and its `[SEP]` are.
+    Every token of a single text is learned. Of a pair (UniLM) only the second text and its `[SEP]`
+    are.
 
     Args:
         tokenizer: a `RoFormerTokenizer`.
-        sequence_length: positive integer, the most tokens a row may have.
-        truncate_from: `"right"` or `"left"`.
-        padding: `"longest"` or `"max_length"`, as in `RoFormerTextClassifierPreprocessor`.
-        **kwargs: of `keras.layers.Layer`.
+        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        truncate_from: `"right"` drops the ends of texts that are too long, `"left"` their starts.
+        padding: `"longest"` or `"max_length"`, see `RoFormerTextClassifierPreprocessor`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: string, list or tensor of strings, or a tuple of two of them (source, target).
-        y, sample_weight: not read.
+        x: string, or list or tensor of strings, or a tuple of two of them (source, target).
+        y, sample_weight: Not read.
 
     Returns:
-        `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor`, and for each position the
-        next token and whether it counts.
+        `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor`, the next
+        token of each position, and 1.0 where it counts.
 
     Example:
 
@@ -43,7 +40,7 @@ class RoFormerCausalLMPreprocessor(
     >>> inputs["token_ids"].numpy().tolist(), labels.numpy().tolist(), weights.numpy().tolist()
     ([[2, 5, 6, 3, 7]], [[5, 6, 3, 7, 3]], [[0.0, 0.0, 0.0, 1.0, 1.0]])
 
-    What a model generates from is the same without the last `[SEP]`:
+    A prompt for generation is the same without the last `[SEP]`:
 
     >>> prompt = preprocessor.generate_preprocess(["天气"], sequence_length=5)
     >>> prompt["token_ids"].numpy().tolist(), prompt["padding_mask"].numpy().tolist()
@@ -54,50 +51,46 @@ class RoFormerCausalLMPreprocessor(
     Reference: the losses of RoFormer-GPT and RoFormer-Sim in the original repositories.
     """
 
-    backbone_cls = RoFormerBackbone
-    tokenizer_cls = RoFormerTokenizer
-
-    def __init__(
-        self, tokenizer, sequence_length=512, truncate_from="right", padding="longest", **kwargs
-    ):
-        super().__init__(tokenizer, sequence_length=sequence_length, **kwargs)
-        self.set_packing(truncate_from, padding)
-
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
         return self.next_tokens(x)
 
     def next_tokens(self, x):
-        """What `call` returns, as TensorFlow tensors under every backend."""
+        """Returns what `call` returns, as TensorFlow tensors under every backend."""
         packed = self.pack(x, extra=1)
         labels = packed["token_ids"][..., 1:]
-        counted = packed["padding_mask"][..., 1:]
+        weights = packed["padding_mask"][..., 1:]
         if isinstance(x, tuple) and len(x) == 2:
-            counted = counted * packed["segment_ids"][..., 1:]
+            weights = weights * packed["segment_ids"][..., 1:]
         inputs = {name: value[..., :-1] for name, value in packed.items()}
-        return keras.utils.pack_x_y_sample_weight(inputs, labels, tf.cast(counted, tf.float32))
+        return keras.utils.pack_x_y_sample_weight(inputs, labels, tf.cast(weights, tf.float32))
 
     @preprocessing_function
     def generate_preprocess(self, x, sequence_length=None):
-        """Prompts: texts without the `[SEP]` that would end them, padded to the length that they may grow to.
+        """Turns prompts into the inputs of generation, padded to the length they may grow to.
+
+        The `[SEP]` that would end a prompt is left out.
 
         Args:
-            x: list or tensor of strings, or a tuple of two of them: sources and how their targets begin.
-            sequence_length: positive integer, or scalar tensor, the length of the rows; `sequence_length` of the
-                preprocessor by default.
+            x: list or tensor of strings, or a tuple of two of them: sources, and the first words of
+                their targets.
+            sequence_length: int or scalar tensor. Length of the sequences. By default
+                `sequence_length` of the preprocessor.
 
         Returns:
-            Dictionary as of `call`.
+            Dictionary of `token_ids`, `segment_ids` and `padding_mask`, each
+            `(batch, sequence_length)`.
 
         Raises:
-            ValueError: if a prompt leaves no room for a new token (in a graph `tf.errors.InvalidArgumentError`).
+            ValueError: If a prompt leaves no room for a new token. In a graph it is
+                `tf.errors.InvalidArgumentError`.
         """
         tokenizer = self.tokenizer
         length = self.sequence_length if sequence_length is None else sequence_length
         pack = PairPacker(tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pad_token_id)
         segments = x if isinstance(x, tuple) else (x,)
         packed = pack(tuple(tokenizer(segment) for segment in segments))
-        kept = packed["padding_mask"][..., 1:]  # of each row all but the last
+        kept = packed["padding_mask"][..., 1:]  # all tokens of a sequence but the last
         kept = _check_room(kept, length)
         widths = [[0, 0]] * (kept.shape.rank - 1) + [[0, length - tf.shape(kept)[-1]]]
         fill = {"token_ids": tokenizer.pad_token_id, "segment_ids": 0, "padding_mask": 0}
@@ -110,16 +103,16 @@ class RoFormerCausalLMPreprocessor(
 
     @preprocessing_function
     def generate_postprocess(self, x):
-        """Texts, from the `token_ids` and the `padding_mask` of generated rows; special tokens are left out."""
+        """Returns the texts of generated `token_ids` where `padding_mask` is 1, without special tokens."""
         ids, mask = tf.convert_to_tensor(x["token_ids"]), tf.cast(x["padding_mask"], tf.bool)
         return self.tokenizer.detokenize(tf.ragged.boolean_mask(ids, mask))
 
 
 def _check_room(kept, length):
-    """Returns the mask `kept` of the prompts if all of them are shorter than `length`."""
+    """Returns the mask `kept` of the prompts. Raises an error unless all are shorter than `length`."""
     message = (
-        "There is no room for a new token: a prompt with its special tokens must have fewer tokens than `max_length`. "
-        "Shorten it, or take a larger `max_length`."
+        "There is no room for a new token: a prompt with its special tokens must have fewer tokens than "
+        "`max_length`. Shorten it, or take a larger `max_length`."
     )
     lengths = tf.reduce_sum(kept, -1)
     if tf.executing_eagerly():
@@ -129,6 +122,6 @@ def _check_room(kept, length):
                 f"{message} Received: a prompt of {longest} tokens, max_length={length}"
             )
         return kept
-    # what uses the mask waits for the check: else padding by a negative width may fail first
+    # What uses the mask waits for the check. Padding by a negative width could fail first otherwise.
     with tf.control_dependencies([tf.debugging.assert_less(lengths, length, message)]):
         return tf.identity(kept)

@@ -9,19 +9,22 @@ from roformer_tf.models.roformer_task import RoFormerTask
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
-    """Masked-language model: logits over the vocabulary, at the masked positions or at all.
+    """Masked language model: logits over the vocabulary, at the masked positions or at all.
 
     Args:
         backbone: a `RoFormerBackbone`.
-        preprocessor: a `RoFormerMaskedLMPreprocessor`, or `None` for token ids in place of strings.
-        head_epsilon: float, epsilon of the layer norm in the head, 1e-12 in every version of bert4keras.
-        **kwargs: of `keras.Model`.
+        preprocessor: a `RoFormerMaskedLMPreprocessor`, or `None` to take token ids instead of strings.
+        head_epsilon: float. Epsilon of the layer norm in the head, 1e-12 in every version of
+            bert4keras.
+        **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
-        inputs: dictionary as of `RoFormerBackbone`, and optionally `mask_positions`, int `(batch, count)`.
+        inputs: dictionary of the inputs of `RoFormerBackbone`, and optionally `mask_positions`, int
+            `(batch, count)`.
 
     Returns:
-        Logits `(batch, count, vocabulary_size)`, or `(batch, length, vocabulary_size)` without `mask_positions`.
+        Logits `(batch, count, vocabulary_size)`, or `(batch, length, vocabulary_size)` without
+        `mask_positions`.
 
     Example:
 
@@ -54,14 +57,15 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         # === Functional model ===
         mask_positions = keras.Input((None,), dtype="int32", name="mask_positions", optional=True)
         inputs = {**backbone.input, "mask_positions": mask_positions}
-        hidden = sequence_output(backbone(backbone.input))
-        super().__init__(inputs=inputs, outputs=self.head(hidden, mask_positions), **kwargs)
+        hidden_states = sequence_output(backbone(backbone.input))
+        outputs = self.head(hidden_states, mask_positions)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
         # === Config ===
         self.head_epsilon = head_epsilon
 
     def compile(self, optimizer="auto", loss="auto", **kwargs):
-        """See `keras_hub.models.MaskedLM.compile`; the default loss is the mean over the masked tokens."""
+        """See `keras_hub.models.MaskedLM.compile`. The default loss is the mean over masked tokens."""
         super().compile(optimizer=optimizer, loss=token_loss(loss), **kwargs)
 
     def get_config(self):
@@ -69,9 +73,10 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
 
 
 def token_loss(loss):
-    """The loss of a language model: for `"auto"` the mean over the tokens that count.
+    """Returns the loss of a language model: for `"auto"` the mean over the tokens that count.
 
-    KerasHub's default divides by the places of the batch, so that a row with few tokens to predict counts for less.
+    KerasHub's default divides by the number of positions in the batch, so that a sequence with few
+    tokens to predict counts less.
     """
     if loss != "auto":
         return loss
@@ -81,7 +86,7 @@ def token_loss(loss):
 
 
 def language_model_head(backbone, epsilon):
-    """The head of masked and causal language models, as the backbone's family has it."""
+    """Makes the head of masked and causal language models that fits the backbone's family."""
     return MaskedLMHead(
         backbone.token_embedding,
         transform=backbone.norm == "layer_norm",

@@ -5,38 +5,36 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.packing import PackedInputs
-from roformer_tf.models.presets import PreprocessorFromPreset
-from roformer_tf.models.roformer_backbone import RoFormerBackbone
-from roformer_tf.text import RandomMasker, RoFormerTokenizer
+from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
+from roformer_tf.text import RandomMasker
 from roformer_tf.text.masked_strings import tokenize_with_masks
 from roformer_tf.text.strings import to_string_tensor
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerMaskedLMPreprocessor(
-    PackedInputs, PreprocessorFromPreset, keras_hub.models.MaskedLMPreprocessor
-):
-    """Texts to the inputs, labels and weights of a `RoFormerMaskedLM`, with tokens masked at random.
+class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.MaskedLMPreprocessor):
+    """Turns texts into the inputs, labels and weights of a `RoFormerMaskedLM`, masking at random.
 
     Args:
         tokenizer: a `RoFormerTokenizer`.
-        sequence_length: positive integer, the most tokens a row may have.
-        truncate_from: `"right"` or `"left"`.
-        padding: `"longest"` or `"max_length"`, as in `RoFormerTextClassifierPreprocessor`.
-        mask_selection_rate: float, share of tokens to predict; special tokens are never chosen.
-        mask_selection_length: positive integer, size of `mask_positions`; by default the share of `sequence_length`.
-        mask_token_rate: float, share of the chosen tokens that become `[MASK]`.
-        random_token_rate: float, share of the chosen tokens that become a random token.
-        **kwargs: of `keras.layers.Layer`.
+        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        truncate_from: `"right"` drops the ends of texts that are too long, `"left"` their starts.
+        padding: `"longest"` or `"max_length"`, see `RoFormerTextClassifierPreprocessor`.
+        mask_selection_rate: float. Share of the tokens to predict. Special tokens are never chosen.
+        mask_selection_length: int. Size of `mask_positions`. By default this share of
+            `sequence_length`.
+        mask_token_rate: float. Share of the chosen tokens that become `[MASK]`.
+        random_token_rate: float. Share of the chosen tokens that become a random token.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: string, list or tensor of strings, or a tuple of two of them (pairs).
-        y, sample_weight: not read.
+        x: string, or list or tensor of strings, or a tuple of two of them for pairs.
+        y, sample_weight: Not read.
 
     Returns:
-        `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor` with `mask_positions`; the
-        tokens that were there; 1.0 for each of them, and 0.0 where there were fewer than `mask_selection_length`.
+        `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor` with
+        `mask_positions`; the tokens before masking; 1.0 for each of them, and 0.0 where there are
+        fewer than `mask_selection_length`.
 
     Example:
 
@@ -50,9 +48,6 @@ class RoFormerMaskedLMPreprocessor(
 
     Reference: section 3.1 of BERT, arXiv 1810.04805.
     """
-
-    backbone_cls = RoFormerBackbone
-    tokenizer_cls = RoFormerTokenizer
 
     def __init__(
         self,
@@ -68,7 +63,9 @@ class RoFormerMaskedLMPreprocessor(
     ):
         super().__init__(
             tokenizer,
-            sequence_length=sequence_length,
+            sequence_length,
+            truncate_from,
+            padding,
             mask_selection_rate=mask_selection_rate,
             mask_selection_length=mask_selection_length
             or math.ceil(mask_selection_rate * sequence_length),
@@ -76,7 +73,6 @@ class RoFormerMaskedLMPreprocessor(
             random_token_rate=random_token_rate,
             **kwargs,
         )
-        self.set_packing(truncate_from, padding)
 
     def build(self, input_shape=None):
         tokenizer = self.tokenizer
@@ -99,22 +95,24 @@ class RoFormerMaskedLMPreprocessor(
         return keras.utils.pack_x_y_sample_weight(inputs, labels, weights)
 
     def pack_masks(self, x):
-        """Texts in which the mask token is written out to model inputs that ask for the tokens in its place.
+        """Packs texts with mask tokens written out, and asks for the tokens at those positions.
 
-        Nothing is masked at random. The parts of a text before, between and after its masks are tokenized by
-        themselves.
+        Nothing is masked at random. The parts of a text before, between and after its masks are
+        tokenized separately.
 
         Args:
-            x: string, list or tensor of strings (a single one is a batch of one) such as "今天[MASK]气很好".
+            x: string, or list or tensor of strings, such as "今天[MASK]气很好". A single string is a
+                batch of one.
 
         Returns:
-            `(inputs, found)`. The inputs are int32: `token_ids`, `segment_ids`, `padding_mask`, each `(batch, length)`,
-            and `mask_positions` `(batch, masks)`, the places of each text's masks from left to right. `found`, bool
-            `(batch, masks)`, is `False` for masks lost to truncation and where a text has fewer masks than another;
-            the position is 0 there.
+            `(inputs, found)`. The inputs are int32: `token_ids`, `segment_ids` and `padding_mask`,
+            each `(batch, length)`, and `mask_positions` `(batch, masks)`, the positions of each
+            text's masks from left to right. `found`, bool `(batch, masks)`, is `False` for masks
+            lost to truncation, and where a text has fewer masks than another. The position is 0
+            there.
 
         Raises:
-            ValueError: if the tokenizer has no mask token.
+            ValueError: If the tokenizer has no mask token.
 
         Example:
 
@@ -134,13 +132,13 @@ class RoFormerMaskedLMPreprocessor(
     def _pack_masks(self, x):
         ids, counts = tokenize_with_masks(self.tokenizer, tf.reshape(x, [-1]))
         inputs = self.pack_ids((ids,))
-        # The masks come numbered, as -1, -2, …, so that truncation may drop any of them.
-        marks = inputs["token_ids"]
-        places = tf.where(marks < 0)
-        rows, positions = tf.unstack(tf.cast(places, tf.int32), axis=1)
-        index = tf.stack([rows, -1 - tf.gather_nd(marks, places)], axis=1)
+        # The masks are numbered -1, -2, …, since truncation may drop any of them.
+        numbered = inputs["token_ids"]
+        masks = tf.where(numbered < 0)
+        rows, positions = tf.unstack(tf.cast(masks, tf.int32), axis=1)
+        index = tf.stack([rows, -1 - tf.gather_nd(numbered, masks)], axis=1)
         shape = [tf.size(counts), tf.reduce_max(tf.concat([counts, [0]], 0))]
-        inputs["token_ids"] = tf.where(marks < 0, self.tokenizer.mask_token_id, marks)
+        inputs["token_ids"] = tf.where(numbered < 0, self.tokenizer.mask_token_id, numbered)
         inputs["mask_positions"] = tf.scatter_nd(index, positions, shape)
         found = tf.scatter_nd(index, tf.ones_like(positions), shape) > 0
         return inputs, found

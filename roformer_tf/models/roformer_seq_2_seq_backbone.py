@@ -5,58 +5,54 @@ import keras
 import keras_hub
 from keras import ops
 
-from roformer_tf.layers import (
-    AttentionMask,
-    DecoderBlock,
-    Dropout,
-    EncoderBlock,
-    TokenEmbedding,
-)
+from roformer_tf.layers import AttentionMask, DecoderBlock, Dropout, EncoderBlock, TokenEmbedding
 from roformer_tf.layers.attention_mask import dense_bias
 from roformer_tf.layers.position_schemes import make_position_schemes
-from roformer_tf.models.optional_inputs import refuse_unknown
-from roformer_tf.models.presets import FromPreset
-from roformer_tf.models.quantized import RestoresQuantization
+from roformer_tf.models.roformer_backbone import call_position_schemes, check_sizes
+from roformer_tf.models.roformer_model import RoFormerModel
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSeq2SeqBackbone(FromPreset, RestoresQuantization, keras_hub.models.Backbone):
-    """Encoder-decoder Transformer whose self-attention, on both sides, has rotary position embedding.
+class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
+    """Encoder-decoder Transformer with rotary position embedding in the self-attention of both sides.
 
-    The sizes are those of Transformer-base, and so is all but the positions: post-norm blocks, ReLU, and one table of
-    embeddings for source, target and output, multiplied by `sqrt(hidden_dim)` where tokens are looked up. The paper's
-    baseline, with sines added to the embeddings, is `position_scheme="sinusoidal"`. The cross-attention has no
-    positions.
+    Everything but the positions is that of Transformer-base: its sizes, post-norm blocks, ReLU, and
+    one embedding table for source, target and output, multiplied by `sqrt(hidden_dim)` where tokens
+    are looked up. The paper's baseline, with sines added to the embeddings, is
+    `position_scheme="sinusoidal"`. The cross-attention has no positions.
 
     Args:
-        vocabulary_size: positive integer, of source and target together.
-        num_layers: positive integer, number of blocks of the encoder and of the decoder.
-        num_heads: positive integer that divides `hidden_dim` into heads of even size.
-        hidden_dim: positive integer, also the size of the embeddings.
-        intermediate_dim: positive integer, width of the feed-forward networks.
-        num_decoder_layers: positive integer, `num_layers` by default.
-        dropout: float, after the embeddings, attention and feed-forward.
-        attention_dropout: float, on attention probabilities.
+        vocabulary_size: int. Size of the vocabulary of source and target.
+        num_layers: int. Number of blocks of the encoder, and by default of the decoder.
+        num_heads: int. Number of attention heads. It must divide `hidden_dim` into heads of even
+            size.
+        hidden_dim: int. Size of the hidden states and of the embeddings.
+        intermediate_dim: int. Width of the feed-forward networks.
+        num_decoder_layers: int. Number of blocks of the decoder, `num_layers` by default.
+        dropout: float. Dropout rate after the embeddings, attention and feed-forward.
+        attention_dropout: float. Dropout rate of the attention probabilities.
         activation: `"relu"`, `"gelu"` or any Keras activation.
-        layer_norm_epsilon: float.
-        max_wavelength: float, base of the rotary frequencies.
+        layer_norm_epsilon: float. Epsilon of the layer norms.
+        max_wavelength: float. Base of the rotary frequencies.
         position_scheme: `"rotary"`, `"sinusoidal"`, … or `"none"`: a key of
-            `roformer_tf.layers.position_schemes.POSITION_SCHEMES`, for the self-attention of both sides.
-        position_options: dictionary, further arguments of the scheme's class.
-        max_sequence_length: positive integer, number of learned positions; no other scheme has such a bound.
+            `roformer_tf.layers.position_schemes.POSITION_SCHEMES`, for the self-attention of both
+            sides.
+        position_options: dictionary. Further arguments of the position scheme's class.
+        max_sequence_length: int. Number of learned positions. Other schemes have no such bound.
         dtype: dtype policy of all layers.
-        **kwargs: of `keras.Model`, such as `name`.
+        **kwargs: Arguments of `keras.Model`, such as `name`.
 
     Call arguments:
-        inputs: dictionary of `encoder_token_ids`, `encoder_padding_mask` (1 real, 0 padding), both
-            `(batch, source_length)`, `decoder_token_ids` and `decoder_padding_mask`, both `(batch, length)`.
+        inputs: dictionary of `encoder_token_ids` and `encoder_padding_mask` (1 for tokens, 0 for
+            padding), both `(batch, source_length)`, `decoder_token_ids` and `decoder_padding_mask`,
+            both `(batch, length)`.
 
     Returns:
-        Dictionary of `encoder_sequence_output` `(batch, source_length, hidden_dim)` and `decoder_sequence_output`
-        `(batch, length, hidden_dim)`.
+        Dictionary of `encoder_sequence_output` `(batch, source_length, hidden_dim)` and
+        `decoder_sequence_output` `(batch, length, hidden_dim)`.
 
     Raises:
-        ValueError: if sizes do not fit each other or an option is unknown.
+        ValueError: If sizes do not fit together or an option is unknown.
 
     Example:
 
@@ -104,15 +100,7 @@ class RoFormerSeq2SeqBackbone(FromPreset, RestoresQuantization, keras_hub.models
             "intermediate_dim": intermediate_dim,
             "num_decoder_layers": num_decoder_layers,
         }
-        for name, value in sizes.items():
-            if not isinstance(value, int) or value <= 0:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
-        if hidden_dim % num_heads or hidden_dim // num_heads % 2:
-            raise ValueError(
-                "`num_heads` must divide `hidden_dim` into heads of even size. "
-                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
-            )
-        refuse_unknown(type(self), kwargs, {"name", "trainable"})
+        check_sizes(sizes)
 
         # === Layers ===
         initializer = keras.initializers.RandomNormal(stddev=hidden_dim**-0.5)
@@ -165,7 +153,7 @@ class RoFormerSeq2SeqBackbone(FromPreset, RestoresQuantization, keras_hub.models
         self.decoder_position_schemes, self.decoder_mask, self.decoder_blocks = make_stack(
             "decoder", DecoderBlock, num_decoder_layers, "causal"
         )
-        self.memory_mask = AttentionMask(dtype=dtype, name="memory_mask")
+        self.encoder_attention_mask = AttentionMask(dtype=dtype, name="encoder_attention_mask")
 
         # === Functional model ===
         inputs = {
@@ -202,14 +190,14 @@ class RoFormerSeq2SeqBackbone(FromPreset, RestoresQuantization, keras_hub.models
         self.max_sequence_length = max_sequence_length
 
     def encode(self, token_ids, padding_mask):
-        """What the decoder reads.
+        """Runs the encoder.
 
         Args:
             token_ids: int tensor `(batch, source_length)`.
-            padding_mask: int tensor of the same shape, 1 real, 0 padding.
+            padding_mask: int tensor of the same shape, 1 for tokens, 0 for padding.
 
         Returns:
-            Tensor `(batch, source_length, hidden_dim)`.
+            `encoder_sequence`, a tensor `(batch, source_length, hidden_dim)`.
         """
         attention_bias = self.encoder_mask(padding_mask)
         x, positions = self._embed(token_ids, self.encoder_position_schemes, None, padding_mask)
@@ -218,19 +206,19 @@ class RoFormerSeq2SeqBackbone(FromPreset, RestoresQuantization, keras_hub.models
         return x
 
     def decode(self, token_ids, padding_mask, encoder_sequence, encoder_padding_mask):
-        """Hidden states of all places of the target at once.
+        """Runs the decoder on whole targets.
 
         Args:
             token_ids: int tensor `(batch, length)`.
-            padding_mask: int tensor of the same shape, 1 real, 0 padding.
-            encoder_sequence: what `encode` returned.
-            encoder_padding_mask: the padding mask of the source.
+            padding_mask: int tensor of the same shape, 1 for tokens, 0 for padding.
+            encoder_sequence: Output of `encode`.
+            encoder_padding_mask: Padding mask of the source.
 
         Returns:
-            Tensor `(batch, length, hidden_dim)`.
+            Hidden states `(batch, length, hidden_dim)`.
         """
         attention_bias = self.decoder_mask(padding_mask)
-        encoder_attention_bias = self.memory_mask(encoder_padding_mask)
+        encoder_attention_bias = self.encoder_attention_mask(encoder_padding_mask)
         x, positions = self._embed(token_ids, self.decoder_position_schemes, None, padding_mask)
         for block, position in zip(self.decoder_blocks, positions):
             x = block(
@@ -244,57 +232,60 @@ class RoFormerSeq2SeqBackbone(FromPreset, RestoresQuantization, keras_hub.models
 
     @property
     def supports_cache(self):
-        """Whether the decoder has steps: not with positions that need scores, or that change as the text grows."""
+        """Whether `call_with_cache` can run the decoder a few tokens at a time."""
+        # No cache where positions need scores, or change as the text grows.
         scheme = self.decoder_position_schemes[0]
         return not (scheme.needs_scores or scheme.depends_on_length)
 
     def build_cache(self, batch_size, max_length):
-        """What `step` knows of the target before its first token.
+        """Returns an empty cache of the decoder's self-attention, for `call_with_cache`.
 
         Args:
-            batch_size: integer or scalar tensor, how many targets.
-            max_length: integer or scalar tensor, the most tokens that a target will have.
+            batch_size: int or scalar tensor. Number of targets.
+            max_length: int or scalar tensor. Maximum number of tokens of a target.
 
         Returns:
-            A list with the cache of each block of the decoder.
+            List with the cache of each block of the decoder.
         """
         return [block.build_cache(batch_size, max_length) for block in self.decoder_blocks]
 
     def build_cross_attention_cache(self, encoder_sequence, padding_mask):
-        """What `step` needs of the sources: the keys and values of each block, and the bias of their padding.
+        """Returns the keys and values of the sources in each block, and the bias of their padding.
 
         Args:
-            encoder_sequence: what `encode` returned.
-            padding_mask: of the source.
+            encoder_sequence: Output of `encode`.
+            padding_mask: Padding mask of the source.
         """
         return {
             "keys_values": [
                 block.cross_attention.keys_values(encoder_sequence) for block in self.decoder_blocks
             ],
-            "bias": self.memory_mask(padding_mask),
+            "bias": self.encoder_attention_mask(padding_mask),
         }
 
     def call_with_cache(self, token_ids, cache, cache_update_index, cross_attention_cache):
-        """Hidden states of the next tokens of the targets, given what was kept of all earlier ones.
+        """Runs the decoder a few tokens at a time, with a key/value cache.
 
         Args:
-            token_ids: int tensor `(rows * batch, length)`, the tokens at places `cache_update_index`, … of the targets; of each
-                source one target, or several that follow each other, such as the beams of a search.
-            cache: of `build_cache`, or of the step before.
-            cache_update_index: int scalar.
-            cross_attention_cache: of `cross_attention_cache`, for `batch` sources.
+            token_ids: int tensor `(beams * batch, length)`, the tokens at positions
+                `cache_update_index`, `cache_update_index + 1`, … of the targets. Each source has one
+                target, or several in a row, such as the beams of a search.
+            cache: Cache returned by `build_cache`, or by the previous call.
+            cache_update_index: int or scalar integer tensor.
+            cross_attention_cache: Output of `build_cross_attention_cache` for `batch` sources.
 
         Returns:
-            Tuple of the hidden states `(rows * batch, length, hidden_dim)` and the new cache.
+            Tuple of the hidden states `(beams * batch, length, hidden_dim)` and the new cache.
         """
         cache_update_index = ops.cast(cache_update_index, "int32")
-        places = cache_update_index + ops.arange(ops.shape(token_ids)[1], dtype="int32")
+        positions = cache_update_index + ops.arange(ops.shape(token_ids)[1], dtype="int32")
+        positions = positions[None]
         max_length = ops.shape(keras.tree.flatten(cache)[0])[2]
         keys = ops.arange(max_length, dtype="int32")
         attention_bias = dense_bias(
-            {"bias": ops.zeros((1, 1, 1, 1)), "order": (places[None], keys[None])}
+            {"bias": ops.zeros((1, 1, 1, 1)), "order": (positions, keys[None])}
         )
-        x, positions = self._embed(token_ids, self.decoder_position_schemes, places[None], None)
+        x, positions = self._embed(token_ids, self.decoder_position_schemes, positions, None)
         caches = []
         for block, position, block_cache, keys_values in zip(
             self.decoder_blocks, positions, cache, cross_attention_cache["keys_values"]
@@ -312,12 +303,8 @@ class RoFormerSeq2SeqBackbone(FromPreset, RestoresQuantization, keras_hub.models
         return x, caches
 
     def _embed(self, token_ids, schemes, position_ids, padding_mask):
-        """The input of the first block, and of each block the context of its position scheme."""
-        contexts = {
-            id(scheme): scheme(token_ids, position_ids, padding_mask)
-            for scheme in {id(scheme): scheme for scheme in schemes}.values()
-        }
-        positions = [contexts[id(scheme)] for scheme in schemes]
+        """Returns the input of the first block, and the output of each block's position scheme."""
+        positions = call_position_schemes(schemes, token_ids, position_ids, padding_mask)
         x = self.token_embedding(token_ids) * self.embedding_scale
         if schemes[0].added_to_input:
             x = ops.add(x, positions[0])
@@ -325,7 +312,7 @@ class RoFormerSeq2SeqBackbone(FromPreset, RestoresQuantization, keras_hub.models
         return self.embedding_dropout(x), positions
 
     def default_lora_layer_names(self):
-        """Names of the layers that `enable_lora` adapts by default: the projections to queries, keys and values."""
+        """Returns the layers that `enable_lora` adapts by default: the projections to Q, K and V."""
         return ["qkv", "query", "key_value"]
 
     def get_config(self):

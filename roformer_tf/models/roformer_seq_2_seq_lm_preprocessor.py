@@ -3,37 +3,42 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.packing import PADDINGS
+from roformer_tf.checks import check_one_of
 from roformer_tf.models.presets import PreprocessorFromPreset
+from roformer_tf.models.roformer_preprocessor import PADDINGS, check_sequence_length
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
+from roformer_tf.naming import automatic_name
 from roformer_tf.text import RoFormerSentencePieceTokenizer
 from roformer_tf.text.strings import to_string_tensor
 
-MORE_THAN_SOURCE = 50  # how much longer than its source a translation may be, in tokens
+MORE_THAN_SOURCE = 50  # how many tokens a translation may have more than its source
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq2SeqLMPreprocessor):
-    """Pairs of texts to the inputs, next tokens and weights of a `RoFormerSeq2SeqLM`.
+    """Turns pairs of texts into the inputs, next tokens and weights of a `RoFormerSeq2SeqLM`.
 
-    Source and target are `<s> … </s>` each; longer ones lose their ends.
+    Source and target become `<s> … </s>` each. Longer ones lose their ends.
 
     Args:
         tokenizer: a `RoFormerSentencePieceTokenizer`.
-        encoder_sequence_length: positive integer, the most tokens a source may have.
-        decoder_sequence_length: positive integer, the most tokens a target may have, without its `</s>`.
-        padding: `"longest"`, to the longest row of the batch, or `"max_length"`, for XLA and JAX, which compile each
-            shape anew.
-        **kwargs: of `keras.layers.Layer`.
+        encoder_sequence_length: int. Maximum number of tokens of a source.
+        decoder_sequence_length: int. Maximum number of tokens of a target, without its `</s>`.
+        padding: `"longest"` pads to the longest sequence of the batch, `"max_length"` to the maximum,
+            for XLA and JAX, which compile a program for each shape.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: `(sources, targets)`, or a dictionary of `encoder_text` and `decoder_text`: strings, lists or tensors of
-            them.
-        y, sample_weight: not read.
+        x: `(sources, targets)`, or a dictionary of `encoder_text` and `decoder_text`: strings, or
+            lists or tensors of them.
+        y, sample_weight: Not read.
 
     Returns:
-        `(inputs, labels, weights)`: the inputs of the model, and for each place of the target the next token and
-        whether it counts.
+        `(inputs, labels, weights)`: the inputs of the model, the next token of each position of the
+        target, and 1.0 where it counts.
+
+    Raises:
+        ValueError: If `padding` is unknown or a length is less than 2.
 
     Example:
 
@@ -68,25 +73,19 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         padding="longest",
         **kwargs,
     ):
+        check_one_of("padding", padding, PADDINGS)
+        check_sequence_length("encoder_sequence_length", encoder_sequence_length)
+        check_sequence_length("decoder_sequence_length", decoder_sequence_length)
+        kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(tokenizer, encoder_sequence_length, decoder_sequence_length, **kwargs)
-        if padding not in PADDINGS:
-            raise ValueError(f"`padding` must be one of {PADDINGS}. Received: padding={padding!r}")
-        for name in ("encoder_sequence_length", "decoder_sequence_length"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 2:
-                raise ValueError(
-                    f"`{name}` must be an integer of at least 2, the special tokens of a text. "
-                    f"Received: {name}={value!r}"
-                )
         self.padding = padding
 
     def build(self, input_shape=None):
-        self.built = (
-            True  # KerasHub's packers, which it would make here, always pad to the full length
-        )
+        # KerasHub would make packers here, which always pad to the full length.
+        self.built = True
 
     def __call__(self, x, y=None, sample_weight=None, **kwargs):
-        # by keyword: a tuple alone KerasHub takes for `(x, y)`, and the target would be lost
+        # By keyword: KerasHub takes a lone tuple for `(x, y)` and would lose the target.
         return super().__call__(x, y=y, sample_weight=sample_weight, **kwargs)
 
     @preprocessing_function
@@ -107,22 +106,25 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
     def generate_preprocess(
         self, x, *, encoder_sequence_length=None, decoder_sequence_length=None, sequence_length=None
     ):
-        """Sources, and optionally what their targets begin with, to the inputs of generation.
+        """Turns sources, and optionally the starts of their targets, into the inputs of generation.
 
         Args:
-            x: sources, or `(sources, beginnings)`, or a dictionary as in a call.
-            encoder_sequence_length: as of the class, which is the default.
-            decoder_sequence_length: the most tokens of a target; by default 50 more than the longest source of the
-                batch has, but no more than the class allows, and with `padding="max_length"` just as many.
-            sequence_length: another name of `decoder_sequence_length`.
+            x: sources, or `(sources, starts)`, or a dictionary of `encoder_text` and
+                `decoder_text`.
+            encoder_sequence_length: int. Maximum number of tokens of a source. By default that of
+                the preprocessor.
+            decoder_sequence_length: int. Maximum number of tokens of a target. By default 50 more
+                than the longest source of the batch has, but no more than the preprocessor allows;
+                with `padding="max_length"` exactly as many.
+            sequence_length: Another name of `decoder_sequence_length`.
 
         Returns:
-            Dictionary of the inputs of the model. Rows of the target have room for what is generated.
+            Dictionary of the inputs of the model, with room in the targets for what is generated.
         """
-        sources, beginnings = as_pair(x) if isinstance(x, tuple | dict) else (x, None)
+        sources, starts = as_pair(x) if isinstance(x, tuple | dict) else (x, None)
         sources = to_string_tensor(sources)
-        if beginnings is None:
-            beginnings = tf.fill(tf.shape(sources), "")
+        if starts is None:
+            starts = tf.fill(tf.shape(sources), "")
         source_ids, source_mask = self.pack(
             sources, encoder_sequence_length or self.encoder_sequence_length
         )
@@ -131,7 +133,7 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
             length = self.decoder_sequence_length
             if self.padding == "longest":
                 length = tf.minimum(tf.shape(source_ids)[-1] + MORE_THAN_SOURCE, length)
-        target_ids, target_mask = self.pack(beginnings, length, add_end=False, width=length)
+        target_ids, target_mask = self.pack(starts, length, add_end=False, width=length)
         return {
             "encoder_token_ids": source_ids,
             "encoder_padding_mask": source_mask,
@@ -140,13 +142,16 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         }
 
     def pack(self, texts, length, add_end=True, width=None):
-        """Token ids and padding mask, int32 `(batch, width)`, of texts between their special tokens.
+        """Tokenizes texts, adds special tokens, and pads.
 
         Args:
             texts: string tensor `(batch,)` or `()`.
-            length: integer or scalar tensor, the most tokens of a row.
-            add_end: whether rows end with `</s>`.
-            width: to pad to; by default as `padding` says.
+            length: int or scalar tensor. Maximum number of tokens of a sequence.
+            add_end: Whether sequences end with `</s>`.
+            width: int or scalar tensor. Length to pad to; by default that of `padding`.
+
+        Returns:
+            Tuple of token ids and padding mask, int32 `(batch, width)`.
         """
         texts = to_string_tensor(texts)
         if texts.shape.rank == 0:
@@ -160,7 +165,7 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         rows = tf.concat(parts, axis=1)
         if width is None and self.padding == "max_length":
             width = length
-        # a list could not hold a tensor
+        # `width` may be a tensor, which a list could not hold.
         shape = None if width is None else tf.stack([tf.cast(count, tf.int32), width])
         ids = rows.to_tensor(self.tokenizer.pad_token_id, shape=shape)
         mask = tf.sequence_mask(rows.row_lengths(), tf.shape(ids)[1], dtype=tf.int32)
@@ -176,7 +181,7 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
 
 
 def as_pair(x):
-    """`(sources, targets)` of what a user gives; the targets may be `None`."""
+    """Returns `(sources, targets)` of a tuple or dictionary of texts. The targets may be `None`."""
     if isinstance(x, tuple) and len(x) == 2:
         return x
     if isinstance(x, dict) and "encoder_text" in x and set(x) <= {"encoder_text", "decoder_text"}:

@@ -2,43 +2,45 @@ import keras
 import keras_hub
 import numpy as np
 
-from roformer_tf.models.embeds_texts import EmbedsTexts, check_pooler
+from roformer_tf.checks import check_positive_integer
+from roformer_tf.models.batches import check_not_empty
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive, nearest_is_positive
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
 from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
-from roformer_tf.models.roformer_task import check_not_empty
+from roformer_tf.models.roformer_task import check_pooler
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
-    """RoFormer-Sim: vectors of texts by their meaning, and similar texts.
+class RoFormerSim(RoFormerCausalLM):
+    """RoFormer-Sim: vectors of texts by their meaning, and paraphrases.
 
-    One UniLM network does both. The source, segment 0, is seen from both sides, and its [CLS] vector goes through a
-    linear pooler: the vector of the text. What says the same follows as segment 1, token by token.
+    One UniLM network does both. The source, segment 0, is read in both directions, and a linear
+    pooler turns its [CLS] vector into the vector of the text. A paraphrase follows as segment 1,
+    token by token.
 
-    `fit` takes pairs of similar texts, `model.fit((firsts, seconds))`. The loss is that of the language model, from
-    each text to the other, plus the in-batch contrastive loss of the vectors; or, to learn from another model,
-    `model.compile(loss="distillation")` and `model.fit((firsts, seconds), (teacher.embed(firsts),
-    teacher.embed(seconds)))`.
+    `fit` trains on pairs of similar texts, `model.fit((first, second))`. The loss is that of the
+    language model, from each text to the other, plus the in-batch contrastive loss of the vectors.
+    To learn from another model, call `model.compile(loss="distillation")` and
+    `model.fit((first, second), (teacher.embed(first), teacher.embed(second)))`.
 
     Args:
         backbone: a `RoFormerBackbone` with `masking="unilm"` and `pooler="linear"`.
-        preprocessor: a `RoFormerSimPreprocessor`, or `None` for token ids in place of strings.
-        head_epsilon: float, epsilon of the layer norm in the head.
-        **kwargs: of `keras.Model`.
+        preprocessor: a `RoFormerSimPreprocessor`, or `None` to take token ids instead of strings.
+        head_epsilon: float. Epsilon of the layer norm in the head.
+        **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
-        inputs: dictionary as of `RoFormerBackbone`.
+        inputs: dictionary of the inputs of `RoFormerBackbone`.
 
     Returns:
-        Dictionary of `"logits"` `(batch, length, vocabulary_size)` of the next token, and `"pooled_output"`
-        `(batch, hidden_dim)`.
+        Dictionary of `"logits"` `(batch, length, vocabulary_size)` of the next token, and
+        `"pooled_output"` `(batch, hidden_dim)`.
 
     Raises:
-        ValueError: if the backbone is not UniLM or has no pooler.
+        ValueError: If the backbone is not UniLM or has no pooler.
 
     Example:
 
@@ -80,7 +82,7 @@ class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
             "logits": self.head(sequence_output(outputs)),
             "pooled_output": outputs["pooled_output"],
         }
-        # past the parent's constructor, whose model has the logits alone
+        # Skip the parent's constructor, whose model returns the logits only.
         super(RoFormerCausalLM, self).__init__(inputs=inputs, outputs=outputs, **kwargs)
 
         # === Config ===
@@ -92,17 +94,20 @@ class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
         """Configures training and generation; see `keras_hub.models.CausalLM.compile`.
 
         Args:
-            optimizer: of `keras.Model.compile`; `"auto"` is Adam with a learning rate of 2e-5.
-            loss: `"auto"`: the language model's mean over the target's tokens, and `InBatchContrastive`;
-                `"distillation"`: the same with `SimilarityDistillation` in place of the latter; or a dictionary of
-                losses of `"logits"` and `"pooled_output"`.
-            weighted_metrics: `"auto"`: share of the next tokens that are right and, with `InBatchContrastive`, of the
-                rows whose nearest other row is their partner.
-            sampler: of `generate` and `similar`; `"auto"` is the original's, top-p with p = 0.95.
-            **kwargs: of `keras.Model.compile`, such as `loss_weights={"logits": 1.0, "pooled_output": 0.5}`.
+            optimizer: See `keras.Model.compile`; `"auto"` is Adam with a learning rate of 2e-5.
+            loss: `"auto"` is the language model's mean over the target's tokens, and
+                `InBatchContrastive`. `"distillation"` replaces the latter by
+                `SimilarityDistillation`. Or a dictionary of losses of `"logits"` and
+                `"pooled_output"`.
+            weighted_metrics: `"auto"` is the share of next tokens that are right and, with
+                `InBatchContrastive`, of texts whose nearest other text is their partner.
+            sampler: Sampler of `generate` and `similar`; `"auto"` is the original's, top-p with
+                p = 0.95.
+            **kwargs: Arguments of `keras.Model.compile`, such as
+                `loss_weights={"logits": 1.0, "pooled_output": 0.5}`.
 
         Raises:
-            ValueError: if `loss` is another word.
+            ValueError: If `loss` is another string, or has other keys.
         """
         if loss in ("auto", "distillation"):
             pooled = InBatchContrastive() if loss == "auto" else SimilarityDistillation()
@@ -130,24 +135,26 @@ class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
         )
 
     def similar(self, texts, n=100, k=20, max_length=128):
-        """Texts that say the same: `n` are generated, and of the different ones the `k` nearest are kept.
+        """Generates `n` paraphrases of each text and returns the `k` nearest.
 
-        How they are drawn is the `sampler` of `compile`. With a seed of its own a new sampler draws the same texts
-        again; from call to call it goes on.
+        The `sampler` passed to `compile` draws them. With a seed, a new sampler
+        draws the same texts again, but the next call to it draws others.
 
         Args:
             texts: string or list of strings.
-            n: positive integer, how many texts to generate for each.
-            k: positive integer, how many to keep at most.
-            max_length: positive integer, the most tokens of text and new text together.
+            n: int. Number of texts to generate for each.
+            k: int. Maximum number of texts to return for each.
+            max_length: int. Maximum number of tokens of text and paraphrase together.
 
         Returns:
-            For each text a list of `(similar text, similarity)`, the most similar first: the similarity is the cosine
-            of `embed`. Repetitions, and the text itself, are left out. For a single string that string's list alone.
+            For each text a list of `(paraphrase, similarity)`, the most similar first. The similarity
+            is the cosine of the vectors of `embed`. Repetitions, and the text itself, are left out.
+            For a single string its list alone.
 
         Raises:
-            ValueError: if there is no text, a text has no room in `max_length`, or `n` or `k` is no positive integer.
-            TypeError: if a text is no string.
+            ValueError: If there is no text, a text leaves no room in `max_length`, or `n` or `k` is
+                not positive.
+            TypeError: If a text is not a string.
 
         Example:
 
@@ -165,19 +172,18 @@ class RoFormerSim(EmbedsTexts, RoFormerCausalLM):
 
         Reference: `gen_synonyms` of `test/generate.py` in the original repository.
         """
-        for name, value in {"n": n, "k": k}.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+        check_positive_integer("n", n)
+        check_positive_integer("k", k)
         check_not_empty(texts)
-        single = isinstance(texts, str | bytes)
+        is_single = isinstance(texts, str | bytes)
         results = []
-        for text in [texts] if single else texts:
+        for text in [texts] if is_single else texts:
             drawn = self.generate([text] * n, max_length=max_length)
-            # the text as it would be generated: in lower case, with its blanks in order
+            # The text as it would be generated: in lower case, and with normalized blanks.
             same = self.preprocessor.tokenizer.detokenize(self.preprocessor.tokenizer([text]))[0]
             others = [t for t in dict.fromkeys(drawn) if t not in ("", text, same)]
             vectors = self.embed([text, *others])
             cosines = vectors[1:] @ vectors[0]
             nearest = np.argsort(-cosines, kind="stable")[:k]
             results.append([(others[i], float(cosines[i])) for i in nearest])
-        return results[0] if single else results
+        return results[0] if is_single else results

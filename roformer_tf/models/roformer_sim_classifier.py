@@ -2,38 +2,40 @@ import keras
 import keras_hub
 from keras import ops
 
-from roformer_tf.models.embeds_texts import EmbedsTexts, check_pooler
 from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy, grouped_accuracy
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of
 from roformer_tf.models.roformer_sim_classifier_preprocessor import (
     RoFormerSimClassifierPreprocessor,
 )
-from roformer_tf.models.roformer_task import RoFormerTask, check_class_labels
+from roformer_tf.models.roformer_task import RoFormerTask, check_class_labels, check_pooler
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSimClassifier(EmbedsTexts, RoFormerTask, keras_hub.models.Task):
-    """The supervised stage of RoFormer-Sim (Sim-ft): labelled pairs, of whose texts each has a vector of its own.
+class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
+    """The supervised stage of RoFormer-Sim (Sim-ft), which trains on labelled pairs of texts.
 
-    The vectors a and b, as the pooler gives them, become [a, b, |a - b|], and a dense layer without bias makes one row
-    of logits for several tasks: in the original two classes of similarity and three of inference. What is wanted of
-    it afterwards is `embed`, or the backbone for a `RoFormerSim`; the logits serve the training.
+    The pooler makes a vector of each text. A dense layer without bias turns [a, b, |a - b|] into the
+    logits of several tasks at once: in the original two classes of similarity and three of
+    inference. The logits serve training only; afterwards call `embed`, or give the backbone to a
+    `RoFormerSim`.
 
     Args:
         backbone: a `RoFormerBackbone` with a pooler, such as that of a `RoFormerSim`.
-        preprocessor: a `RoFormerSimClassifierPreprocessor`, or `None` for token ids in place of strings.
-        groups: positive integers, how many classes each task has. `(2, 3)`: labels 0 and 1 are of the first, 2 to 4
-            of the second; a softmax is over the classes of one task.
-        **kwargs: of `keras.Model`.
+        preprocessor: a `RoFormerSimClassifierPreprocessor`, or `None` to take token ids instead of
+            strings.
+        groups: tuple of ints. Number of classes of each task. With `(2, 3)` labels 0 and 1 belong to
+            the first, 2 to 4 to the second. The softmax is over the classes of one task.
+        **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
-        inputs: dictionary of `token_ids`, `segment_ids`, `padding_mask`, each `(batch, 2, length)`.
+        inputs: dictionary of `token_ids`, `segment_ids` and `padding_mask`, each
+            `(batch, 2, length)`.
 
     Returns:
         Logits `(batch, sum(groups))`.
 
     Raises:
-        ValueError: if the backbone has no pooler, or `groups` are no positive integers.
+        ValueError: If the backbone has no pooler, or `groups` are not positive integers.
 
     Example:
 
@@ -95,7 +97,7 @@ class RoFormerSimClassifier(EmbedsTexts, RoFormerTask, keras_hub.models.Task):
             optimizer: `"auto"` is Adam with the original's learning rate, 2e-5.
             loss: `"auto"` is `GroupedCrossentropy`.
             metrics: `"auto"` is the share of pairs whose label has the highest logit of its group.
-            **kwargs: of `keras.Model.compile`.
+            **kwargs: Arguments of `keras.Model.compile`.
         """
         if optimizer == "auto":
             optimizer = keras.optimizers.Adam(2e-5)
@@ -117,15 +119,15 @@ class RoFormerSimClassifier(EmbedsTexts, RoFormerTask, keras_hub.models.Task):
 
 
 class _PairVectors(keras.layers.Layer):
-    """Pooled vectors `(batch, 2, hidden_dim)` of the texts of pairs, all texts in one batch of the backbone."""
+    """Returns the pooled vectors `(batch, 2, hidden_dim)` of pairs, whose texts run in one batch."""
 
     def __init__(self, backbone, **kwargs):
         super().__init__(dtype=backbone.dtype_policy, **kwargs)
         self.backbone = backbone
 
     def call(self, inputs):
-        rows = {name: ops.reshape(x, (-1, ops.shape(x)[-1])) for name, x in inputs.items()}
-        return ops.reshape(self.backbone(rows)["pooled_output"], (-1, 2, self.backbone.hidden_dim))
+        texts = {name: ops.reshape(x, (-1, ops.shape(x)[-1])) for name, x in inputs.items()}
+        return ops.reshape(self.backbone(texts)["pooled_output"], (-1, 2, self.backbone.hidden_dim))
 
     def compute_output_shape(self, shapes):
         return (shapes["token_ids"][0], 2, self.backbone.hidden_dim)

@@ -2,7 +2,7 @@ import keras
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.roformer_sim_preprocessor import check_pairs, side_by_side
+from roformer_tf.models.roformer_sim_preprocessor import check_pairs, interleave
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
@@ -10,22 +10,23 @@ from roformer_tf.models.roformer_text_classifier_preprocessor import (
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
-    """Pairs of texts to the inputs of a `RoFormerSimClassifier`: each text is a row of its own.
+    """Turns pairs of texts into the inputs of a `RoFormerSimClassifier`: each text is a sequence.
 
     Args:
-        tokenizer, sequence_length, truncate_from, padding, **kwargs: as of `RoFormerTextClassifierPreprocessor`.
+        tokenizer, sequence_length, truncate_from, padding, **kwargs: See
+            `RoFormerTextClassifierPreprocessor`.
 
     Call arguments:
-        x: tuple of two lists or tensors of strings.
-        y: labels, passed through.
-        sample_weight: passed through.
+        x: Tuple of two lists or tensors of strings.
+        y: Labels, passed through.
+        sample_weight: Weights, passed through.
 
     Returns:
-        Dictionary of int32 tensors `token_ids`, `segment_ids`, `padding_mask`, each `(batch, 2, length)`; with `y` and
-        `sample_weight` as a tuple when they are given.
+        Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
+        `(batch, 2, length)`. With `y` or `sample_weight` a tuple `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
-        ValueError: if `x` is no pair.
+        ValueError: If `x` is not a pair.
 
     Example:
 
@@ -41,6 +42,6 @@ class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
 
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
-        rows = self.pack(side_by_side(*check_pairs(x)))
-        x = {name: tf.reshape(v, [-1, 2, tf.shape(v)[1]]) for name, v in rows.items()}
+        inputs = self.pack(interleave(*check_pairs(x)))
+        x = {name: tf.reshape(v, [-1, 2, tf.shape(v)[1]]) for name, v in inputs.items()}
         return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)

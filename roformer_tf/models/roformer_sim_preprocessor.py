@@ -2,53 +2,59 @@ import keras
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
+from roformer_tf.checks import check_number
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.text.mask_tokens import mask_tokens, seed_generator
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
-    """Pairs of similar texts to the inputs, labels and weights of a `RoFormerSim`, each pair in both directions.
+    """Turns pairs of similar texts into the inputs, labels and weights of a `RoFormerSim`.
 
-    The pair (a, b) becomes two rows, `[CLS] a [SEP] b [SEP]` and `[CLS] b [SEP] a [SEP]`. In some rows tokens of the
-    source are hidden as for a masked language model, so that the target cannot simply be copied.
+    Each pair is learned in both directions: (a, b) becomes the sequences `[CLS] a [SEP] b [SEP]` and
+    `[CLS] b [SEP] a [SEP]`. Some sources have tokens masked as for a masked language model, so that
+    the target cannot simply be copied.
 
     Args:
         tokenizer: a `RoFormerTokenizer`.
-        sequence_length: positive integer, the most tokens a row may have.
-        truncate_from: `"right"` or `"left"`.
-        padding: `"longest"` or `"max_length"`, as in `RoFormerTextClassifierPreprocessor`.
-        hidden_sources: float, probability that a row has tokens of its source hidden: each of them with probability
-            0.15, and of these 80 % become `[MASK]`, 10 % a random token, 10 % stay.
-        **kwargs: of `keras.layers.Layer`.
+        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        truncate_from: `"right"` drops the ends of texts that are too long, `"left"` their starts.
+        padding: `"longest"` or `"max_length"`, see `RoFormerTextClassifierPreprocessor`.
+        source_mask_rate: float. Probability that a sequence has tokens of its source masked. Each
+            token is then chosen with probability 0.15; of those chosen 80 % become `[MASK]`, 10 % a
+            random token, and 10 % stay as they are.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: tuple of two strings, or of two lists or tensors of strings.
-        y: `None`; or for distillation a tuple of the teacher's vectors of both, each `(batch, size)`.
-        sample_weight: not read.
+        x: Tuple of two strings, or of two lists or tensors of strings.
+        y: `None`. For distillation a tuple of the teacher's vectors of both columns, each
+            `(batch, size)`.
+        sample_weight: Not read.
 
     Returns:
-        `(inputs, labels, weights)`, twice as many rows as pairs, those of one pair beside each other. The inputs are
-        those of `RoFormerCausalLMPreprocessor`; labels and weights are dictionaries of `"logits"` (the next token, and
-        1.0 for those of the target) and `"pooled_output"` (the pair's number or the teacher's vector, and 1.0).
+        `(inputs, labels, weights)` of twice as many sequences as pairs, the two of a pair next to
+        each other. The inputs are those of `RoFormerCausalLMPreprocessor`. Labels and weights are
+        dictionaries of `"logits"` (the next token; 1.0 for tokens of the target) and
+        `"pooled_output"` (the number of the pair, or the teacher's vector; 1.0).
 
     Raises:
-        ValueError: if `x` is no pair, or there are sources to hide and the tokenizer has no mask token.
+        ValueError: If `x` is not a pair, or if sources shall be masked and the tokenizer has no mask
+            token.
 
     Example:
 
     >>> import roformer_tf
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
     >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
-    >>> preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer, hidden_sources=0.0)
+    >>> preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer, source_mask_rate=0.0)
     >>> inputs, labels, weights = preprocessor((["天气"], ["好"]))
     >>> inputs["token_ids"].numpy().tolist()
     [[2, 5, 6, 3, 7], [2, 7, 3, 5, 6]]
     >>> labels["pooled_output"].numpy().tolist(), weights["logits"].numpy().tolist()
     ([[0], [0]], [[0.0, 0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0, 1.0]])
 
-    Reference: `data_generator` and `masked_encode` of RoFormer-Sim's `stage1.py` and `stage2.py`; there the tokens of
-    a word are hidden together.
+    Reference: `data_generator` and `masked_encode` of RoFormer-Sim's `stage1.py` and `stage2.py`,
+    which mask the tokens of a word together.
     """
 
     def __init__(
@@ -57,46 +63,43 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
         sequence_length=512,
         truncate_from="right",
         padding="longest",
-        hidden_sources=0.5,
+        source_mask_rate=0.5,
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, truncate_from, padding, **kwargs)
-        if not 0.0 <= hidden_sources <= 1.0:
-            raise ValueError(
-                "`hidden_sources` must be a probability, from 0 to 1. "
-                f"Received: hidden_sources={hidden_sources!r}"
-            )
-        self.hidden_sources = hidden_sources
+        check_number("source_mask_rate", source_mask_rate, 0, 1)
+        self.source_mask_rate = source_mask_rate
         self._draw_seed = seed_generator()
 
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
         first, second = check_pairs(x)
-        rows = side_by_side(first, second), side_by_side(second, first)
-        inputs, next_tokens, counted = self.next_tokens(rows)
-        if self.hidden_sources:
-            inputs["token_ids"] = self._hide(inputs["token_ids"], inputs["segment_ids"] == 0)
+        both_ways = interleave(first, second), interleave(second, first)
+        inputs, next_tokens, weights = self.next_tokens(both_ways)
+        if self.source_mask_rate:
+            inputs["token_ids"] = self._mask_sources(inputs["token_ids"], inputs["segment_ids"])
         count = tf.shape(next_tokens)[0]
-        pooled = (tf.range(count) // 2)[:, tf.newaxis] if y is None else side_by_side(*y)
+        pooled = (tf.range(count) // 2)[:, tf.newaxis] if y is None else interleave(*y)
         return (
             inputs,
             {"logits": next_tokens, "pooled_output": pooled},
-            {"logits": counted, "pooled_output": tf.ones([count])},
+            {"logits": weights, "pooled_output": tf.ones([count])},
         )
 
-    def _hide(self, token_ids, in_source):
+    def _mask_sources(self, token_ids, segment_ids):
         tokenizer = self.tokenizer
         if tokenizer.mask_token is None:
             raise ValueError(
-                "The tokenizer has no mask token to hide tokens of the sources with: make it with "
-                "`mask_token='[MASK]'`, or the preprocessor with `hidden_sources=0.0`."
+                "The tokenizer has no mask token for the tokens of the sources. Make it with "
+                "`mask_token='[MASK]'`, or the preprocessor with `source_mask_rate=0.0`."
             )
+        maskable = segment_ids == 0
         for token_id in tokenizer.special_token_ids:
-            in_source &= token_ids != token_id
+            maskable &= token_ids != token_id
         seeds = tf.random.experimental.stateless_split(self._draw_seed(), 3)
         rows = tf.random.stateless_uniform([tf.shape(token_ids)[0], 1], seeds[0])
         chosen = tf.random.stateless_uniform(tf.shape(token_ids), seeds[1]) < 0.15
-        chosen &= in_source & (rows < self.hidden_sources)
+        chosen &= maskable & (rows < self.source_mask_rate)
         return mask_tokens(
             *(token_ids, chosen, seeds[2]),
             vocabulary_size=tokenizer.vocabulary_size(),
@@ -107,21 +110,28 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
         )
 
     def get_config(self):
-        return {**super().get_config(), "hidden_sources": self.hidden_sources}
+        return {**super().get_config(), "source_mask_rate": self.source_mask_rate}
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        if "hidden_sources" in config:  # its name in older presets
+            config["source_mask_rate"] = config.pop("hidden_sources")
+        return super().from_config(config)
 
 
 def check_pairs(x):
-    """The two columns of strings, each `(batch,)`; refuses what is no pair."""
+    """Returns both columns of strings, each `(batch,)`. Raises `ValueError` unless `x` is a pair."""
     if not isinstance(x, tuple) or len(x) != 2:
         raise ValueError(
-            "Pairs of texts are needed: a tuple of two columns of strings, `(first, second)`. "
+            "Expected pairs of texts: a tuple of two columns of strings, `(first, second)`. "
             f"Received: x of type {type(x).__name__}"
         )
     return tuple(tf.reshape(column, [-1]) for column in x)
 
 
-def side_by_side(first, second):
-    """Two columns `(n, ...)` as one, `(2n, ...)`, with what belongs together beside each other."""
+def interleave(first, second):
+    """Joins two columns `(n, ...)` to `(2n, ...)`: first[0], second[0], first[1], second[1], …"""
     return tf.reshape(
         tf.stack([first, second], axis=1), tf.concat([[-1], tf.shape(first)[1:]], axis=0)
     )

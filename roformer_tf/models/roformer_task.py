@@ -2,29 +2,33 @@ import contextlib
 
 import keras
 import numpy as np
+from keras import ops
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import (
     batched,
+    check_not_empty,
     is_columns,
     split_columns,
     string_tensors,
     to_columns,
 )
-from roformer_tf.models.optional_inputs import OptionalInputs, refuse_unknown
-from roformer_tf.models.presets import FromPreset
-from roformer_tf.models.quantized import RestoresQuantization
+from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
+from roformer_tf.models.roformer_model import RoFormerModel
 
 
-class RoFormerTask(OptionalInputs, FromPreset, RestoresQuantization):
-    """Mixin of all tasks: `from_preset` for original folders, and a `fit` that does what the formulas say."""
+class RoFormerTask(RoFormerModel):
+    """Base class of all tasks, named before KerasHub's base class.
+
+    It adds to `keras_hub.models.Task`: `from_preset` for every kind of folder, checks of texts and
+    labels whose errors name the example, a `fit` that shuffles lists and takes exactly the steps
+    there are, a full restore of a compiled model, LoRA and quantization of the whole task, and
+    `embed`.
+    """
 
     optional_inputs = RoFormerBackbone.optional_inputs
-
-    def __init__(self, *args, **kwargs):
-        known = {"inputs", "outputs", "name", "trainable", "compile"}
-        refuse_unknown(type(self), kwargs, known)
-        super().__init__(*args, **kwargs)
+    keras_arguments = ("inputs", "outputs", "trainable", "compile")
 
     def fit(
         self,
@@ -41,39 +45,41 @@ class RoFormerTask(OptionalInputs, FromPreset, RestoresQuantization):
         """Trains the model; see `keras.Model.fit`.
 
         Args:
-            x: a list or array of strings (or a tuple of two of them, for pairs) when the task has a preprocessor, model
-                inputs otherwise; or a `tf.data.Dataset` of batches.
-            y: labels, unless `x` is a dataset.
-            sample_weight: optional weights.
-            batch_size: positive integer, 32 by default; not for datasets.
+            x: With a preprocessor a list or array of strings, or for pairs a tuple of two of them.
+                Otherwise model inputs. Or a `tf.data.Dataset` of batches.
+            y: Labels, unless `x` is a dataset.
+            sample_weight: Optional weights.
+            batch_size: int, 32 by default. Not for datasets.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or a `tf.data.Dataset` of batches.
-            validation_split: part of the examples, the last ones, to validate on; not for datasets.
-            shuffle: whether the order of the examples is drawn anew in every epoch. Datasets keep their own order.
-            **kwargs: of `keras.Model.fit`.
+            validation_split: float. Share of the examples, the last ones, to validate on. Not for
+                datasets.
+            shuffle: Whether to shuffle the examples in every epoch. Datasets keep their own order.
+            **kwargs: Arguments of `keras.Model.fit`.
 
         Returns:
             `keras.callbacks.History`.
 
         Raises:
-            ValueError: for an empty dataset, columns of different lengths, or labels that the model cannot have.
-            TypeError: for examples that are no strings, when the task has a preprocessor.
+            ValueError: If the dataset is empty, columns have different lengths, or a label is out of
+                range.
+            TypeError: If the task has a preprocessor and an example is not a string.
         """
-        x = self._checked(x, y)
+        x = self._check_data(x, y)
         if isinstance(validation_data, tuple | list):
             values = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
-            value_x = self._checked(*values[:2])
+            value_x = self._check_data(*values[:2])
             if is_columns(value_x):
-                # KerasHub takes no `batch_size` for them when `x` is a dataset
+                # KerasHub takes no `batch_size` for them when `x` is a dataset.
                 validation_data = batched(to_columns(value_x, *values[1:]), batch_size)
         if is_columns(x):
-            # KerasHub would make a dataset too, but not shuffle it
+            # KerasHub would make a dataset too, but would not shuffle it.
             columns = to_columns(x, y, sample_weight)
             if validation_split and validation_data is None:
                 columns, values = split_columns(columns, validation_split)
                 validation_data = batched(values, batch_size)
             x = batched(columns, batch_size, shuffle)
             y = sample_weight = batch_size = validation_split = None
-        with self._label_errors():
+        with _name_wrong_labels():
             history = super().fit(
                 x=x,
                 y=y,
@@ -81,7 +87,7 @@ class RoFormerTask(OptionalInputs, FromPreset, RestoresQuantization):
                 batch_size=batch_size,
                 validation_data=validation_data,
                 validation_split=validation_split,
-                shuffle=False,  # of arrays it is done; of datasets Keras cannot, and says so
+                shuffle=False,  # arrays are shuffled by now, and Keras warns that it shuffles no dataset
                 **kwargs,
             )
         if history.epoch and not history.history:
@@ -89,18 +95,76 @@ class RoFormerTask(OptionalInputs, FromPreset, RestoresQuantization):
         return history
 
     def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
-        """Loss and metrics; see `keras.Model.evaluate`. Arguments and errors as of `fit`."""
-        x = self._checked(x, y)
+        """Returns loss and metrics; see `keras.Model.evaluate`.
+
+        Takes the same data and raises the same errors as `fit`.
+        """
+        x = self._check_data(x, y)
         if is_columns(x):
             x, y, sample_weight = to_columns(x, y, sample_weight)
-        with self._label_errors():
+        with _name_wrong_labels():
             return super().evaluate(x=x, y=y, sample_weight=sample_weight, **kwargs)
 
     def predict(self, x, **kwargs):
-        """Outputs of the model; see `keras.Model.predict`. Arguments and errors as of `fit`."""
-        return super().predict(self._checked(x), **kwargs)
+        """Returns the model's outputs; see `keras.Model.predict`.
 
-    def _checked(self, x, y=None):
+        Takes the same data and raises the same errors as `fit`.
+        """
+        return super().predict(self._check_data(x), **kwargs)
+
+    def embed(self, texts, normalize=True, batch_size=32):
+        """Returns the vector of each text: the pooled vector of `[CLS]` in `[CLS] text [SEP]`.
+
+        Args:
+            texts: string, or list or array of strings. A text is truncated to the preprocessor's
+                `sequence_length`.
+            normalize: Whether vectors have length 1, so that their products are cosines.
+            batch_size: int. Number of texts that run at once.
+
+        Returns:
+            float32 NumPy array `(texts, hidden_dim)`, or `(hidden_dim,)` for a single string.
+
+        Raises:
+            ValueError: If there is no text, the task has no preprocessor, its backbone has no
+                pooler, or `batch_size` is not positive.
+            TypeError: If a text is not a string.
+
+        Reference: `test/retrieval.py` of the repository of RoFormer-Sim.
+        """
+        check_not_empty(texts)
+        check_positive_integer("batch_size", batch_size)
+        self.check_preprocessor()
+        check_pooler(self.backbone, type(self).__name__)
+        is_single = isinstance(texts, str | bytes)
+        texts = [texts] if is_single else list(texts) if isinstance(texts, tuple) else texts
+        texts = string_tensors(texts).numpy()
+        if not self.backbone.compiled and keras.backend.backend() == "tensorflow":
+            # XLA, Keras' choice on a GPU, would compile a program for each length of a batch.
+            self.backbone.jit_compile = False
+        vectors = np.empty((len(texts), self.backbone.hidden_dim), "float32")
+        # Batches of similar lengths need little padding.
+        order = np.argsort([len(text) for text in texts], kind="stable")
+        for batch in np.split(order, range(batch_size, len(order), batch_size)):
+            inputs = self.preprocessor.pack(texts[batch])
+            inputs = {name: np.asarray(value) for name, value in inputs.items()}
+            vectors[batch] = self.backbone.predict_on_batch(inputs)["pooled_output"]
+        if normalize:
+            vectors = ops.convert_to_numpy(unit_vectors(ops.convert_to_tensor(vectors)))
+        return vectors[0] if is_single else vectors
+
+    def check_labels(self, y):
+        """Raises `ValueError` if an array `y` holds labels that the task cannot have."""
+
+    def check_preprocessor(self):
+        """Raises `ValueError` if the task has no preprocessor, which strings need."""
+        if self.preprocessor is None:
+            raise ValueError(
+                "The model has no preprocessor, so it takes no strings. Set one: "
+                f"`model.preprocessor = {self.preprocessor_cls.__name__}(tokenizer)`."
+            )
+
+    def _check_data(self, x, y=None):
+        """Returns `x` with texts as string tensors. Raises an error for wrong examples or labels."""
         check_not_empty(x)
         self.check_labels(y)
         return x if self.preprocessor is None else string_tensors(x)
@@ -120,23 +184,25 @@ class RoFormerTask(OptionalInputs, FromPreset, RestoresQuantization):
         return model
 
     def compile_from_config(self, config):
-        """Compiles a loaded model as it was saved, ready for the optimizer state.
+        """Compiles a loaded model as it was saved, ready for the state of the optimizer.
 
-        Keras leaves this out for classes with a `compile` of their own, as KerasHub's tasks have.
+        Keras skips this for classes with their own `compile`, which KerasHub's tasks have.
         """
         self.compile(**keras.saving.deserialize_keras_object(config))
         if getattr(self, "_optimizer_was_built", False):
             self.optimizer.build(self.trainable_variables)
 
     def enable_lora(self, rank, target_layer_names=None):
-        """Freezes the backbone but for low-rank updates of its projections; a new head stays trainable.
+        """Freezes the backbone except for low-rank updates of its projections.
 
-        Compile again afterwards, since an optimizer is made for the weights that it found. A model that is saved has
-        the updates merged into its weights; `backbone.save_lora_weights` keeps them apart.
+        A new head stays trainable. Compile again afterwards, as an optimizer is built for the
+        weights that it first sees. A saved model has the updates merged into its weights;
+        `backbone.save_lora_weights` saves them separately.
 
         Args:
-            rank: positive integer, rank of the updates.
-            target_layer_names: names of the layers to adapt; by default the query, key and value projections.
+            rank: int. Rank of the updates.
+            target_layer_names: Names of the layers to adapt, by default the projections to queries,
+                keys and values.
 
         Reference: LoRA, arXiv 2106.09685.
         """
@@ -145,39 +211,23 @@ class RoFormerTask(OptionalInputs, FromPreset, RestoresQuantization):
     def quantize(self, mode=None, config=None, **kwargs):
         """Quantizes the weights; see `keras.Model.quantize`."""
         if self.preprocessor is not None:
-            self.preprocessor.tokenizer.built = True  # Keras refuses layers that were never called
+            # Keras quantizes no model with a layer that was never called.
+            self.preprocessor.tokenizer.built = True
         super().quantize(mode, config=config, **kwargs)
 
-    def check_labels(self, y):
-        """Hook of the tasks: refuses labels that the model cannot have."""
-
-    @contextlib.contextmanager
-    def _label_errors(self):
-        # Labels inside a dataset are seen only by the loss, whose kernel names the value but not the mend.
-        try:
-            yield
-        except Exception as error:
-            ours = str(error).startswith("A label of the dataset")  # of `evaluate` inside `fit`
-            if "outside the valid range" in str(error) and not ours:
-                detail = next(x for x in str(error).split("\n") if "outside the valid range" in x)
-                raise ValueError(
-                    "A label of the dataset is out of range: labels must be integers from 0 to the number of "
-                    f"classes - 1. Received: {detail}"
-                ) from error
-            raise
-
     def make_train_function(self, force=False):
-        """Makes the variables of the optimizer first: were they made in the graph of a step, it would be made twice."""
+        """Builds the optimizer before the first step. Inside the graph of a step it would be built twice."""
         if keras.config.backend() == "tensorflow" and not self.optimizer.built:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_weights)
         return super().make_train_function(force)
 
     def train_step(self, *args):
-        """One step on one batch, which starts when the batch is there.
+        """Trains on one batch, once the batch is there.
 
-        TensorFlow asks a dataset of unknown length for one batch too many and learns of its end only then. Operations
-        that do not depend on the batch (the step counter, weight decay, moving averages) would have run already.
+        TensorFlow asks a dataset of unknown length for one batch more than there are. Operations
+        that do not depend on the batch (the step counter, weight decay, moving averages) would have
+        run by the time it learns of the end.
         """
         if keras.config.backend() != "tensorflow":
             return super().train_step(*args)
@@ -187,31 +237,41 @@ class RoFormerTask(OptionalInputs, FromPreset, RestoresQuantization):
             return super().train_step(*args)
 
 
-def check_not_empty(x):
-    """Refuses data without a single example."""
-    first = x[0] if isinstance(x, tuple) and x else x
-    if isinstance(first, dict):
-        first = next(iter(first.values()), [])
-    size = None
-    if isinstance(first, (list, tuple, np.ndarray)):
-        size = len(first)
-    elif hasattr(x, "cardinality"):
-        size = int(x.cardinality())
-    if size == 0:
+@contextlib.contextmanager
+def _name_wrong_labels():
+    """Says in plain words that a label inside a dataset is out of range, which only the loss can see."""
+    try:
+        yield
+    except Exception as error:
+        is_ours = str(error).startswith("A label of the dataset")  # from `evaluate` inside `fit`
+        if "outside the valid range" not in str(error) or is_ours:
+            raise
+        detail = next(x for x in str(error).split("\n") if "outside the valid range" in x)
         raise ValueError(
-            "The dataset is empty: expected at least one example. Received: 0 examples"
+            "A label of the dataset is out of range: labels must be integers from 0 to the number of "
+            f"classes - 1. Received: {detail}"
+        ) from error
+
+
+def check_pooler(backbone, task):
+    """Raises `ValueError` if a backbone has no pooler, which makes the vector of a text."""
+    if getattr(backbone, "pooler", None) is None:
+        raise ValueError(
+            f"{task} needs a backbone with a pooler: make it with `pooler='linear'`. Received: a backbone with "
+            "pooler=None"
         )
 
 
 def check_class_labels(y, num_classes):
-    """Refuses integer labels outside 0 … num_classes - 1, when `y` is at hand as an array."""
+    """Raises `ValueError` if an array `y` holds labels outside `[0, num_classes)`."""
     if y is None or not isinstance(y, (list, tuple, np.ndarray)):
         return
     y = np.asarray(y)
+    wanted = f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}."
     if y.dtype.kind not in "iufb":
+        wrong = next((v for v in y.ravel().tolist() if not isinstance(v, int | float)), None)
         raise ValueError(
-            f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}. Received: labels such as "
-            f"{next((v for v in y.ravel().tolist() if not isinstance(v, int | float)), None)!r}; number the classes, "
+            f"{wanted} Received: labels such as {wrong!r}. Number the classes: "
             "`[names.index(label) for label in labels]`"
         )
     if y.dtype.kind == "f" and np.isnan(y).any():
@@ -220,11 +280,11 @@ def check_class_labels(y, num_classes):
         )
     if y.dtype.kind == "f" and y.size in y.shape and (y != np.floor(y)).any():
         raise ValueError(
-            f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}. Received: labels such as "
-            f"{y[y != np.floor(y)].flat[0]}; for regression make the model with `num_classes=1`"
+            f"{wanted} Received: labels such as {y[y != np.floor(y)].flat[0]}. For regression make the "
+            "model with `num_classes=1`"
         )
     if y.size and y.dtype.kind in "iu" and (y.min() < 0 or y.max() >= num_classes):
         raise ValueError(
-            f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}. "
-            f"Received: labels from {y.min()} to {y.max()}; pass `num_classes={y.max() + 1}` or mend the labels"
+            f"{wanted} Received: labels from {y.min()} to {y.max()}. Pass `num_classes={y.max() + 1}`, or "
+            "correct the labels"
         )

@@ -2,9 +2,10 @@ import keras
 import keras_hub
 import numpy as np
 
+from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.layers import MeanPooling
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
-from roformer_tf.models.roformer_task import RoFormerTask, check_class_labels
+from roformer_tf.models.roformer_task import RoFormerTask, check_class_labels, check_pooler
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
@@ -14,29 +15,31 @@ POOLINGS = ("cls", "mean", "pooler")
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
-    """Classification or regression of single texts and pairs of texts.
+    """Classification or regression of texts and pairs of texts.
 
-    The default loss follows the outputs: cross entropy over classes; binary cross entropy for `num_classes=1` with
-    `activation="sigmoid"`; mean squared error for `num_classes=1` without activation, which is regression.
+    The default loss depends on the outputs: cross entropy for classes; binary cross entropy for
+    `num_classes=1` with `activation="sigmoid"`; mean squared error for `num_classes=1` without
+    activation, which is regression.
 
     Args:
         backbone: a `RoFormerBackbone`.
-        num_classes: positive integer; 1 for regression or a single probability.
-        preprocessor: a `RoFormerTextClassifierPreprocessor`, or `None` for token ids in place of strings.
-        activation: of the outputs: `None` for logits, `"softmax"`, `"sigmoid"`.
-        dropout: float, on the pooled vector.
-        pooling: `"cls"` (vector of the first token), `"mean"` (over real tokens), or `"pooler"` (of a backbone that
-            was made with one).
-        **kwargs: of `keras.Model`.
+        num_classes: int. Number of classes; 1 for regression or a single probability.
+        preprocessor: a `RoFormerTextClassifierPreprocessor`, or `None` to take token ids instead of
+            strings.
+        activation: Activation of the outputs: `None` for logits, `"softmax"` or `"sigmoid"`.
+        dropout: float. Dropout rate of the pooled vector.
+        pooling: `"cls"` (the vector of the first token), `"mean"` (over tokens), or `"pooler"` (of a
+            backbone made with one).
+        **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
-        inputs: dictionary as of `RoFormerBackbone`.
+        inputs: dictionary of the inputs of `RoFormerBackbone`.
 
     Returns:
         Tensor `(batch, num_classes)`.
 
     Raises:
-        ValueError: if `pooling` is unknown, or is `"pooler"` for a backbone without one.
+        ValueError: If `pooling` is unknown, or is `"pooler"` for a backbone without one.
 
     Example:
 
@@ -67,17 +70,10 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         pooling="cls",
         **kwargs,
     ):
-        if not isinstance(num_classes, int) or num_classes < 1:
-            raise ValueError(
-                f"`num_classes` must be a positive integer. Received: num_classes={num_classes!r}"
-            )
-        if pooling not in POOLINGS:
-            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
-        if pooling == "pooler" and backbone.pooler is None:
-            raise ValueError(
-                "`pooling='pooler'` needs a backbone with a pooler: build it with `pooler='tanh'` or "
-                "`pooler='linear'`. Received: a backbone with pooler=None"
-            )
+        check_positive_integer("num_classes", num_classes)
+        check_one_of("pooling", pooling, POOLINGS)
+        if pooling == "pooler":
+            check_pooler(backbone, "`pooling='pooler'`")
         # === Config (before the model, whose constructor compiles it) ===
         self.num_classes = num_classes
         self.activation = keras.activations.get(activation)
@@ -89,7 +85,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         self.preprocessor = preprocessor
         self.mean_pooling = MeanPooling(name="mean_pooling") if pooling == "mean" else None
         self.output_dropout = keras.layers.Dropout(dropout, dtype="float32", name="output_dropout")
-        # Logits in float32 under every policy: softmax and loss need the bits.
+        # In float32 under every dtype policy: softmax and loss need the precision.
         self.logits_dense = keras.layers.Dense(
             num_classes,
             activation=activation,
@@ -112,21 +108,17 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         )
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
-        """See `keras_hub.models.TextClassifier.compile`; the defaults for one output are those of the class."""
+        """See `keras_hub.models.TextClassifier.compile`, and above for the defaults with one output."""
         if self.num_classes == 1:
-            probability = self.activation is keras.activations.sigmoid
-            if loss == "auto":
-                loss = (
-                    keras.losses.BinaryCrossentropy()
-                    if probability
-                    else keras.losses.MeanSquaredError()
-                )
-            if metrics == "auto":
-                metrics = [
-                    keras.metrics.BinaryAccuracy()
-                    if probability
-                    else keras.metrics.MeanAbsoluteError()
-                ]
+            is_probability = self.activation is keras.activations.sigmoid
+            if loss == "auto" and is_probability:
+                loss = keras.losses.BinaryCrossentropy()
+            elif loss == "auto":
+                loss = keras.losses.MeanSquaredError()
+            if metrics == "auto" and is_probability:
+                metrics = [keras.metrics.BinaryAccuracy()]
+            elif metrics == "auto":
+                metrics = [keras.metrics.MeanAbsoluteError()]
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def check_labels(self, y):

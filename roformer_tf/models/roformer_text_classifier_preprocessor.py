@@ -2,36 +2,38 @@ import keras
 import keras_hub
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.packing import PackedInputs
-from roformer_tf.models.presets import PreprocessorFromPreset
-from roformer_tf.models.roformer_backbone import RoFormerBackbone
-from roformer_tf.text import RoFormerTokenizer
+from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerTextClassifierPreprocessor(
-    PackedInputs, PreprocessorFromPreset, keras_hub.models.TextClassifierPreprocessor
+    RoFormerPreprocessor, keras_hub.models.TextClassifierPreprocessor
 ):
-    """Texts, or pairs of texts, to the inputs of a `RoFormerTextClassifier`.
+    """Turns texts, or pairs of texts, into the inputs of a `RoFormerTextClassifier`.
 
-    `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`; a pair that is too long loses tokens from the longer text,
-    as in the original.
+    A text becomes `[CLS] text [SEP]`, a pair `[CLS] first [SEP] second [SEP]`. A pair that is too
+    long loses tokens of the longer text, as in the original.
 
     Args:
         tokenizer: a `RoFormerTokenizer`.
-        sequence_length: positive integer, the most tokens a row may have.
-        truncate_from: `"right"` (ends of the texts are cut) or `"left"`.
-        padding: `"longest"` (of the batch) or `"max_length"` (always `sequence_length`).
-        **kwargs: of `keras.layers.Layer`.
+        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        truncate_from: `"right"` drops the ends of texts that are too long, `"left"` their starts.
+        padding: `"longest"` pads to the longest sequence of the batch, which costs least on
+            TensorFlow and PyTorch. `"max_length"` pads to `sequence_length`, for XLA and JAX, which
+            compile a program for each shape.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: string, list or tensor of strings, or a tuple of two of them (pairs).
-        y: labels, passed through.
-        sample_weight: passed through.
+        x: string, or list or tensor of strings, or a tuple of two of them for pairs.
+        y: Labels, passed through.
+        sample_weight: Weights, passed through.
 
     Returns:
-        Dictionary of int32 tensors `token_ids`, `segment_ids`, `padding_mask`, each `(batch, length)`; with `y` and
-        `sample_weight` as a tuple when they are given.
+        Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
+        `(batch, length)`. With `y` or `sample_weight` a tuple `(x, y)` or `(x, y, sample_weight)`.
+
+    Raises:
+        ValueError: If `padding` is unknown or `sequence_length` is less than 2.
 
     Example:
 
@@ -44,15 +46,6 @@ class RoFormerTextClassifierPreprocessor(
 
     Reference: `Tokenizer.encode` of bert4keras.
     """
-
-    backbone_cls = RoFormerBackbone
-    tokenizer_cls = RoFormerTokenizer
-
-    def __init__(
-        self, tokenizer, sequence_length=512, truncate_from="right", padding="longest", **kwargs
-    ):
-        super().__init__(tokenizer, sequence_length=sequence_length, **kwargs)
-        self.set_packing(truncate_from, padding)
 
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):

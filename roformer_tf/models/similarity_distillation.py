@@ -6,23 +6,24 @@ from roformer_tf.models.in_batch_contrastive import cosines
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SimilarityDistillation(keras.losses.Loss):
-    """Squared difference between the cosines of a model and those of its teacher, over all pairs of the batch.
+    """Squared difference between the cosines of a model and of its teacher, over all pairs of texts.
 
-    Teacher and model may have vectors of different sizes. Under `tf.distribute` the pairs are those of the replica.
+    The vectors of teacher and model may have different sizes. Under `tf.distribute` each replica
+    compares the pairs of its own batch.
 
     Args:
-        scale: float, factor of the loss.
-        **kwargs: of `keras.losses.Loss`.
+        scale: float. Factor of the loss.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: `(batch, size of the teacher)`, the teacher's vectors of the same texts, of any length.
+        y_true: `(batch, teacher_size)`, the teacher's vectors of the same texts, of any length.
         y_pred: `(batch, size)`, vectors of any length.
 
     Returns:
-        Mean over the pairs, a text with itself among them.
+        Mean over all pairs, those of a text with itself included.
 
     Raises:
-        ValueError: if `y_true` are numbers of pairs in place of vectors.
+        ValueError: If `y_true` holds numbers of pairs instead of vectors.
 
     Example:
 

@@ -4,16 +4,18 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SmoothedCrossentropy(keras.losses.Loss):
-    """Cross-entropy of class numbers with label smoothing, without a vector for each label.
+    """Cross entropy of integer labels with label smoothing, without a one-hot vector for each label.
 
-    The wanted distribution q has `1 - label_smoothing` at the label, and `label_smoothing` spread evenly over all
-    classes, the label among them; the loss is -sum q log p. `keras.losses.CategoricalCrossentropy` has the same, for
-    one-hot labels: of 4,096 tokens out of 37,000 these would take 600 MB.
+    The target distribution q has `1 - label_smoothing` at the label, and `label_smoothing` spread
+    evenly over all classes, the label included. The loss is -sum q log p.
+    `keras.losses.CategoricalCrossentropy` computes the same from one-hot labels, which take 600 MB
+    for 4,096 tokens and 37,000 classes.
 
     Args:
         label_smoothing: float in [0, 1).
-        reduction: as of `keras.losses.Loss`; by default the mean over the tokens that count, by their weights.
-        name: str.
+        reduction: See `keras.losses.Loss`. By default the mean over the tokens that count, by their
+            weights.
+        name: string. Name of the loss.
         dtype: dtype policy of the loss, float32 by default.
 
     Call arguments:
@@ -22,7 +24,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         sample_weight: tensor `(...)`, 0 for padding.
 
     Raises:
-        ValueError: if `label_smoothing` is not in [0, 1).
+        ValueError: If `label_smoothing` is not in [0, 1).
 
     Example:
 
@@ -53,7 +55,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
 
     def call(self, y_true, y_pred):
-        labels = ops.cast(y_true, "int32")  # the loss' dtype has made them floats
+        labels = ops.cast(y_true, "int32")  # Keras casts them to the dtype of the loss
         return smoothed_crossentropy(labels, y_pred, self.label_smoothing)
 
     def get_config(self):
@@ -61,9 +63,9 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
 
 def smoothed_crossentropy(labels, logits, label_smoothing):
-    """-sum q log p of each label, see `SmoothedCrossentropy`.
+    """Computes -sum q log p of each label, see `SmoothedCrossentropy`.
 
-    Its gradient, p - q, is written out: TensorFlow's own takes more than twice the time.
+    The gradient, p - q, is written out, as TensorFlow's own takes more than twice the time.
 
     Args:
         labels: int tensor `(...)`.
@@ -75,18 +77,18 @@ def smoothed_crossentropy(labels, logits, label_smoothing):
     """
 
     @ops.custom_gradient
-    def loss_of(logits):
+    def loss_and_gradient(logits):
         peak = ops.max(logits, axis=-1, keepdims=True)
         powers = ops.exp(logits - peak)
         total = ops.sum(powers, axis=-1, keepdims=True)
-        of_label = ops.take_along_axis(logits, labels[..., None], axis=-1)
-        wanted = (1 - label_smoothing) * of_label
+        label_logit = ops.take_along_axis(logits, labels[..., None], axis=-1)
+        expected = (1 - label_smoothing) * label_logit
         if label_smoothing:
-            wanted = wanted + label_smoothing * ops.mean(logits, axis=-1, keepdims=True)
-        loss = (ops.log(total) + peak - wanted)[..., 0]
+            expected = expected + label_smoothing * ops.mean(logits, axis=-1, keepdims=True)
+        loss = (ops.log(total) + peak - expected)[..., 0]
 
         def gradient(*args, upstream=None):
-            if upstream is None:  # PyTorch hands the arguments over, too
+            if upstream is None:  # PyTorch passes it by position
                 (upstream,) = args
             classes = ops.shape(logits)[-1]
             difference = powers / total - label_smoothing / classes
@@ -96,4 +98,4 @@ def smoothed_crossentropy(labels, logits, label_smoothing):
 
         return loss, gradient
 
-    return loss_of(ops.convert_to_tensor(logits))
+    return loss_and_gradient(ops.convert_to_tensor(logits))

@@ -1,14 +1,17 @@
-"""Samplers beside those of KerasHub: beam search with a length penalty, and the rules of when a text may end."""
+"""Samplers besides those of KerasHub: beam search with a length penalty, and the rules of stop tokens."""
 
 from roformer_tf.samplers.beam_search_sampler import BeamSearchSampler
-from roformer_tf.samplers.min_length import with_min_length
 from roformer_tf.samplers.original_beam_sampler import OriginalBeamSampler
-from roformer_tf.samplers.stop_tokens import remove_stop_tokens, valid_token_mask
+from roformer_tf.samplers.stop_tokens import (
+    remove_stop_tokens,
+    valid_token_mask,
+    with_min_length,
+)
 
 __all__ = [
     "BeamSearchSampler",
     "OriginalBeamSampler",
+    "remove_stop_tokens",
     "valid_token_mask",
     "with_min_length",
-    "remove_stop_tokens",
 ]

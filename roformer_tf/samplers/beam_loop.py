@@ -2,30 +2,31 @@ import keras
 import keras_hub
 from keras import ops
 
-from roformer_tf.samplers.min_length import is_any_of
+from roformer_tf.checks import check_positive_integer
+from roformer_tf.samplers.stop_tokens import is_any_of
 
-NO_SCORE = float("-inf")  # of a hypothesis that is not there
+NO_SCORE = float("-inf")  # the score of a missing hypothesis
 
 
 class BeamLoop(keras_hub.samplers.Sampler):
-    """What the beam searches share: the loop over the places, and the hypotheses of each row.
+    """Base class of the beam searches: the loop over the positions, and the hypotheses.
 
-    Hypotheses are a dictionary: `"tokens"` (row, hypothesis, place), `"scores"` (row, hypothesis), the sum of the
-    scores of their new tokens, and `"ends"`, how many stop tokens they made. Those that still grow are the *beams*,
-    `num_beams` in each row, with a score of minus infinity where there are fewer.
+    Hypotheses are a dictionary of `"tokens"` `(batch, beam, length)`, `"scores"` `(batch, beam)`, the
+    sum of the scores of their new tokens, and `"ends"` `(batch, beam)`, their number of stop tokens.
+    The *beams* are the hypotheses that still grow, `num_beams` for each sequence. A missing one has
+    a score of minus infinity.
 
-    A row waits, and nothing in it changes, while the place is one of its prompt and after it is done: so what comes out
-    of a row does not depend on the other rows.
+    A sequence waits unchanged while the position is one of its prompt, and after it is done, so its
+    result does not depend on the other sequences of the batch.
 
-    A subclass says by `choose` which hypotheses go on, by `done` which rows are done and by `results` what comes out;
-    what it needs to remember for that is its `memory`.
+    A subclass implements `choose` (which hypotheses to keep), `done` (which sequences are done) and
+    `results` (what to return). What it has to remember for them is a dictionary `finished`.
     """
 
     def __init__(self, num_beams, min_ends=1, **kwargs):
         super().__init__(**kwargs)
-        for name, value in (("num_beams", num_beams), ("min_ends", min_ends)):
-            if value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}")
+        check_positive_integer("num_beams", num_beams)
+        check_positive_integer("min_ends", min_ends)
         self.num_beams = num_beams
         self.min_ends = min_ends
 
@@ -43,11 +44,11 @@ class BeamLoop(keras_hub.samplers.Sampler):
         prompt = ops.convert_to_tensor(prompt)
         batch_size, length = ops.shape(prompt)
         mask = ops.zeros_like(prompt, "bool") if mask is None else ops.cast(mask, "bool")
-        # (row, place + 1): how many new tokens stand before a place
+        # (batch, length + 1): number of new tokens before a position
         made = ops.cumsum(ops.cast(ops.logical_not(mask), "int32"), axis=1)
         made = ops.pad(made, ((0, 0), (1, 0)))
         index = ops.cast(index, "int32")
-        cache = () if cache is None else cache  # the variables of a loop cannot be None
+        cache = () if cache is None else cache  # loop variables cannot be `None`
 
         def first_beams(x):
             return ops.repeat(x, self.num_beams, axis=0)
@@ -55,21 +56,21 @@ class BeamLoop(keras_hub.samplers.Sampler):
         beam = ops.zeros((batch_size, 1), "int32") + ops.arange(self.num_beams, dtype="int32")
         beams = {
             "tokens": ops.reshape(first_beams(prompt), (-1, self.num_beams, length)),
-            "scores": ops.where(beam == 0, 0.0, NO_SCORE),  # they are all alike, so one counts
+            "scores": ops.where(beam == 0, 0.0, NO_SCORE),  # all are equal at first, so one counts
             "ends": ops.zeros_like(beam),
         }
 
-        def done(index, beams, memory):
-            return self.done(beams, memory, made[:, index][:, None], made[:, -1:])
+        def done(index, beams, finished):
+            return self.done(beams, finished, made[:, index][:, None], made[:, -1:])
 
-        def cond(index, cache, beams, memory):
-            return ops.logical_not(ops.all(done(index, beams, memory)))
+        def cond(index, cache, beams, finished):
+            return ops.logical_not(ops.all(done(index, beams, finished)))
 
-        def body(index, cache, beams, memory):
-            waits = ops.logical_or(mask[:, index], done(index, beams, memory))
+        def body(index, cache, beams, finished):
+            waits = ops.logical_or(mask[:, index], done(index, beams, finished))
             logits, _, cache = next(ops.reshape(beams["tokens"], (-1, length)), cache, index)
             grown = self.grow(beams, logits, index, stop_token_ids)
-            chosen, new_memory = self.choose(grown, memory, made[:, index + 1][:, None])
+            chosen, new_finished = self.choose(grown, finished, made[:, index + 1][:, None])
             parents = ops.where(waits[:, None], beam, chosen.pop("parents"))
 
             def take_cache(x):
@@ -79,32 +80,32 @@ class BeamLoop(keras_hub.samplers.Sampler):
 
             cache = keras.tree.map_structure(take_cache, cache)
             beams = where_rows(waits, beams, chosen)
-            memory = where_rows(waits, memory, new_memory)
-            return index + 1, cache, beams, memory
+            finished = where_rows(waits, finished, new_finished)
+            return index + 1, cache, beams, finished
 
-        _, _, beams, memory = self.run_loop(
+        _, _, beams, finished = self.run_loop(
             cond,
             body,
             loop_vars=(
                 index,
                 keras.tree.map_structure(first_beams, cache),
                 beams,
-                self.first_memory(beams),
+                self.build_finished(beams),
             ),
             maximum_iterations=length - index,
             model=model,
         )
-        return self.results(beams, memory, made[:, -1:])
+        return self.results(beams, finished, made[:, -1:])
 
     def token_scores(self, logits):
-        """Scores of the next token, float32: the natural logarithms of the probabilities."""
+        """Returns the float32 scores of the next token: the logarithms of their probabilities."""
         return keras.activations.log_softmax(ops.cast(logits, "float32") / self.temperature)
 
     def grow(self, beams, logits, index, stop_token_ids):
-        """The best continuations of the beams by one token, best first.
+        """Returns the best continuations of the beams by one token, best first.
 
-        There are so many that `num_beams` of them do not end, whatever ends. `"stops"` is whether the last token is a
-        stop token, `"parents"` which beam was continued.
+        There are enough that `num_beams` of them do not stop. The dictionary has two more entries:
+        `"stops"`, whether the last token is a stop token, and `"parents"`, the beam it continues.
         """
         vocabulary_size = ops.shape(logits)[-1]
         scores = ops.reshape(self.token_scores(logits), (-1, self.num_beams, vocabulary_size))
@@ -112,9 +113,9 @@ class BeamLoop(keras_hub.samplers.Sampler):
             beams["scores"][..., None] + scores, (-1, self.num_beams * vocabulary_size)
         )
         width = self.num_beams * min(1 + len(stop_token_ids or ()), vocabulary_size)
-        scores, places = ops.top_k(scores, width)
-        places = ops.cast(places, "int32")
-        parents, last = places // vocabulary_size, places % vocabulary_size
+        scores, best = ops.top_k(scores, width)
+        best = ops.cast(best, "int32")
+        parents, last = best // vocabulary_size, best % vocabulary_size
         tokens = take(beams["tokens"], parents)
         last = ops.cast(last, tokens.dtype)
         stops = is_any_of(last, stop_token_ids)
@@ -126,23 +127,23 @@ class BeamLoop(keras_hub.samplers.Sampler):
             "stops": stops,
         }
 
-    def first_memory(self, beams):
-        """What `choose`, `done` and `results` get at first: tensors with a row for each of the batch."""
+    def build_finished(self, beams):
+        """Returns the first `finished`, a dictionary of tensors `(batch, ...)`."""
         raise NotImplementedError
 
-    def choose(self, grown, memory, made):
-        """From the continuations the new beams (with their `"parents"`), and the new memory.
+    def choose(self, grown, finished, made):
+        """Returns the new beams, chosen from the continuations, and the new `finished`.
 
-        `made` (row, 1) is the number of new tokens that the continuations have.
+        The beams keep their `"parents"`. `made` `(batch, 1)` is the number of new tokens.
         """
         raise NotImplementedError
 
-    def done(self, beams, memory, made, most):
-        """Which rows are done, when they have `made` new tokens of `most` that there is room for: bool (row,)."""
+    def done(self, beams, finished, made, most):
+        """Returns which sequences are done with `made` of at most `most` new tokens: bool `(batch,)`."""
         raise NotImplementedError
 
-    def results(self, beams, memory, most):
-        """What the sampler returns."""
+    def results(self, beams, finished, most):
+        """Returns the result of the sampler."""
         raise NotImplementedError
 
     def get_config(self):
@@ -150,19 +151,19 @@ class BeamLoop(keras_hub.samplers.Sampler):
 
 
 def take(x, chosen):
-    """Of each row of `x` (row, hypothesis, ...) those whose numbers are in `chosen` (row, number)."""
-    rows, hypotheses = ops.shape(x)[:2]
-    places = ops.arange(rows, dtype="int32")[:, None] * hypotheses + ops.cast(chosen, "int32")
-    return ops.take(ops.reshape(x, (-1, *ops.shape(x)[2:])), places, axis=0)
+    """Returns the hypotheses `chosen` `(batch, count)` of a tensor `(batch, beam, ...)`."""
+    batch_size, beams = ops.shape(x)[:2]
+    indices = ops.arange(batch_size, dtype="int32")[:, None] * beams + ops.cast(chosen, "int32")
+    return ops.take(ops.reshape(x, (-1, *ops.shape(x)[2:])), indices, axis=0)
 
 
 def take_all(hypotheses, chosen):
-    """`take` for each tensor of a dictionary."""
+    """Calls `take` for each tensor of a dictionary."""
     return {name: take(x, chosen) for name, x in hypotheses.items()}
 
 
 def where_rows(condition, this, other):
-    """`this` in the rows where the condition (row,) holds, else `other`: dictionaries of tensors (row, ...)."""
+    """Selects rows of two dictionaries of tensors `(batch, ...)` by a condition `(batch,)`."""
     return {
         name: ops.where(ops.reshape(condition, (-1,) + (1,) * (len(x.shape) - 1)), x, other[name])
         for name, x in this.items()

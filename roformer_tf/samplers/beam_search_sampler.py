@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from roformer_tf.checks import check_one_of
 from roformer_tf.samplers.beam_loop import NO_SCORE, BeamLoop, take, take_all
 
 PENALTY_FORMS = ("fairseq", "gnmt")
@@ -8,56 +9,61 @@ PENALTY_FORMS = ("fairseq", "gnmt")
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class BeamSearchSampler(BeamLoop):
-    """Beam search whose finished hypotheses are kept, and ranked by their score over a length penalty.
+    """Beam search that keeps finished hypotheses and ranks them with a length penalty.
 
-    A hypothesis that makes a stop token is finished and set aside, others take its place, and in the end the best is
-    the one with the highest
+    A hypothesis with a stop token is finished and set aside, and another one continues instead of
+    it. The result is the hypothesis with the highest
 
         score(Y) = log P(Y) / lp(Y)    lp(Y) = |Y|^alpha                 penalty_form="fairseq"
-                                       lp(Y) = ((5 + |Y|) / 6)^alpha     penalty_form="gnmt", of Wu et al.
+                                       lp(Y) = ((5 + |Y|) / 6)^alpha     penalty_form="gnmt" (Wu et al.)
 
-    where |Y| is the number of new tokens, *with* the stop token (as fairseq and Tensor2Tensor count) and without the
-    prompt, and alpha is `length_penalty`. 0 compares log P itself, which favours short texts; 1 with `"fairseq"`
-    compares the means per token; the larger alpha, the longer the texts. Hypotheses that fill their row without a stop
-    token are compared as they are.
+    where |Y| is the number of new tokens *with* the stop token (as fairseq and Tensor2Tensor count)
+    and without the prompt, and alpha is `length_penalty`. 0 compares log P itself, which favours
+    short texts; 1 with `"fairseq"` compares the means per token; a larger alpha favours longer texts.
+    Hypotheses that fill their row without a stop token are ranked in the same way.
 
-    `keras_hub.samplers.BeamSampler` has no penalty, and its hypotheses go on, and are scored, beyond their stop tokens.
+    `keras_hub.samplers.BeamSampler` has no penalty, and continues and scores its hypotheses beyond
+    their stop tokens.
 
-    In each step the continuations of all beams by all tokens are compared by log P. Those that are finished count if
-    they are among the best `num_beams`; the best `num_beams` that are not are the new beams (the rule of fairseq and
-    Hugging Face). A row ends when no beam can win any more: log P only falls, so no beam can get beyond its log P over
-    the penalty of the longest text that the row has room for. With much room that is late: give the rows no more than
-    the texts need, or take `early_stopping=True`.
+    Each step ranks the continuations of all beams by all tokens by log P. Finished ones count if
+    they are among the best `num_beams`; the best `num_beams` others are the new beams (the rule of
+    fairseq and Hugging Face). A sequence is done when no beam can win any more: log P only falls, so
+    no beam can exceed its log P over the penalty of the longest text that fits. With much room that
+    is late, so leave no more room than the texts need, or use `early_stopping=True`.
 
     Args:
-        num_beams: positive int.
-        length_penalty: float, alpha.
+        num_beams: int. Number of beams.
+        length_penalty: float. The exponent alpha.
         penalty_form: `"fairseq"` or `"gnmt"`.
-        early_stopping: bool. With `True` a row ends as soon as `num_beams` hypotheses are finished, as in fairseq;
-            one that would have won may be missed.
-        min_ends: positive int, which stop token finishes a hypothesis: 2 for texts of two parts that end with one each.
-        return_all_beams: bool, whether to return the best `num_beams` hypotheses with their scores. `generate` of a
-            model takes the best one only, so there leave it `False`.
-        **kwargs: of `keras_hub.samplers.Sampler` (`temperature`).
+        early_stopping: bool. With `True` a sequence is done as soon as `num_beams` hypotheses are
+            finished, as in fairseq. A better one may be missed.
+        min_ends: int. Which stop token finishes a hypothesis: 2 for texts of two parts that end with
+            one each.
+        return_all_beams: bool. Whether to return the best `num_beams` hypotheses with their scores.
+            `generate` of a model uses the best one only, so leave it `False` there.
+        **kwargs: Arguments of `keras_hub.samplers.Sampler` (`temperature`).
 
     Call arguments:
-        next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`, logits `(batch * num_beams, vocabulary)`
-            of the token at place `index`. The beams of a row stand one after the other.
-        prompt: int tensor `(batch, length)`, the rows to be filled.
-        cache: tensor or structure of tensors `(batch, ...)`, or `None`; the sampler repeats it for the beams.
-        index: int, the first place to fill.
-        mask: bool tensor `(batch, length)`, `True` where tokens are given; these stay, and do not count.
+        next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`, with logits
+            `(batch * num_beams, vocabulary)` of the token at `index`. The beams of a sequence follow
+            each other.
+        prompt: int tensor `(batch, length)`, the sequences to fill.
+        cache: structure of tensors `(batch, ...)`, or `None`. The sampler repeats it for the beams.
+        index: int. First position to fill.
+        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, which stay, and do not
+            count.
         stop_token_ids: list or tuple of ints, or `None`.
-        hidden_states: not read.
-        model: the model whose weights `next` reads (JAX needs it).
+        hidden_states: Not read.
+        model: The model whose weights `next` reads (JAX needs it).
 
     Returns:
-        Int tensor `(batch, length)`, the best hypothesis of each row; after its stop token the row is as it was given.
-        With `return_all_beams=True` also their scores: `(batch, num_beams, length)` and float32 `(batch, num_beams)`,
-        best first, minus infinity where there are fewer.
+        Int tensor `(batch, length)`, the best hypothesis of each sequence. After its stop token a
+        sequence is as in `prompt`. With `return_all_beams=True` a tuple of hypotheses
+        `(batch, num_beams, length)` and float32 scores `(batch, num_beams)`, best first. Missing
+        ones have a score of minus infinity.
 
     Raises:
-        ValueError: if `num_beams` or `min_ends` is not positive, or `penalty_form` is unknown.
+        ValueError: If `num_beams` or `min_ends` is not positive, or `penalty_form` is unknown.
 
     Example:
 
@@ -76,8 +82,8 @@ class BeamSearchSampler(BeamLoop):
     [[0, 2, 3, 1, 0]]
 
     Reference: Wu et al., "Google's Neural Machine Translation System" (arXiv 1609.08144), equation 14, without its
-    coverage penalty; Ott et al., fairseq (arXiv 1904.01038), with which the translations of the RoFormer paper
-    (section 4.1: beam 4, length penalty 0.6) were made.
+    coverage penalty; Ott et al., fairseq (arXiv 1904.01038), which made the translations of the RoFormer paper
+    (section 4.1: beam 4, length penalty 0.6).
     """
 
     def __init__(
@@ -91,59 +97,56 @@ class BeamSearchSampler(BeamLoop):
         **kwargs,
     ):
         super().__init__(num_beams, min_ends, **kwargs)
-        if penalty_form not in PENALTY_FORMS:
-            raise ValueError(
-                f"`penalty_form` must be one of {PENALTY_FORMS}. Received: penalty_form={penalty_form!r}"
-            )
+        check_one_of("penalty_form", penalty_form, PENALTY_FORMS)
         self.length_penalty = length_penalty
         self.penalty_form = penalty_form
         self.early_stopping = early_stopping
         self.return_all_beams = return_all_beams
 
     def penalized(self, scores, length):
-        """Scores over the penalty of hypotheses with `length` new tokens."""
-        length = ops.cast(ops.maximum(length, 1), "float32")  # a row without room has none
+        """Divides scores by the penalty of hypotheses with `length` new tokens."""
+        length = ops.cast(ops.maximum(length, 1), "float32")  # 0 in a sequence without room
         base = length if self.penalty_form == "fairseq" else (5.0 + length) / 6.0
         return scores / ops.power(base, self.length_penalty)
 
-    def first_memory(self, beams):
-        """The finished hypotheses with their scores over the penalty, best first."""
+    def build_finished(self, beams):
+        """Returns the finished hypotheses with their penalized scores, best first: none so far."""
         return {"tokens": beams["tokens"], "scores": ops.full_like(beams["scores"], NO_SCORE)}
 
-    def choose(self, grown, memory, made):
-        finished = ops.logical_and(grown.pop("stops"), grown["ends"] >= self.min_ends)
-        scores = self.penalized(ops.where(finished, grown["scores"], NO_SCORE), made)
+    def choose(self, grown, finished, made):
+        ends = ops.logical_and(grown.pop("stops"), grown["ends"] >= self.min_ends)
+        scores = self.penalized(ops.where(ends, grown["scores"], NO_SCORE), made)
         new = {"tokens": grown["tokens"], "scores": scores}
         new = {name: x[:, : self.num_beams] for name, x in new.items()}
-        growing = ops.where(finished, NO_SCORE, grown["scores"])
+        growing = ops.where(ends, NO_SCORE, grown["scores"])
         _, best = ops.top_k(growing, self.num_beams)
         beams = take_all({**grown, "scores": growing}, best)
-        return beams, self.best_of(memory, new)
+        return beams, self.best_of(finished, new)
 
     def best_of(self, these, others):
-        """The best `num_beams` of two dictionaries of hypotheses, best first; of equal ones these come first."""
+        """Returns the best `num_beams` of two dictionaries of hypotheses. Of equal ones `these` win."""
         both = {name: ops.concatenate([x, others[name]], axis=1) for name, x in these.items()}
         scores, best = ops.top_k(both["scores"], self.num_beams)
         return {"tokens": take(both["tokens"], best), "scores": scores}
 
-    def done(self, beams, memory, made, most):
-        worst = memory["scores"][:, -1]
+    def done(self, beams, finished, made, most):
+        worst = finished["scores"][:, -1]
         full = ops.equal(made, most)[:, 0]
         if self.early_stopping:
             return ops.logical_or(full, worst > NO_SCORE)
-        # the penalty rises or falls with the length all the way, so its extreme is at one of the ends
+        # The penalty is monotonic in the length, so its extreme is at one of both ends.
         ends = ops.concatenate([ops.minimum(made + 1, most), most], axis=1)
         bound = ops.max(
             self.penalized(ops.max(beams["scores"], axis=1, keepdims=True), ends), axis=1
         )
-        to_beat = worst if self.return_all_beams else memory["scores"][:, 0]
+        to_beat = worst if self.return_all_beams else finished["scores"][:, 0]
         return ops.logical_or(full, to_beat >= bound)
 
-    def results(self, beams, memory, most):
+    def results(self, beams, finished, most):
         scores = self.penalized(beams["scores"], most)
-        if self.early_stopping:  # the row has ended, and its beams do not count
-            scores = ops.where(memory["scores"][:, -1:] > NO_SCORE, NO_SCORE, scores)
-        best = self.best_of(memory, {"tokens": beams["tokens"], "scores": scores})
+        if self.early_stopping:  # the beams of a sequence that is done do not count
+            scores = ops.where(finished["scores"][:, -1:] > NO_SCORE, NO_SCORE, scores)
+        best = self.best_of(finished, {"tokens": beams["tokens"], "scores": scores})
         if self.return_all_beams:
             return best["tokens"], best["scores"]
         return best["tokens"][:, 0]

@@ -6,31 +6,35 @@ from roformer_tf.samplers.beam_loop import NO_SCORE, BeamLoop, take
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class OriginalBeamSampler(BeamLoop):
-    """The beam search of the original, bert4keras' `AutoRegressiveDecoder.beam_search`, for whole batches.
+    """The beam search of the original, bert4keras' `AutoRegressiveDecoder.beam_search`, for batches.
 
-    In each step the best `num_beams` continuations are kept. If the very best one is finished, it is the answer.
-    Otherwise those that are finished are thrown away, and from then on there are so many fewer beams. So a finished
-    hypothesis never waits for a better one, scores of different lengths are not compared, and there is no length
-    penalty. `BeamSearchSampler` searches better; this one gives the texts that the original gives.
+    Each step keeps the best `num_beams` continuations. If the very best one is finished, it is the
+    result. Otherwise finished ones are dropped, and so many fewer beams remain. So a finished
+    hypothesis never waits for a better one, scores of different lengths are never compared, and
+    there is no length penalty. `BeamSearchSampler` searches better; this one gives the texts of the
+    original.
 
-    A token's score is log(p + 1e-12), as in the original.
+    The score of a token is log(p + 1e-12), as in the original.
 
     Args:
-        num_beams: positive int, the original's `topk`.
-        min_length: int, the original's `minlen`: a hypothesis with fewer new tokens, stop token included, is not
-            finished by its stop token but goes on. (`with_min_length` does not let it make one.)
-        min_ends: positive int, which stop token finishes a hypothesis: 2 for texts of two parts that end with one each.
-        **kwargs: of `keras_hub.samplers.Sampler` (`temperature`).
+        num_beams: int. Number of beams, the original's `topk`.
+        min_length: int. The original's `minlen`: a stop token does not finish a hypothesis with
+            fewer new tokens, stop token included. (`with_min_length` prevents such a token.)
+        min_ends: int. Which stop token finishes a hypothesis: 2 for texts of two parts that end with
+            one each.
+        **kwargs: Arguments of `keras_hub.samplers.Sampler` (`temperature`).
 
     Call arguments:
-        As of `BeamSearchSampler`. The original's `maxlen` is the room in the row; its `start_id`, where it is not
-        `None`, is the last token of the prompt, and counts in `minlen` there but not here.
+        See `BeamSearchSampler`. The original's `maxlen` is the number of positions to fill. Its
+        `start_id`, if not `None`, is the last token of the prompt; there it counts in `minlen`, here
+        it does not.
 
     Returns:
-        Int tensor `(batch, length)`, the answer of each row; after its stop token the row is as it was given.
+        Int tensor `(batch, length)`, the result of each sequence. After its stop token a sequence is
+        as in `prompt`.
 
     Raises:
-        ValueError: if `num_beams` or `min_ends` is not positive, or `min_length` is negative.
+        ValueError: If `num_beams` or `min_ends` is not positive, or `min_length` is negative.
 
     Example:
 
@@ -62,29 +66,29 @@ class OriginalBeamSampler(BeamLoop):
     def token_scores(self, logits):
         return ops.log(self.compute_probabilities(logits) + 1e-12)
 
-    def first_memory(self, beams):
-        """How many beams a row still has, and whether it has its answer, which is then its first one."""
+    def build_finished(self, beams):
+        """Returns how many beams remain, and whether the first one is the result."""
         return {
-            "left": ops.full_like(beams["ends"][:, 0], self.num_beams),
-            "answered": ops.zeros_like(beams["ends"][:, 0], "bool"),
+            "remaining": ops.full_like(beams["ends"][:, 0], self.num_beams),
+            "has_result": ops.zeros_like(beams["ends"][:, 0], "bool"),
         }
 
-    def choose(self, grown, memory, made):
+    def choose(self, grown, finished, made):
         best = {name: x[:, : self.num_beams] for name, x in grown.items()}
-        place = ops.arange(self.num_beams, dtype="int32")
-        kept = place < memory["left"][:, None]
-        finished = ops.logical_and(best.pop("stops"), best["ends"] >= self.min_ends)
-        finished = ops.logical_and(finished, ops.logical_and(kept, made >= self.min_length))
-        answered = finished[:, 0]
-        goes_on = ops.where(answered[:, None], place == 0, ops.logical_and(kept, ~finished))
-        best["scores"] = ops.where(goes_on, best["scores"], NO_SCORE)
-        left = memory["left"] - ops.sum(ops.cast(finished, "int32"), axis=1)
-        return best, {"left": left, "answered": answered}
+        rank = ops.arange(self.num_beams, dtype="int32")
+        kept = rank < finished["remaining"][:, None]
+        ends = ops.logical_and(best.pop("stops"), best["ends"] >= self.min_ends)
+        ends = ops.logical_and(ends, ops.logical_and(kept, made >= self.min_length))
+        has_result = ends[:, 0]
+        grows = ops.where(has_result[:, None], rank == 0, ops.logical_and(kept, ~ends))
+        best["scores"] = ops.where(grows, best["scores"], NO_SCORE)
+        remaining = finished["remaining"] - ops.sum(ops.cast(ends, "int32"), axis=1)
+        return best, {"remaining": remaining, "has_result": has_result}
 
-    def done(self, beams, memory, made, most):
-        return ops.logical_or(memory["answered"], ops.equal(made, most)[:, 0])
+    def done(self, beams, finished, made, most):
+        return ops.logical_or(finished["has_result"], ops.equal(made, most)[:, 0])
 
-    def results(self, beams, memory, most):
+    def results(self, beams, finished, most):
         best = ops.argmax(beams["scores"], axis=1)[:, None]
         return take(beams["tokens"], best)[:, 0]
 

@@ -1,20 +1,84 @@
+"""Stop tokens: what they end, what they do not, and when they may come."""
+
 from keras import ops
 
-from roformer_tf.samplers.min_length import is_any_of
+
+def with_min_length(next, min_length, stop_token_ids, mask=None):
+    """Wraps a sampler's `next` so that no stop token comes before `min_length` new tokens.
+
+    It sets the logits of the stop tokens to minus infinity, so it works with every sampler, which
+    then uses the model's distribution without these tokens.
+
+    Args:
+        next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`, as
+            `keras_hub.samplers.Sampler` calls it.
+        min_length: int. Minimum number of new tokens before a stop token. Neither tokens of the
+            prompt nor the stop token count (fairseq's `--min-len`, Hugging Face's `min_new_tokens`).
+        stop_token_ids: list or tuple of ints, or `None`.
+        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, as the sampler gets
+            it. `None` if there is no prompt.
+
+    Returns:
+        A function like `next`, or `next` itself if it needs no change. It may be called with several
+        beams for each row of `mask`.
+
+    Raises:
+        ValueError: If `min_length` is negative.
+
+    Example:
+
+    >>> import keras_hub
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from roformer_tf.samplers import with_min_length
+    >>> def next(prompt, cache, index):  # a model to which the stop token, 3, is always the likeliest
+    ...     return ops.one_hot(0 * prompt[:, 0] + 3, 5), None, cache
+    >>> prompt, mask = np.array([[2, 4, 0, 0, 0, 0]]), np.array([[1, 1, 0, 0, 0, 0]], "bool")
+    >>> sampler, options = keras_hub.samplers.GreedySampler(), {"index": 2, "mask": mask}
+    >>> np.array(sampler(next, prompt, stop_token_ids=[3], **options)).tolist()
+    [[2, 4, 3, 0, 0, 0]]
+    >>> later = with_min_length(next, 2, [3], mask)
+    >>> np.array(sampler(later, prompt, stop_token_ids=[3], **options)).tolist()
+    [[2, 4, 0, 0, 3, 0]]
+    """
+    if min_length < 0:
+        raise ValueError(f"`min_length` must not be negative. Received: min_length={min_length}")
+    if not min_length or not stop_token_ids:
+        return next
+
+    def next_of_min_length(prompt, cache, index):
+        logits, hidden_states, cache = next(prompt, cache, index)
+        vocabulary_size = ops.shape(logits)[-1]
+        is_stop = is_any_of(ops.arange(vocabulary_size, dtype="int32"), stop_token_ids)
+        if mask is None:
+            prompt_mask = ops.zeros_like(prompt[:1], dtype="bool")
+        else:
+            prompt_mask = ops.cast(mask, "bool")
+        batch_size, length = ops.shape(prompt_mask)
+        is_earlier = ops.arange(length, dtype="int32") < ops.cast(index, "int32")
+        is_new = ops.logical_and(is_earlier, ops.logical_not(prompt_mask))
+        too_short = ops.sum(ops.cast(is_new, "int32"), axis=1) < min_length  # (batch,)
+        forbidden = ops.logical_and(is_stop, too_short[:, None, None])  # (batch, beam, vocabulary)
+        # The beams of a sequence follow each other.
+        beams = ops.reshape(logits, (batch_size, -1, vocabulary_size))
+        beams = ops.where(forbidden, ops.cast(float("-inf"), logits.dtype), beams)
+        return ops.reshape(beams, ops.shape(logits)), hidden_states, cache
+
+    return next_of_min_length
 
 
 def valid_token_mask(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
-    """Which tokens of generated rows count: the prompt, and what follows up to the stop token that ends the text.
+    """Returns the mask of the tokens of prompt and text, up to the stop token that ends it.
 
-    Samplers go on until all rows have ended, so behind the end of a row may be anything.
+    Samplers continue until all sequences have ended, so anything may follow the end of one.
 
     Args:
         tokens: int tensor `(batch, length)`, as a sampler returns it.
-        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt; these end nothing.
-        stop_token_ids: list or tuple of ints, or `None`, when nothing ends a text.
-        min_ends: positive int, the number of the stop token that ends a text.
-        min_length: int, how many new tokens, stop token included, a text has at least; a stop token before that does
-            not end it. Both as in `OriginalBeamSampler`.
+        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, which end nothing.
+        stop_token_ids: list or tuple of ints, or `None` if nothing ends a text.
+        min_ends: int. Which stop token ends a text: 1 for the first.
+        min_length: int. Minimum number of new tokens, stop token included. An earlier stop token
+            does not end the text. Both as in `OriginalBeamSampler`.
 
     Returns:
         Bool tensor `(batch, length)`.
@@ -31,21 +95,26 @@ def valid_token_mask(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
     """
     new = ops.logical_not(ops.cast(mask, "bool"))
     stops = ops.logical_and(new, is_any_of(tokens, stop_token_ids))
-    enough = ops.logical_and(count(stops) >= min_ends, count(new) >= min_length)
-    ends = ops.logical_and(stops, enough)
-    return count(ends) - ops.cast(ends, "int32") == 0
+
+    def count_so_far(condition):
+        return ops.cumsum(ops.cast(condition, "int32"), axis=-1)
+
+    may_end = ops.logical_and(count_so_far(stops) >= min_ends, count_so_far(new) >= min_length)
+    ends = ops.logical_and(stops, may_end)
+    return count_so_far(ends) - ops.cast(ends, "int32") == 0
 
 
 def remove_stop_tokens(tokens, mask, stop_token_ids, vocabulary_size):
-    """Rows to be filled, without stop tokens in the places to be filled.
+    """Replaces stop tokens at the positions to fill by another token.
 
-    KerasHub's samplers end as soon as each row has a stop token outside of its prompt, be it one that only fills it up.
+    KerasHub's samplers stop as soon as each row has a stop token outside its prompt, even one that
+    only fills the row.
 
     Args:
         tokens: int tensor `(batch, length)`.
         mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt.
         stop_token_ids: list or tuple of ints, or `None`.
-        vocabulary_size: positive int.
+        vocabulary_size: int. Size of the vocabulary.
 
     Returns:
         Tensor like `tokens`.
@@ -65,6 +134,9 @@ def remove_stop_tokens(tokens, mask, stop_token_ids, vocabulary_size):
     return ops.where(ops.cast(mask, "bool"), tokens, ops.cast(filler, tokens.dtype))
 
 
-def count(condition):
-    """How often a condition has held in a row so far."""
-    return ops.cumsum(ops.cast(condition, "int32"), axis=-1)
+def is_any_of(tokens, token_ids):
+    """Returns a bool tensor, `True` where `tokens` is in a list of ids (or in none, for `None`)."""
+    found = ops.zeros_like(tokens, dtype="bool")
+    for token_id in token_ids or ():
+        found = ops.logical_or(found, ops.equal(tokens, token_id))
+    return found

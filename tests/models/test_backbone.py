@@ -267,7 +267,10 @@ def test_initial_weights():
         ({"embedding_dim": 1.5}, "`embedding_dim` must be a positive integer"),
         ({"num_heads": 3}, "`num_heads` must divide `hidden_dim` into heads of even size"),
         ({"num_heads": 16}, "heads of even size. Received: hidden_dim=16, num_heads=16"),
-        ({"pooler": "relu"}, "`pooler` must be None, 'tanh' or 'linear'. Received: pooler='relu'"),
+        (
+            {"pooler": "relu"},
+            "`pooler` must be one of 'tanh', 'linear' or None. Received: pooler='relu'",
+        ),
         ({"norm": "batch"}, "`norm` must be 'layer_norm' or 'rms_norm'. Received: norm='batch'"),
         ({"masking": "prefix"}, "`masking` must be one of .* Received: masking='prefix'"),
         ({"activation": "gelo"}, "gelo"),

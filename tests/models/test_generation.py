@@ -326,7 +326,9 @@ def test_what_makes_no_sense(gpt):
     with pytest.raises(ValueError, match="`min_new_tokens` must be .* min_new_tokens=-1"):
         gpt.generate("天", min_new_tokens=-1)
 
-    with pytest.raises(ValueError, match="as many beginnings as sources.*Received: 2 and 1 texts"):
+    with pytest.raises(
+        ValueError, match="as many starts of targets as sources.*Received: 2 and 1 texts"
+    ):
         gpt.generate((["天", "地"], ["玄"]))
     with pytest.raises(ValueError, match="`stop_token_ids` must be a list.*stop_token_ids=3"):
         gpt.generate("天", stop_token_ids=3)

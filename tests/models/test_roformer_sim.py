@@ -25,9 +25,9 @@ from tests.oracles import numpy_similarity
 from tests.oracles.run_original import small_config
 
 
-def sim(hidden_sources=0.0, **options):
+def sim(source_mask_rate=0.0, **options):
     preprocessor = roformer_tf.RoFormerSimPreprocessor(
-        tokenizer(), sequence_length=32, hidden_sources=hidden_sources
+        tokenizer(), sequence_length=32, source_mask_rate=source_mask_rate
     )
     return randomized(
         roformer_tf.RoFormerSim(backbone("sim", num_layers=1, **options), preprocessor)
@@ -121,10 +121,10 @@ def test_preprocessor(model, rng):
             model.preprocessor(x)
 
 
-def test_hidden_sources(rng):
+def test_source_mask_rate(rng):
     """Only tokens of sources, in half of the rows, 15 % of them; what is to be said stays."""
-    preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer(), hidden_sources=0.5)
-    plain = roformer_tf.RoFormerSimPreprocessor(tokenizer(), hidden_sources=0.0)
+    preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer(), source_mask_rate=0.5)
+    plain = roformer_tf.RoFormerSimPreprocessor(tokenizer(), source_mask_rate=0.0)
     pairs = texts(rng, 300, 10, 30), texts(rng, 300, 10, 30)
     (before, labels, _), (after, same_labels, _) = plain(pairs), preprocessor(pairs)
     before, after = ({k: numpy(v) for k, v in x.items()} for x in (before, after))
@@ -141,8 +141,8 @@ def test_hidden_sources(rng):
     assert abs(masked - 0.8 / 0.9) < 0.1
     again, _, _ = preprocessor(pairs)
     assert (numpy(again["token_ids"]) != after["token_ids"]).any(), "the same tokens every time"
-    with pytest.raises(ValueError, match="`hidden_sources` must be a probability"):
-        roformer_tf.RoFormerSimPreprocessor(tokenizer(), hidden_sources=2)
+    with pytest.raises(ValueError, match="`source_mask_rate` must be a number from 0 to 1"):
+        roformer_tf.RoFormerSimPreprocessor(tokenizer(), source_mask_rate=2)
 
 
 def expected_losses(model, first, second):

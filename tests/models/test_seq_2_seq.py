@@ -102,7 +102,7 @@ def test_cached_beam_search_equals_uncached(rng):
     uncached = Whole.from_config(cached.get_config())
     uncached.set_weights(cached.get_weights())
     given = inputs(rng, batch=4, length=25)
-    # beginnings of different lengths
+    # starts of different lengths
     lengths = np.array([[1], [4], [2], [9]])
     given["decoder_padding_mask"] = (np.arange(25) < lengths).astype("int32")
     given["decoder_token_ids"] *= given["decoder_padding_mask"]
@@ -165,7 +165,9 @@ def test_targets_that_begin_in_a_given_way():
     both = model.generate((["a dog ran", "a cat"], ["ein", ""]), max_length=9)
     assert both[0].startswith("ein") and both[1] == model.generate("a cat", max_length=9)
     assert model.generate(("a dog ran", "ein"), max_length=9) == both[0]
-    with pytest.raises(ValueError, match="as many beginnings as sources.*Received: 2 and 1 texts"):
+    with pytest.raises(
+        ValueError, match="as many starts of targets as sources.*Received: 2 and 1 texts"
+    ):
         model.generate((["a dog ran", "a cat"], ["ein"]))
     with pytest.raises(ValueError, match="no room for a new token: row 0.*the 4 places"):
         model.generate((["a dog"], ["eine Katze und ein Hund lief"]), max_length=4)

@@ -223,7 +223,7 @@ def test_what_has_no_steps(rng):
     ]
     for model in refused:
         assert not model.supports_cache
-        with pytest.raises(ValueError, match="has steps.*Received: masking="):
+        with pytest.raises(ValueError, match="supports no cache.*Received: masking="):
             model.call_with_cache(given, None, 0)
     attention = refused[1].encoder_blocks[0].attention
     with pytest.raises(ValueError, match="has no steps.*T5RelativeBias"):

@@ -1,0 +1,96 @@
+import tensorflow as tf
+
+from roformer_tf.checks import check_one_of
+from roformer_tf.models.presets import PreprocessorFromPreset
+from roformer_tf.models.roformer_backbone import RoFormerBackbone
+from roformer_tf.naming import automatic_name
+from roformer_tf.text import PairPacker, RoFormerTokenizer
+
+PADDINGS = ("longest", "max_length")
+
+
+class RoFormerPreprocessor(PreprocessorFromPreset):
+    """Base class of the preprocessors of `RoFormerBackbone`, named before KerasHub's base class.
+
+    Args:
+        tokenizer: a `RoFormerTokenizer`.
+        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        truncate_from: `"right"` drops the ends of texts that are too long, `"left"` their starts.
+        padding: `"longest"` pads to the longest sequence of the batch, which costs least on
+            TensorFlow and PyTorch. `"max_length"` pads to `sequence_length`, for XLA and JAX, which
+            compile a program for each shape.
+        **kwargs: Arguments of `keras.layers.Layer`, and of KerasHub's base class.
+    """
+
+    backbone_cls = RoFormerBackbone
+    tokenizer_cls = RoFormerTokenizer
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate_from="right",
+        padding="longest",
+        **kwargs,
+    ):
+        check_one_of("padding", padding, PADDINGS)
+        check_sequence_length("sequence_length", sequence_length)
+        kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
+        super().__init__(tokenizer, sequence_length=sequence_length, **kwargs)
+        self.truncate_from = truncate_from
+        self.padding = padding
+
+    def build(self, input_shape=None):
+        # In place of KerasHub's packer, see `pack_ids`.
+        self.built = True
+
+    def __call__(self, x, y=None, sample_weight=None, **kwargs):
+        # By keyword: KerasHub takes a lone tuple for `(x, y)` and would lose the second text of a pair.
+        return super().__call__(x, y=y, sample_weight=sample_weight, **kwargs)
+
+    def pack(self, x, extra=0):
+        """Tokenizes and packs texts, or a tuple of two columns of texts.
+
+        Args:
+            x: string, or list or tensor of strings, or a tuple of two of them.
+            extra: int. How many tokens a sequence may have beyond `sequence_length`.
+
+        Returns:
+            Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
+            `(batch, length)`.
+        """
+        segments = x if isinstance(x, tuple) else (x,)
+        return self.pack_ids(tuple(self.tokenizer(segment) for segment in segments), extra)
+
+    def pack_ids(self, segments, extra=0):
+        """Does the same for a tuple of one or two ragged tensors of token ids."""
+        tokenizer = self.tokenizer  # knows its special tokens only once its vocabulary is loaded
+        packer = PairPacker(
+            tokenizer.start_token_id,
+            tokenizer.end_token_id,
+            tokenizer.pad_token_id,
+            sequence_length=self.sequence_length + extra,
+            truncate_from=self.truncate_from,
+        )
+        inputs = packer(segments)
+        if self.padding == "longest":
+            width = tf.reduce_max(tf.reduce_sum(inputs["padding_mask"], -1))
+            # A sequence has two special tokens. Only an empty batch is narrower, and models cannot
+            # slice that.
+            width = tf.maximum(width, 2)
+            inputs = {name: value[..., :width] for name, value in inputs.items()}
+        return inputs
+
+    def get_config(self):
+        config = super().get_config()
+        config.pop("truncate", None)  # KerasHub's own rule, which `truncate_from` replaces
+        return {**config, "truncate_from": self.truncate_from, "padding": self.padding}
+
+
+def check_sequence_length(name, value):
+    """Raises `ValueError` unless `value` is an integer with room for two special tokens."""
+    if not isinstance(value, int) or value < 2:
+        raise ValueError(
+            f"`{name}` must be an integer of at least 2, the number of special tokens. "
+            f"Received: {name}={value!r}"
+        )
