@@ -4,6 +4,7 @@ from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.token_embedding import TokenEmbedding
+from roformer_tf.naming import automatic_name
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -56,9 +57,10 @@ class RoFormerEmbeddings(keras.layers.Layer):
         use_bias=True,
         embeddings_initializer="uniform",
         kernel_initializer="glorot_uniform",
+        name=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(name=name or automatic_name(type(self)), **kwargs)
         self.vocabulary_size = vocabulary_size
         self.embedding_dim = embedding_dim
         self.hidden_dim = hidden_dim

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checkpoint import open_folder
+from roformer_tf.naming import automatic_name
 from roformer_tf.text.joined_rows import joined_rows, to_ragged_rows, truncation_index
 from roformer_tf.text.strings import to_string_tensor
 from roformer_tf.text.tokenizer_assets import TABLES_FILE, VOCABULARY_FILE, TokenizerAssets
@@ -110,6 +111,7 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
         dtype="int32",
         **kwargs,
     ):
+        kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(dtype=dtype, **kwargs)
         if self.compute_dtype != "int32":
             raise ValueError(f"Token ids are int32; `dtype` must be 'int32'. Received: {dtype!r}")

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from roformer_tf.checkpoint import open_folder
+from roformer_tf.naming import automatic_name
 from roformer_tf.text.strings import to_string_tensor
 
 VOCABULARY_FILE = "vocabulary.spm"  # KerasHub's name
@@ -60,6 +61,7 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         self._add_special_token(SPECIAL["bos"], "start_token")
         self._add_special_token(SPECIAL["eos"], "end_token")
         kwargs.setdefault("_allow_python_workflow", False)  # one way of computing for all
+        kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(proto=proto, **kwargs)
 
     @classmethod

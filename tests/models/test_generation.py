@@ -249,7 +249,7 @@ def test_sources_have_answers(sim):
     ]
 
 
-def test_data_sets(gpt):
+def test_datasets(gpt):
     import tensorflow as tf
 
     texts = ["天地", "玄黄", "宇"]
@@ -340,9 +340,9 @@ def test_what_makes_no_sense(gpt):
         of_ids.generate(prompts([3]))
     wrong = prompts([3, 5])
     wrong["padding_mask"][1, 0] = 0
-    with pytest.raises(ValueError, match="must begin with the tokens of a prompt"):
+    with pytest.raises(ValueError, match="must be 1 for the tokens of a prompt"):
         of_ids.generate(wrong, stop_token_ids=None)
-    with pytest.raises(ValueError, match="row 1 has 14 tokens already, and at most 14"):
+    with pytest.raises(ValueError, match="prompt 1 has 14 tokens already, and at most 14"):
         of_ids.generate(prompts([3, 14]), stop_token_ids=None)
     with pytest.raises(ValueError, match="learned positions for 220 tokens only"):
         of_ids.generate(prompts([3], 221), stop_token_ids=None)

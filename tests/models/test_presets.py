@@ -109,7 +109,7 @@ def test_impossible_sequence_lengths(classifier, length):
 
 
 def test_labels_that_no_loss_can_mean(classifier):
-    with pytest.raises(ValueError, match="such as 0.5; for regression .* `num_classes=1`"):
+    with pytest.raises(ValueError, match="such as 0.5. For regression .* `num_classes=1`"):
         classifier.fit(TEXTS, [0.5, 1.0], verbose=0)
     regression = roformer_tf.RoFormerTextClassifier(
         classifier.backbone, num_classes=1, preprocessor=classifier.preprocessor

@@ -117,7 +117,7 @@ def test_preprocessor(model, rng):
     _, labels, _ = model.preprocessor((first, second), tuple(vectors))
     np.testing.assert_array_equal(labels["pooled_output"], vectors.transpose(1, 0, 2).reshape(8, 3))
     for x in (first, (first,), first[0]):
-        with pytest.raises(ValueError, match="Pairs of texts are needed"):
+        with pytest.raises(ValueError, match="Expected pairs of texts"):
             model.preprocessor(x)
 
 
@@ -311,7 +311,7 @@ def test_supervised_stage(model, tmp_path, rng):
     np.testing.assert_allclose(classifier.embed(first, normalize=False), a, atol=1e-5)
     with pytest.raises(ValueError, match="Received: labels from . to 5"):
         classifier.fit((first, second), [*y[:8], 5], verbose=0)
-    with pytest.raises(ValueError, match="Pairs of texts are needed"):
+    with pytest.raises(ValueError, match="Expected pairs of texts"):
         classifier.predict(first, verbose=0)
 
 

@@ -154,7 +154,7 @@ def test_dynamic_scaling_goes_by_the_text_so_far(rng):
     found = []
     for room in (5, 24):
         row = np.pad(ids, [[0, 0], [0, room - 5]])
-        _, next = model._make_next(row, 5, encoder_sequence, np.ones_like(source))
+        next = model._next_without_cache(encoder_sequence, np.ones_like(source))
         found.append(numpy(next(row, None, 5)[0]))
     np.testing.assert_allclose(*found, atol=1e-5)  # float32's noise in two graphs
 
@@ -169,7 +169,7 @@ def test_targets_that_begin_in_a_given_way():
         ValueError, match="as many starts of targets as sources.*Received: 2 and 1 texts"
     ):
         model.generate((["a dog ran", "a cat"], ["ein"]))
-    with pytest.raises(ValueError, match="no room for a new token: row 0.*the 4 places"):
+    with pytest.raises(ValueError, match="no room for a new token: start 0 fills all 4"):
         model.generate((["a dog"], ["eine Katze und ein Hund lief"]), max_length=4)
 
 
