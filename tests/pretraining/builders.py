@@ -29,7 +29,7 @@ def make_task(dropout=0.0, masking="bidirectional", dtype="float32", **arguments
 
 
 def make_pretrainer(optimizer, weights=None, **arguments):
-    """A compiled pretrainer; `arguments` are of `Pretrainer` and of `make_task`."""
+    """Makes a compiled pretrainer; `arguments` go to `Pretrainer` and `make_task`."""
     own = {k: arguments.pop(k) for k in ("slices", "seed", "recompute", "xla") if k in arguments}
     task = make_task(**arguments)
     if weights is not None:
@@ -40,7 +40,7 @@ def make_pretrainer(optimizer, weights=None, **arguments):
 
 
 def make_batches(rng, count=5, rows=8, width=12, slots=5):
-    """Batches with rows of uneven length and an uneven number of tokens to predict, none at all in some rows."""
+    """Batches of sequences with random lengths and random numbers of predicted tokens, some with none."""
     batches = []
     for index in range(count):
         lengths = rng.integers(3, width + 1, rows)
@@ -68,7 +68,7 @@ def make_batches(rng, count=5, rows=8, width=12, slots=5):
     return batches
 
 
-def as_data_set(batches):
+def as_dataset(batches):
     """An endless dataset of these batches."""
     signature = {
         name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in batches[0].items()
@@ -80,8 +80,8 @@ def as_data_set(batches):
 
 
 def train(pretrainer, batches, steps=None):
-    """Trains on the batches in order; the losses."""
+    """Trains on the batches in order and returns the history."""
     history = pretrainer.fit(
-        as_data_set(batches), epochs=steps or len(batches), steps_per_epoch=1, verbose=0
+        as_dataset(batches), epochs=steps or len(batches), steps_per_epoch=1, verbose=0
     )
     return history.history

@@ -60,7 +60,7 @@ def kill_once(settings, output, rng, longest, arguments=(), kind=None, log=None)
         "killed": killed,
         "checkpoint_before": before,
         "checkpoint_after": runs.newest_step(output),
-        "rows_after": runs.num_rows(output),
+        "rows_after": runs.num_logged_steps(output),
     }
 
 

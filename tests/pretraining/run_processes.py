@@ -1,4 +1,4 @@
-"""Small pretraining runs in processes of their own, to be killed, and what they leave behind."""
+"""Small pretraining runs in their own processes, to be killed, and what they leave behind."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def write_run(
 
 
 def start(settings, output, *arguments, environment=None, log=None):
-    """Starts `pretrain` in a process of its own; its messages go to the file `log`, or are passed over."""
+    """Starts `pretrain` in its own process; its messages go to the file `log`, or are dropped."""
     process_environment = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "-1",
@@ -107,7 +107,7 @@ def start(settings, output, *arguments, environment=None, log=None):
 
 
 def finish(process, timeout=300):
-    """The exit status of a process that ends by itself; killed if it does not."""
+    """Waits for a process and returns its exit status; kills it if it does not end."""
     try:
         return process.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -137,7 +137,7 @@ def wait_for(condition, process, timeout=300, pause=0.002):
     return True
 
 
-def num_rows(output):
+def num_logged_steps(output):
     """Steps in the log of a run."""
     log = Path(output) / "log.csv"
     return max(len(log.read_bytes().splitlines()) - 1, 0) if log.exists() else 0
@@ -165,7 +165,7 @@ def distance(values, reference):
 
 
 def check_complete(output, settings):
-    """Asserts that a run has everything once: steps in the log, held-out figures, exported stages, no leftovers."""
+    """Asserts that a run has all logged steps, held-out rows and models once, and no leftovers."""
     from roformer_tf.pretraining import PretrainingSettings
 
     output, settings = Path(output), PretrainingSettings.from_file(settings)

@@ -1,8 +1,7 @@
-"""Batches of a corpus: what is in them, that nothing is lost, and that nothing but their place decides."""
+"""Batches of a corpus: their contract, that no token is lost, and that only their place decides."""
 
 import collections
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.pretraining import batches as batches_module
 from roformer_tf.pretraining import windows
-from roformer_tf.pretraining.batches import held_out_batches, training_batches
+from roformer_tf.pretraining.batches import held_out_batches
 from roformer_tf.pretraining.corpus import read_shard
 from roformer_tf.pretraining.windows import Windows, rounded_width, shards_in_window
 from roformer_tf.text import text_segmentate
@@ -48,25 +47,24 @@ def numpy(batch):
     return SimpleNamespace(**{name: value.numpy() for name, value in batch.items()})
 
 
-# A dataset takes seconds to set up, however small: what needs some batches and no other dataset takes these.
+# A dataset takes seconds to set up, however small: tests that need just some batches share these.
 @pytest.fixture(scope="module", params=["none", "block_diagonal"])
 def stream(folder, request):
     """The packing, and the first batches made with it."""
-    data_set = batches(folder, packing=request.param)
-    return request.param, [numpy(b) for b in data_set.take(16)]
+    return request.param, [numpy(b) for b in batches(folder, packing=request.param).take(16)]
 
 
-def check(stream, packing, width_of_rows=64):
-    """The contract of a list of batches."""
+def check(stream, packing, max_length=64):
+    """Asserts the contract of a list of batches."""
     expected = ALWAYS | (DOCUMENTS if packing == "block_diagonal" else {})
     for b in stream:
         assert {name: value.dtype.name for name, value in vars(b).items()} == expected
-        rows, width = b.token_ids.shape
-        assert rows == 8 and width <= width_of_rows
+        count, width = b.token_ids.shape
+        assert count == 8 and width <= max_length
         for name, value in vars(b).items():
-            assert len(value) == rows
+            assert len(value) == count
             if name in ("segment_ids", "padding_mask", *DOCUMENTS):
-                assert value.shape == (rows, width)
+                assert value.shape == (count, width)
         lengths = b.padding_mask.sum(1)
         np.testing.assert_array_equal(b.padding_mask, np.arange(width) < lengths[:, None])
         assert width == int(rounded_width(lengths.max()))
@@ -126,82 +124,99 @@ def test_contract_of_other_objectives(folder, options):
 @pytest.mark.parametrize(
     ("packing", "objective"), [("none", "masked_lm"), ("block_diagonal", "unilm")]
 )
-def test_a_window_of_an_epoch_has_every_token_once(folder, packing, objective):
-    corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
-    stage, data = settings(global_batch_size=1, packing=packing, objective=objective, mask_rate=0.0)
+def test_an_epoch_has_every_token_once(tmp_path, packing, objective):
+    """All epochs have the same chunks, in another order and with other masks."""
+    documents = small_corpus.write_texts(tmp_path, count=60)[1]
+    corpus, tokenizer = small_corpus.corpus(tmp_path), small_corpus.tokenizer()
+    stage, data = settings(global_batch_size=1, packing=packing, objective=objective)
     own = Windows(corpus.shards, tokenizer, stage, data, (1, 2), len(corpus.shards))
-    rows = next(iter(own.sequences(tf.constant(3, tf.int64), 2)))
     ends = own.objective.num_end_tokens
-    found = collections.Counter()
-    tokens = 0
-    for batch in own.batches(rows).map(own.with_targets):
-        b = numpy(batch)
-        tokens += b.padding_mask.sum()
-        numbers = b.document_ids[0] if packing == "block_diagonal" else b.padding_mask[0]
-        for number in range(1, numbers.max() + 1):
-            piece = b.token_ids[0][numbers == number].tolist()
-            assert piece[0] == CLS and piece[-1] == SEP and piece.count(SEP) == ends
-            found[tuple(x for x in piece if x not in (CLS, SEP))] += 1
-    assert tokens == rows["lengths"].numpy().sum()
-
-    documents = small_corpus.write_texts(os.path.dirname(folder))[1]
-    whole = sum(found.values())
-    assert whole > len(documents)  # long ones are in pieces
     expected = collections.Counter()
     room = stage.max_length - 1 - ends
-    for piece in text_segmentate(documents, stage.max_length, data.separators).flat_values:
-        ids = tokenizer(piece.numpy().decode()).numpy().tolist()
+    for chunk in text_segmentate(documents, stage.max_length, data.separators).flat_values:
+        ids = tokenizer(chunk.numpy().decode()).numpy().tolist()
         expected.update(tuple(ids[i : i + room]) for i in range(0, len(ids), room))
-    assert found == expected
+    assert sum(expected.values()) > len(documents)  # long ones are split
+
+    orders, masks = [], []
+    for window in range(2):
+        sequences = next(iter(own.sequences(tf.constant(window, tf.int64), 2)))
+        order, masked, tokens = [], {}, 0
+        for batch in own.batches(sequences).map(own.with_targets):
+            b = numpy(batch)
+            ids = b.token_ids[0].copy()
+            if objective == "masked_lm":
+                used = b.label_weights[0] > 0
+                ids[b.mask_positions[0, used]] = b.labels[0, used]
+            tokens += b.padding_mask.sum()
+            numbers = b.document_ids[0] if packing == "block_diagonal" else b.padding_mask[0]
+            for number in range(1, numbers.max() + 1):
+                document = ids[numbers == number].tolist()
+                assert document[0] == CLS and document[-1] == SEP and document.count(SEP) == ends
+                order.append(tuple(x for x in document if x not in (CLS, SEP)))
+                masked[order[-1]] = b.mask_positions[0].tolist()
+        assert tokens == sequences["lengths"].numpy().sum()
+        assert collections.Counter(order) == expected
+        orders.append(order)
+        masks.append(masked)
+    assert orders[0] != orders[1]
+    if objective == "masked_lm":  # short sequences often have no mask, or the same one
+        assert sum(masks[0][text] == masks[1][text] for text in masks[0]) < 0.8 * len(masks[0])
 
 
-@pytest.mark.parametrize("whole_word", [False, True])
-def test_chunks_are_tokenized_in_parts(folder, monkeypatch, whole_word):
-    """However small the parts, and where one piece is larger than several of them."""
-    corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
-    stage, data = settings(whole_word=whole_word, max_length=600)
-    chunks = Windows(corpus.shards, tokenizer, stage, data, (1, 2), 1, keep_all=True)
-    whole = chunks.chunks(tf.constant(0, tf.int64))
-    monkeypatch.setattr(windows, "_PART_BYTES", 300)
-    parts = chunks.chunks(tf.constant(0, tf.int64))
-    assert set(whole) == {"token_ids", "lengths"} | ({"word_starts"} if whole_word else set())
-    assert whole["lengths"].numpy().max() > 200
+def check_parts(shards, monkeypatch, names):
+    """Asserts that a shard is tokenized alike in small parts, some smaller than one chunk."""
+    whole = shards.chunks(tf.constant(0, tf.int64))
+    with monkeypatch.context() as patch:
+        patch.setattr(windows, "_PART_BYTES", 300)
+        parts = shards.chunks(tf.constant(0, tf.int64))
+    assert set(whole) == names and whole["lengths"].numpy().max() > 200
     for name, value in whole.items():
         np.testing.assert_array_equal(parts[name], value)
 
 
-def test_each_epoch_is_drawn_anew(folder):
-    """The same texts, in another order and with other masks."""
+def test_shards_are_tokenized_in_parts(folder, monkeypatch):
     corpus, tokenizer = small_corpus.corpus(folder), small_corpus.tokenizer()
-    stage, data = settings(global_batch_size=1)
-    own = Windows(corpus.shards, tokenizer, stage, data, (1, 2), len(corpus.shards))
-    epochs = []
-    for number in range(2):
-        rows = next(iter(own.sequences(tf.constant(number, tf.int64), 2)))
-        epochs.append([numpy(b) for b in own.batches(rows).map(own.with_targets)])
+    stage, data = settings(max_length=600)
+    shards = Windows(corpus.shards, tokenizer, stage, data, (1, 2), 1, keep_all=True)
+    check_parts(shards, monkeypatch, {"token_ids", "lengths"})
 
-    def restored(b):
-        ids = b.token_ids[0].copy()
-        used = b.label_weights[0] > 0
-        ids[b.mask_positions[0, used]] = b.labels[0, used]
-        return tuple(ids[b.padding_mask[0] > 0].tolist())
 
-    one, two = ([restored(b) for b in epoch] for epoch in epochs)
-    assert collections.Counter(one) == collections.Counter(two) and one != two
-    places = [{restored(b): b.mask_positions[0].tolist() for b in epoch} for epoch in epochs]
-    same = sum(places[0][text] == places[1][text] for text in places[0])
-    assert same < 0.6 * len(places[0])  # short rows often have no mask, or the same one
+def test_whole_words_of_a_character_level_model_are_those_of_jieba(tmp_path, monkeypatch):
+    """As in Chinese-BERT-wwm: the characters of 经济 and 发展 are chosen together or not at all."""
+    (tmp_path / "texts.txt").write_text("经济发展，" * 400, encoding="utf-8")
+    characters = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"经济发展，"]
+    tokenizer = roformer_tf.RoFormerTokenizer(characters, word_level=False)
+    stage, data = settings(max_length=300, global_batch_size=4, whole_word=True, mask_rate=0.5)
+    corpus = small_corpus.corpus(tmp_path)
+    own = Windows(corpus.shards, tokenizer, stage, data, (1, 2), 1, keep_all=True)
+    check_parts(own, monkeypatch, {"token_ids", "lengths", "word_starts"})
+
+    sequences = next(iter(own.sequences(tf.constant(0, tf.int64), 2)))
+    batch = numpy(next(iter(own.batches(sequences).map(own.with_targets))))
+    labels = np.zeros(batch.token_ids.shape, int)
+    for index, slot in np.argwhere(batch.label_weights > 0):
+        labels[index, batch.mask_positions[index, slot]] = batch.labels[index, slot]
+    partners = {5: (6, 1), 6: (5, -1), 7: (8, 1), 8: (7, -1)}  # 经济, 发展
+    checked = 0
+    for index, position in np.argwhere(labels):
+        partner, step = partners.get(labels[index, position], (0, 0))
+        # chunks may be cut in the middle of a word
+        if partner and 1 < position < labels.shape[1] - 3:
+            assert labels[index, position + step] == partner
+            checked += 1
+    assert checked > 20
 
 
 def test_starts_anywhere(folder, stream):
-    """In the middle of a window, and behind the last batch of one; however many threads there are."""
+    """In the middle of a window, and after the last batch of one, with any number of threads."""
     packing, expected = stream
     last = next(i for i, b in enumerate(expected) if place(b)[0] == 1) - 1
-    done = 5 if packing == "none" else last  # what a run asks for that has done this batch
+    done = 5 if packing == "none" else last  # the last batch that a run has done
     window, index = place(expected[done])
     threads = 1 if packing == "none" else 8
-    data_set = batches(folder, (window, index + 1), packing=packing, threads=threads)
-    assert_same(data_set, expected[done + 1 :])
+    resumed = batches(folder, (window, index + 1), packing=packing, threads=threads)
+    assert_same(resumed, expected[done + 1 :])
 
 
 @pytest.mark.slow
@@ -226,18 +241,17 @@ def test_seeds_and_stages_draw_differently(folder, stream):
 
 @pytest.mark.parametrize("packing", ["none", "block_diagonal"])
 def test_padding_is_under_five_percent(folder, packing):
-    data_set = batches(folder, packing=packing, max_length=256, window_batches=16)
-    masks = [b["padding_mask"].numpy() for b in data_set.take(40)]
-    real, places = sum(m.sum() for m in masks), sum(m.size for m in masks)
-    assert 1 - real / places < 0.05
+    made = batches(folder, packing=packing, max_length=256, window_batches=16)
+    masks = [b["padding_mask"].numpy() for b in made.take(40)]
+    assert 1 - sum(m.sum() for m in masks) / sum(m.size for m in masks) < 0.05
 
 
 def test_held_out(folder):
     corpus = small_corpus.corpus(folder, held_out=0.3)
     stage, data = settings()
     arguments = (corpus, small_corpus.tokenizer(), stage, data, 7)
-    data_set = held_out_batches(*arguments)
-    one, two = ([numpy(b) for b in data_set] for _ in range(2))
+    made = held_out_batches(*arguments)
+    one, two = ([numpy(b) for b in made] for _ in range(2))
     documents = 0
     for a, b in zip(one, two, strict=True):
         for name in vars(a):
@@ -248,8 +262,8 @@ def test_held_out(folder):
         assert not a.token_ids[empty].any() and not a.label_weights[empty].any()
     assert documents >= corpus.num_held_out > 50
     tokens = sum(b.padding_mask.sum() for b in one) - 2 * documents
-    chunks = [read_shard(name) for name in corpus.held_out_shards]
-    assert tokens == sum(len(d.decode()) for chunk in chunks for d in chunk.numpy())
+    held_out = [d for name in corpus.held_out_shards for d in read_shard(name).numpy()]
+    assert tokens == sum(len(document.decode()) for document in held_out)
     assert_same(held_out_batches(*arguments, max_batches=3), one[:3])
 
 
@@ -264,7 +278,7 @@ def test_a_corpus_smaller_than_a_window_repeats_itself(tmp_path):
 def test_errors(folder, tmp_path):
     with pytest.raises(ValueError, match="far too few for 4 batches of 1000000"):
         batches(folder, global_batch_size=1_000_000)
-    # a row is taken to hold a tenth of the characters that it holds
+    # a tenth of the characters that a sequence really holds
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         for _ in batches(
             folder, packing="full", chunk_characters=0.1, window_batches=1, max_length=512
@@ -277,22 +291,13 @@ def test_errors(folder, tmp_path):
 
 @pytest.fixture
 def service(repository):
-    """Dispatcher here, two workers in processes of their own."""
+    """A dispatcher here and two workers in their own processes."""
     api = tf.data.experimental.service
     dispatcher = api.DispatchServer(api.DispatcherConfig(port=0))
-    workers = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                repository / "tests/pretraining/service_worker.py",
-                dispatcher.target.split("://")[1],
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        for _ in range(2)
-    ]
+    command = [sys.executable, repository / "tests/pretraining/service_worker.py"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    address = dispatcher.target.split("://")[1]
+    workers = [subprocess.Popen([*command, address], **pipes) for _ in range(2)]
     for worker in workers:
         assert worker.stdout.readline() == b"ready\n"
     yield dispatcher.target, workers
@@ -306,9 +311,9 @@ def service(repository):
 def test_service_gives_the_same_batches(folder, stream, service, monkeypatch):
     target, workers = service
     packing, expected = stream
-    data_set = batches(folder, (1, 2), service=target, packing=packing)
-    assert_same(data_set, [b for b in expected if place(b) >= (1, 2)])
-    # and says so when its workers are gone
+    made = batches(folder, (1, 2), service=target, packing=packing)
+    assert_same(made, [b for b in expected if place(b) >= (1, 2)])
+    # an error when its workers are gone
     monkeypatch.setattr(batches_module, "TIMEOUT_SECONDS", 2.0)
     for worker in workers:
         worker.kill()
@@ -316,18 +321,18 @@ def test_service_gives_the_same_batches(folder, stream, service, monkeypatch):
     with pytest.raises(
         tf.errors.UnknownError, match="did not return batch 2 of window 1: a worker"
     ):
-        next(iter(data_set))
+        next(iter(made))
 
 
 def in_order(places, start=(0, 0), then=(), timeout=0.2):
-    """Places of batches as `ordered_batches` gives them, when they come as `places`; windows have three."""
+    """Places of batches after ordering, if they come as `places`; each window has three."""
     made = [{"window": [w], "index": [i], "count": [3]} for w, i in places]
     made = itertools.chain(made, then)
     stream = batches_module._in_order(made, "grpc://nowhere:1", start, timeout)
     return [(b["window"][0], b["index"][0]) for b in itertools.islice(stream, len(places))]
 
 
-def test_batches_are_put_in_order(rng):
+def test_batches_are_sorted(rng):
     places = [(w, i) for w in range(2, 7) for i in range(3)]
     shuffled = [places[i] for i in rng.permutation(len(places))]
     assert in_order(shuffled, start=(2, 0)) == places
@@ -341,36 +346,10 @@ def test_a_batch_that_does_not_come_is_an_error(monkeypatch):
     with pytest.raises(RuntimeError, match="batch 1 of window 0: .*none came in 0.2 seconds"):
         in_order([(0, 0), (0, 2), (1, 0)], then=never)
     many = [(0, 0), *((w, i) for w in range(1, 60) for i in range(3))]
-    late = [*many, (0, 1), (0, 2)]  # for a moment it is no fault
+    late = [*many, (0, 1), (0, 2)]  # late for a moment is not an error
     assert in_order(late, timeout=60.0) == sorted(late)
     monkeypatch.setattr(batches_module, "_MAX_SECONDS_AHEAD", 0.0)
     with pytest.raises(
         RuntimeError, match=r"batch 1 of window 0: .*other workers are at window 33"
     ):
         in_order(many)
-
-
-def test_whole_words_of_a_character_level_model_are_those_of_jieba(tmp_path):
-    """As in Chinese-BERT-wwm: the characters of 经济 and 发展 are chosen together or not at all."""
-    text = "经济发展，" * 400
-    (tmp_path / "texts.txt").write_text(text, encoding="utf-8")
-    characters = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"经济发展，"]
-    tokenizer = roformer_tf.RoFormerTokenizer(characters, word_level=False)
-    stage, data = settings(max_length=64, global_batch_size=4, whole_word=True, mask_rate=0.5)
-    made = small_corpus.corpus(tmp_path)
-    batch = next(iter(training_batches(made, tokenizer, stage, data, 1, 0)))
-    chosen = np.zeros(batch["token_ids"].shape, bool)
-    labels = np.zeros(batch["token_ids"].shape, int)
-    for row, slot in np.argwhere(batch["label_weights"].numpy() > 0):
-        place = batch["mask_positions"].numpy()[row, slot]
-        chosen[row, place] = True
-        labels[row, place] = batch["labels"].numpy()[row, slot]
-    partners = {5: (6, 1), 6: (5, -1), 7: (8, 1), 8: (7, -1)}  # 经济, 发展
-    checked = 0
-    for row, place in np.argwhere(chosen):
-        partner, step = partners.get(labels[row, place], (0, 0))
-        # pieces may be cut in the middle of a word
-        if partner and 1 < place < chosen.shape[1] - 3:
-            assert chosen[row, place + step] and labels[row, place + step] == partner
-            checked += 1
-    assert checked > 20

@@ -1,4 +1,4 @@
-"""prepare_corpus: the documents of raw files, odd files, full disks, several processes."""
+"""`prepare_corpus`: documents of raw files, irregular files, full disks, several processes."""
 
 import errno
 import gzip
@@ -34,8 +34,8 @@ def json_lines(texts):
     return "".join(json.dumps({"title": "题", "text": t}, ensure_ascii=False) + "\n" for t in texts)
 
 
-def documents(chunks):
-    return [d.decode() for name in chunks for d in read_shard(name).numpy()]
+def documents(shards):
+    return [d.decode() for name in shards for d in read_shard(name).numpy()]
 
 
 def left_in(folder):
@@ -64,7 +64,7 @@ def test_documents_of_every_form(tmp_path, ending):
     assert lines.skipped["empty_documents"] == 5
 
 
-def test_compression_and_folder_do_not_change_the_fingerprint_but_chunks_and_texts_do(tmp_path):
+def test_fingerprints_depend_on_shards_and_texts_but_not_on_compression(tmp_path):
     prints = []
     for number, ending in enumerate(OPENERS):
         file = write(tmp_path / str(number) / f"a.txt{ending}", "\n\n".join(POEM))
@@ -117,7 +117,7 @@ def test_held_out_documents_depend_on_their_text_only(tmp_path, rng):
         prepare_corpus(str(file), tmp_path / "cache", held_out=1.0)
 
 
-def test_chunks(tmp_path):
+def test_shards(tmp_path):
     texts = ["字" * 100] * 10 + ["长" * 5000] + ["尾"]
     file = write(tmp_path / "a.jsonl", json_lines(texts))
     corpus = prepare_corpus(str(file), tmp_path / "cache", shard_bytes=1000)
@@ -130,7 +130,7 @@ def test_chunks(tmp_path):
     assert [d.decode() for chunk in data for d in chunk.numpy()] == texts
 
 
-def test_number_of_chunks_of_large_files_is_bounded(tmp_path, monkeypatch):
+def test_number_of_shards_of_large_files_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus_module, "MAX_SHARDS", 10)
     monkeypatch.setattr(corpus_module, "MIN_SHARD_BYTES", 100)
     file = write(tmp_path / "a.jsonl", json_lines(["字" * 10] * 1000))
@@ -146,7 +146,7 @@ def test_a_large_document(tmp_path):
     assert documents(corpus.shards) == [text.strip()] * 2
 
 
-def test_huge_blocks_are_divided_and_huge_lines_skipped(tmp_path, monkeypatch):
+def test_huge_blocks_are_split_and_huge_lines_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "MAX_BLOCK_BYTES", 4 * 11)
     file = write(tmp_path / "a.txt", "\n".join(POEM) + "\n\n一")
     corpus = prepare_corpus(str(file), tmp_path / "cache")
@@ -252,13 +252,13 @@ def test_the_corpus_is_found_again_until_a_file_changes(tmp_path, monkeypatch):
     write_it = corpus_module._write
     monkeypatch.setattr(corpus_module, "_write", lambda *a: made.append(1) or write_it(*a))
     assert prepare_corpus(str(file), cache) == corpus and not made
-    # a damaged corpus is made anew, in the same place
+    # a damaged corpus is made again, in the same place
     Path(corpus.shards[0]).write_bytes(b"")
     assert prepare_corpus(str(file), cache) == corpus and len(made) == 1
     assert documents(corpus.shards) == POEM
     os.unlink(corpus.shards[0])
     assert prepare_corpus(str(file), cache) == corpus and len(made) == 2
-    # of other files there is another one; the old one stays for whoever reads it
+    # other files get another corpus; the old one stays for whoever reads it
     write(file, json_lines(POEM[::-1]))
     assert documents(prepare_corpus(str(file), cache).shards) == POEM[::-1] and len(made) == 3
     assert documents(corpus.shards) == POEM
@@ -266,7 +266,7 @@ def test_the_corpus_is_found_again_until_a_file_changes(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_large_files():
-    """Writing fails after 20 kB, less than a chunk file, as it does on a full disk."""
+    """Writing fails after 20 kB, less than a shard, as it does on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     yield
@@ -352,7 +352,7 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path):
     assert sorted(p.name for p in place.parent.iterdir()) == ["corpus"]
 
 
-def test_arguments_that_cannot_be(tmp_path):
+def test_invalid_arguments(tmp_path):
     file = str(write(tmp_path / "a.txt", "a"))
     for name, value in {
         "held_out": 1.5,

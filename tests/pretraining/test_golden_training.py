@@ -1,4 +1,4 @@
-"""The weights to which bert4keras itself trained, with the optimizers of the original `train.py`, come out of ours."""
+"""Training gives the weights of bert4keras, with each optimizer of the original `train.py`."""
 
 import json
 
@@ -112,7 +112,14 @@ def test_no_optimizer_is_left_out(golden):
     assert sorted(golden[1]["optimizers"]) == sorted(OPTIMIZERS)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# the two that have all parts between them are fast
+FAST = ["adamw", "adamw_lr_accum"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS],
+)
 def test_golden_weights(name, golden, shared_dir):
     folder, record, batches = golden
     case = record["optimizers"][name]

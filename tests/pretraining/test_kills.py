@@ -1,4 +1,4 @@
-"""A run that is killed or asked to leave, at any moment, ends with the weights of one that was never stopped.
+"""A run that is killed or stopped at any moment ends with the weights of one that was never stopped.
 
 The long form, with twenty kills in each of two strategies, is `python -m tests.pretraining.kill_runs`.
 """
@@ -25,13 +25,15 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, rng):
     runs.check_complete(whole, settings)
 
     lives = [kill_once(settings, output, rng, longest=None, kind="checkpoint", log=log)]
-    # asked to leave: what is done is saved
+    # stopped by a signal: what is done is saved
     number = int(rng.choice([signal.SIGTERM, signal.SIGINT]))
     process = runs.start(settings, output, log=log)
-    assert runs.wait_for(lambda: runs.num_rows(output) >= 21, process)  # in the second stage
+    assert runs.wait_for(
+        lambda: runs.num_logged_steps(output) >= 21, process
+    )  # in the second stage
     process.send_signal(number)
     assert runs.finish(process, timeout=60) == 128 + number
-    assert runs.newest_step(output) == runs.num_rows(output) >= 21
+    assert runs.newest_step(output) == runs.num_logged_steps(output) >= 21
     assert runs.finish(runs.start(settings, output, log=log)) == 0
 
     runs.check_complete(output, settings)
@@ -42,7 +44,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, rng):
 
 
 class FakePretrainer:
-    """What `SaveCheckpoints` asks of the model."""
+    """What `SaveCheckpoints` needs of the model."""
 
     def __init__(self):
         self.steps_done, self.stop_training, self.asked = 10, False, False
@@ -53,7 +55,7 @@ class FakePretrainer:
 
 @pytest.fixture
 def guard():
-    """A function that makes a guarded `fit`: signals, callback, list of the steps saved."""
+    """Makes the parts of a `fit`: signals, callback, list of the steps saved."""
 
     def make(together=False, every=4):
         signals, saved = DelaySignals(), []
@@ -97,7 +99,7 @@ def test_a_signal_is_noted_where_a_step_is_unsaved(guard):
 
 
 def test_workers_stop_after_the_same_step(guard):
-    """A worker that is asked to leave asks the others, and all leave when the logs say so, which they do alike."""
+    """A worker that receives a signal asks the others; all stop when the logs, equal for all, say so."""
     asked, first, saved_first = guard(together=True)
     other, second, saved_second = guard(together=True)
     assert asked.defer
@@ -113,7 +115,8 @@ def test_workers_stop_after_the_same_step(guard):
     assert other.received == signal.SIGTERM
 
 
-def test_a_run_of_nan_stops_and_goes_on_from_its_last_checkpoint(tmp_path, monkeypatch, capsys):
+@pytest.mark.slow
+def test_a_run_of_nan_stops_and_resumes_from_its_last_checkpoint(tmp_path, monkeypatch, capsys):
     run = "max_skipped_in_a_row = 3"
     settings = runs.write_run(
         tmp_path / "texts", lengths=(16,), steps=9, run=run, deterministic=False
@@ -138,7 +141,7 @@ def test_a_run_of_nan_stops_and_goes_on_from_its_last_checkpoint(tmp_path, monke
         saved[f"optimizer/reduced_gradients/{name}"] for name in ("skipped", "skipped_in_a_row")
     ] == [1, 1]
 
-    # what the message says to try
+    # what the message suggests
     text = settings.read_text().replace("learning_rate = 0.01", "learning_rate = 0.001")
     settings.write_text(text)
     assert main(command) == 2

@@ -1,4 +1,4 @@
-"""Several workers, each in a process of its own: together they are one device, and none waits for one that is gone."""
+"""Several workers in their own processes act as one device, and none waits for one that is gone."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ from roformer_tf.__main__ import main
 from roformer_tf.pretraining import strategies
 from tests.pretraining import run_processes as runs
 
-# The sums of two workers come in another order than those of one device.
+# Two workers add up in another order than one device.
 TOLERANCE = 1e-6
 CLUSTER = {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}
 
@@ -33,7 +33,7 @@ def start_workers(tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_are_one_device_also_after_losses(tmp_path, start_workers):
-    """Clipping, weight decay and uneven masks included; one worker is asked to leave, later one is killed."""
+    """Clipping, weight decay and uneven masks included; one worker gets SIGTERM, later one is killed."""
     settings = runs.write_run(
         tmp_path / "texts", lengths=(16, 40), steps=8, dropout=0.0, deterministic=False
     )
@@ -42,16 +42,16 @@ def test_two_workers_are_one_device_also_after_losses(tmp_path, start_workers):
 
     # SIGTERM to one: all save and leave after the same step
     workers = start_workers(settings, output)
-    assert runs.wait_for(lambda: runs.num_rows(output) >= 1, workers[0])
+    assert runs.wait_for(lambda: runs.num_logged_steps(output) >= 1, workers[0])
     workers[1].send_signal(signal.SIGTERM)
     assert [runs.finish(worker, timeout=120) for worker in workers] == [143, 143]
     left_after = runs.newest_step(output)
-    assert left_after == runs.num_rows(output) >= 1
+    assert left_after == runs.num_logged_steps(output) >= 1
 
     # SIGKILL to one: the other ends with a message, within a minute
     workers = start_workers(settings, output)
     in_second_stage = max(9, left_after + 1)
-    assert runs.wait_for(lambda: runs.num_rows(output) >= in_second_stage, workers[0])
+    assert runs.wait_for(lambda: runs.num_logged_steps(output) >= in_second_stage, workers[0])
     runs.kill(workers[1])
     assert runs.finish(workers[0], timeout=60) == 4
     messages = (tmp_path / "worker-0.log").read_text()
@@ -111,7 +111,7 @@ def test_without_other_workers_no_error_means_a_lost_one(monkeypatch):
     assert strategies.reason_of(error) == "recvmsg:Connection reset by peer Additional information"
 
 
-def test_wrong_tf_config_is_refused(monkeypatch):
+def test_wrong_tf_config_is_an_error(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{cluster")
     with pytest.raises(ValueError, match="TF_CONFIG must be JSON such as"):
         strategies.choose_strategy()

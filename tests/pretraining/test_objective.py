@@ -1,4 +1,4 @@
-"""Targets of the three objectives: what must hold for each token, and the shares of masking."""
+"""Targets of the three objectives: what holds for each token, and the rates of masking."""
 
 import math
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ def tokenizer(size=V):
 
 
 def packed(documents, ends=1, width=None):
-    """Rows of documents (lists of ids) as the objective takes them."""
+    """Lays out sequences of documents (lists of ids) as the objective takes them."""
     laid = [[[CLS, *d] + [SEP] * ends for d in row] for row in documents]
     width = width or max(sum(map(len, row)) for row in laid)
     ids = np.zeros((len(laid), width), "int32")
@@ -49,7 +49,7 @@ def numpy(batch):
     return SimpleNamespace(**{k: v.numpy() for k, v in batch.items()})
 
 
-def labels_by_place(batch):
+def labels_by_position(batch):
     """(rows, width), -1 where nothing is predicted; checks the slots on the way."""
     labels = np.full(batch.token_ids.shape, -1)
     assert batch.mask_positions.shape == batch.labels.shape == batch.label_weights.shape
@@ -86,7 +86,7 @@ def test_masking_statistics(rng, seed, special):
     ids[:, 3] = UNK
     objective = PretrainingObjective(tokenizer(), mask_special_tokens=special)
     batch = numpy(objective(ids, lengths, [seed, 1]))
-    labels = labels_by_place(batch)
+    labels = labels_by_position(batch)
     chosen = labels >= 0
     np.testing.assert_array_equal(labels[chosen], ids[chosen])
     np.testing.assert_array_equal(batch.token_ids[~chosen], ids[~chosen])
@@ -144,7 +144,7 @@ def test_whole_words(rng, seed):
     starts |= ids == SEP
     objective = PretrainingObjective(tokenizer(), whole_word=True)
     batch = numpy(objective(ids, lengths, [seed, 3], word_starts=tf.constant(starts)))
-    chosen = labels_by_place(batch) >= 0
+    chosen = labels_by_position(batch) >= 0
     word = np.cumsum(starts, axis=1)
     chosen_words, words = 0, 0
     for row in range(len(ids)):
@@ -193,14 +193,15 @@ def test_causal_targets(rng):
         for part in parts:
             expected[row, start : start + len(part) + 1] = [*part, SEP]
             start += len(part) + 2
-    np.testing.assert_array_equal(labels_by_place(batch), expected)
+    np.testing.assert_array_equal(labels_by_position(batch), expected)
 
 
 def test_unilm_targets(rng):
-    documents = random_documents(rng, rows=60)
+    # enough documents of three tokens that each position to split them occurs, whatever the seed
+    documents = random_documents(rng, rows=60) + [[[5, 6, 7]] * 4] * 20
     ids, lengths, numbers = packed(documents, ends=2)
     batch = numpy(PretrainingObjective(tokenizer(), "unilm")(ids, lengths, [1, 2], numbers))
-    labels = labels_by_place(batch)
+    labels = labels_by_position(batch)
     sources = []
     for row, parts in enumerate(documents):
         start = 0
@@ -215,7 +216,6 @@ def test_unilm_targets(rng):
             assert labels[row, place].tolist() == [-1] * (n + 1) + [*part[n:], SEP] + [-1]
             start += len(part) + 3
         assert (labels[row, start:] == -1).all()
-    # every place to part a piece at occurs, the first and the last of them
     assert {n for n, size in sources if size == 3} == {1, 2}
     np.testing.assert_array_equal(batch.padding_mask, numbers > 0)
 

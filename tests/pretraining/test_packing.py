@@ -1,4 +1,4 @@
-"""Rows of pieces: nothing is lost, nothing overflows, little is padding."""
+"""Sequences of chunks: nothing is lost, nothing overflows, little is padding."""
 
 import collections
 
@@ -18,19 +18,19 @@ CLS, SEP = 2, 3
 
 
 def best_fit_decreasing(lengths, capacity):
-    """One piece after the other, by the book: the fill of each row."""
-    rows = []
+    """The fill of each sequence, with one chunk after the other."""
+    sequences = []
     for length in sorted(lengths, reverse=True):
-        fits = [i for i, free in enumerate(rows) if free >= length]
+        fits = [i for i, free in enumerate(sequences) if free >= length]
         if fits:
-            rows[min(fits, key=lambda i: (rows[i], i))] -= length
+            sequences[min(fits, key=lambda i: (sequences[i], i))] -= length
         else:
-            rows.append(capacity - length)
-    return sorted(capacity - free for free in rows)
+            sequences.append(capacity - length)
+    return sorted(capacity - free for free in sequences)
 
 
 def real_mix(rng, count, capacity):
-    """Lengths as of forum posts, articles and cut laws: many short ones, some in between, some full rows."""
+    """Lengths like those of forum posts, articles and split laws: many short, some medium, some full."""
     short = rng.lognormal(np.log(24), 0.8, size=count)
     middle = rng.uniform(0.3, 1.0, size=count // 4) * capacity
     full = np.full(count // 10, capacity)
@@ -50,45 +50,45 @@ def test_owners_and_cuts(rng):
 @pytest.mark.parametrize("capacity", [16, 128, 512])
 def test_is_best_fit_decreasing(capacity, rng):
     lengths = real_mix(rng, 300, capacity)
-    rows = tf.function(pack_chunks)(lengths, capacity).numpy()
-    fill = np.bincount(rows, weights=lengths)
+    sequences = tf.function(pack_chunks)(lengths, capacity).numpy()
+    fill = np.bincount(sequences, weights=lengths)
     assert fill.min() > 0 and fill.max() <= capacity
     assert sorted(fill) == best_fit_decreasing(lengths.tolist(), capacity)
 
 
 @pytest.mark.parametrize("capacity", [128, 512, 1536])
-def test_padding_of_packed_rows(capacity, rng):
+def test_padding_of_packed_sequences(capacity, rng):
     lengths = real_mix(rng, 5000, capacity)
-    rows = tf.function(pack_chunks)(lengths, capacity).numpy()
-    assert lengths.sum() / ((rows.max() + 1) * capacity) > 0.99
+    sequences = tf.function(pack_chunks)(lengths, capacity).numpy()
+    assert lengths.sum() / ((sequences.max() + 1) * capacity) > 0.99
 
 
 @pytest.mark.parametrize("lengths", [[], [1], [8], [8, 8], [1] * 20])
-def test_few_pieces(lengths):
-    rows = pack_chunks(tf.constant(lengths, tf.int32), 8).numpy()
-    assert len(rows) == len(lengths)
-    assert len(set(rows)) == -(-sum(lengths) // 8)
+def test_few_chunks(lengths):
+    sequences = pack_chunks(tf.constant(lengths, tf.int32), 8).numpy()
+    assert len(sequences) == len(lengths)
+    assert len(set(sequences)) == -(-sum(lengths) // 8)
 
 
 @pytest.mark.parametrize("ends", [1, 2])
 @pytest.mark.parametrize("packing", ["none", "full"])
-def test_rows_hold_every_token_once(packing, ends, rng):
+def test_sequences_hold_every_token_once(packing, ends, rng):
     capacity = 24
     room = capacity - 1 - ends
     texts = [rng.integers(5, 900, size=n).tolist() for n in rng.integers(0, 60, size=80)]
     flat = np.array(sum(texts, []), "int32")
     words = rng.random(len(flat)) < 0.6
-    pieces = {
+    chunks = {
         "token_ids": tf.constant(flat),
         "lengths": tf.constant([len(t) for t in texts]),
         "word_starts": tf.constant(words),
     }
     make = tf.function(
-        lambda pieces, seed: form_sequences(pieces, seed, capacity, packing, CLS, SEP, ends)
+        lambda chunks, seed: form_sequences(chunks, seed, capacity, packing, CLS, SEP, ends)
     )
-    rows = make(pieces, tf.constant([1, 2], tf.int64))
-    count = len(rows["lengths"])
-    taken = take_sequences(rows, tf.range(count + 1), int(max(rows["lengths"])))
+    sequences = make(chunks, tf.constant([1, 2], tf.int64))
+    count = len(sequences["lengths"])
+    taken = take_sequences(sequences, tf.range(count + 1), int(max(sequences["lengths"])))
     taken = {name: value.numpy() for name, value in taken.items()}
     assert taken["lengths"][-1] == 0 and not taken["document_ids"][-1].any()
 
@@ -96,9 +96,9 @@ def test_rows_hold_every_token_once(packing, ends, rng):
     start = 0
     for text in texts:
         for part in range(0, len(text), room):
-            piece = text[part : part + room]
-            own = words[start + part : start + part + len(piece)].tolist()
-            expected[tuple(piece), (True, *own[1:])] += 1
+            chunk = text[part : part + room]
+            own = words[start + part : start + part + len(chunk)].tolist()
+            expected[tuple(chunk), (True, *own[1:])] += 1
         start += len(text)
     found = collections.Counter()
     for ids, numbers, starts, length in zip(
@@ -117,13 +117,13 @@ def test_rows_hold_every_token_once(packing, ends, rng):
             assert numbers.max() == 1
     assert found == expected
 
-    again, other = make(pieces, [1, 2]), make(pieces, [1, 3])
-    np.testing.assert_array_equal(again["token_ids"], rows["token_ids"])
-    assert other["token_ids"].numpy().tolist() != rows["token_ids"].numpy().tolist()
+    again, other = make(chunks, [1, 2]), make(chunks, [1, 3])
+    np.testing.assert_array_equal(again["token_ids"], sequences["token_ids"])
+    assert other["token_ids"].numpy().tolist() != sequences["token_ids"].numpy().tolist()
 
 
-def test_rows_of_nothing():
-    pieces = {"token_ids": tf.zeros([0], tf.int32), "lengths": tf.zeros([2], tf.int32)}
+def test_no_chunks():
+    chunks = {"token_ids": tf.zeros([0], tf.int32), "lengths": tf.zeros([2], tf.int32)}
     for packing in ("none", "full"):
-        rows = form_sequences(pieces, [1, 2], 8, packing, CLS, SEP)
-        assert len(rows["lengths"]) == len(rows["starts"]) == 0
+        sequences = form_sequences(chunks, [1, 2], 8, packing, CLS, SEP)
+        assert len(sequences["lengths"]) == len(sequences["starts"]) == 0

@@ -1,4 +1,4 @@
-"""One step is the same on any number of replicas and slices, with and without recomputation, and skips NaN."""
+"""A step is the same on any number of replicas and slices, with and without recomputation."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ import tensorflow as tf
 from roformer_tf.optimizers import LayerwiseAdamW
 from roformer_tf.pretraining.strategies import choose_strategy
 from tests.pretraining.builders import (
-    as_data_set,
+    as_dataset,
     make_batches,
     make_pretrainer,
     make_task,
@@ -16,9 +16,9 @@ from tests.pretraining.builders import (
 )
 
 STEPS = 5
-# Sums over rows come in another order. Adam divides by sqrt(v) + 1e-6, so that gradients of about 1e-6 and below, such
-# as those of the key biases, which are zero but for rounding, move their weights by whatever rounding made of them:
-# the bound is on the distance of all weights, as the issue of invariance is of the whole model.
+# Sums over sequences come in another order. Adam divides by sqrt(v) + 1e-6, so weights whose gradient
+# is about 1e-6 or below move by whatever rounding made of it, such as key biases, whose gradient is zero
+# but for rounding. So the bound is on the distance of all weights together.
 TOLERANCE = 1e-6
 
 
@@ -44,7 +44,7 @@ def data(seed):
 
 @pytest.fixture(scope="module")
 def prepared(data):
-    """Gives a pretrainer as it is before the first step; the graph of its step, which takes seconds, is made once."""
+    """Resets a pretrainer to before the first step; its graph, which takes seconds, is made once."""
     made = {}
 
     def prepare(replicas=1, slices=1, recompute=False):
@@ -82,7 +82,7 @@ def reference(data, prepared):
         (1, 4, False),
         (2, 1, False),
         (2, 2, True),
-        (4, 1, False),
+        pytest.param(4, 1, False, marks=pytest.mark.slow),
     ],
 )
 def test_replicas_and_slices_change_nothing(data, prepared, reference, replicas, slices, recompute):
@@ -120,7 +120,7 @@ def test_xla_gives_the_same(data, replicas=2, slices=2):
 
 
 def test_recomputation_with_dropout_is_exact(data):
-    """The mask of the second forward pass is that of the first: else the gradients are silently wrong."""
+    """Both forward passes have the same dropout mask, or the gradients would be silently wrong."""
     # two blocks, each with masks of its own
     options = {"norm": "rms_norm", "activation": "relu"}
     options |= {"dropout": 0.3, "slices": 2, "num_layers": 2}
@@ -141,7 +141,7 @@ def test_recomputation_with_dropout_is_exact(data):
 
 
 def test_recomputation_computes_again(data):
-    """What is kept for the gradient shrinks: the backward pass holds a second forward pass of the blocks."""
+    """The backward pass contains a second forward pass of the blocks."""
     counts = []
     for recompute in (False, True):
         pretrainer = make_pretrainer(adamw(), data[0], recompute=recompute)
@@ -155,7 +155,7 @@ def test_recomputation_computes_again(data):
 
 
 def test_dropout_differs_between_replicas_slices_and_steps(data):
-    """The same rows on two replicas, and in two slices, are dropped differently; the run can be repeated."""
+    """Dropout differs for the same sequences on two replicas and in two slices; runs are repeatable."""
     weights, batches = data
     twice = {k: np.concatenate([v[:4], v[:4]]) for k, v in batches[0].items()}
     losses = {}
@@ -197,9 +197,11 @@ def test_steps_with_nan_are_skipped_by_all(data, prepared, replicas):
     assert distance(pretrainer.task.get_weights(), before) > 1e-4
 
 
-@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 def test_mixed_precision(data, dtype):
-    """Trains, and float16 finds its loss scale: a loss scaled beyond float16 is skipped, and the scale is halved."""
+    """A loss scaled beyond float16 is skipped, the scale is halved, and training works."""
     weights, batches = data
     pretrainer = make_pretrainer(adamw(), weights, dtype=dtype)
     optimizer = pretrainer.optimizer
@@ -218,7 +220,7 @@ def test_mixed_precision(data, dtype):
 
 
 def test_masked_projection_equals_the_full_one(data, prepared):
-    """Loss and all gradients of the projection of predicted positions are those of all positions, weighted."""
+    """Projecting only predicted positions has the loss and gradients of projecting all, weighted."""
     batches = data[1]
     pretrainer = prepared()
     batch = {k: tf.constant(v) for k, v in batches[0].items() if k not in ("window", "index")}
@@ -232,9 +234,9 @@ def test_masked_projection_equals_the_full_one(data, prepared):
     full = np.zeros(batches[0]["token_ids"].shape, "float32")
     labels = np.zeros(full.shape, "int32")
     for row, slot in np.argwhere(batches[0]["label_weights"] > 0):
-        place = batches[0]["mask_positions"][row, slot]
-        full[row, place] += 1
-        labels[row, place] = batches[0]["labels"][row, slot]
+        position = batches[0]["mask_positions"][row, slot]
+        full[row, position] += 1
+        labels[row, position] = batches[0]["labels"][row, slot]
     assert full.max() == 1  # no position is predicted twice
     with tf.GradientTape() as tape:
         logits = task({k: batch[k] for k in ("token_ids", "segment_ids", "padding_mask")})
@@ -266,7 +268,7 @@ def test_keras_callbacks_work(data, prepared, tmp_path):
     pretrainer = prepared()
     log = tmp_path / "log.csv"
     pretrainer.fit(
-        as_data_set(batches),
+        as_dataset(batches),
         steps_per_epoch=2,
         epochs=2,
         verbose=0,
@@ -277,6 +279,6 @@ def test_keras_callbacks_work(data, prepared, tmp_path):
     assert pretrainer.last_place[1] == 3
 
 
-def test_wrong_slices_are_refused():
+def test_wrong_slices_are_an_error():
     with pytest.raises(ValueError, match="`slices` must be a positive integer. Received: slices=0"):
         make_pretrainer(adamw(), slices=0)

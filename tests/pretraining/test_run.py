@@ -1,4 +1,4 @@
-"""`pretrain` in this process: stages, what it writes, stopping and going on, and what it refuses."""
+"""`pretrain` in this process: stages, what it writes, stopping, resuming, and errors."""
 
 import csv
 import dataclasses
@@ -17,7 +17,7 @@ from roformer_tf.files import lock_folder
 from roformer_tf.pretraining import PretrainingSettings, plan_run, pretrain
 from tests.pretraining import small_corpus
 
-# The batches of held-out documents take seconds to set up, so few runs have them.
+# The batches of held-out documents take seconds to set up: few runs have them.
 WITHOUT_HELD_OUT = {"held_out": 0.0}
 STAGES = [
     {"max_length": 32, "global_batch_size": 8, "steps": 4, "learning_rate": 1e-2},
@@ -37,13 +37,10 @@ def texts(tmp_path_factory):
 def make_settings(texts, stages=STAGES, model=None, **tables):
     folder, path = texts
     small = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
+    vocabulary = {"vocabulary": str(folder / "vocab.txt"), "word_level": False}
     values = {
         "data": {"files": [path], "held_out": 0.1, "cache": str(folder / "cache")},
-        "model": {
-            "vocabulary": str(folder / "vocab.txt"),
-            "word_level": False,
-            **small,
-        },
+        "model": {**vocabulary, **small},
         "optimizer": {"clip_norm": 1.0},
         "run": {"checkpoint_every": 3, "held_out_batches": 2, "seed": 4},
         "stages": stages,
@@ -66,7 +63,6 @@ def whole(texts, tmp_path_factory):
     return folder, pretrain(make_settings(texts), folder, verbose=False)
 
 
-@pytest.mark.slow
 def test_a_run_passes_through_all_stages(texts, whole):
     folder, result = whole
     assert result.completed and result.signal is None
@@ -87,9 +83,7 @@ def test_a_run_passes_through_all_stages(texts, whole):
         np.testing.assert_array_equal(a, b)
     assert (folder / "stage-1-32" / "bert_model.ckpt.index").exists()
 
-
-def test_a_completed_run_stays_as_it_is(texts, whole):
-    folder, result = whole
+    # a completed run stays as it is
     before = (folder / "log.csv").read_bytes()
     again = pretrain(make_settings(texts), folder, verbose=False)
     assert again.completed
@@ -109,7 +103,7 @@ class SignalAt(keras.callbacks.Callback):
 
 
 def test_a_stopped_run_is_saved(texts, whole, tmp_path, step=2):
-    """What it goes on to is that of `test_kills.py`."""
+    """`test_kills.py` tests how it resumes."""
     folder, _ = whole
     stopped = pretrain(make_settings(texts), tmp_path, callbacks=[SignalAt(step)], verbose=False)
     assert not stopped.completed
@@ -122,15 +116,14 @@ def test_a_stopped_run_is_saved(texts, whole, tmp_path, step=2):
             assert mine[column] == other[column]
 
 
-def test_other_settings_are_refused_for_the_same_folder(texts, whole):
-    folder, _ = whole
-    settings = make_settings(texts, run={"seed": 5})
+def test_other_settings_are_an_error_for_the_same_folder(texts, whole):
     with pytest.raises(ValueError, match="run.seed was 4, is 5"):
-        pretrain(settings, folder, verbose=False)
+        pretrain(make_settings(texts, run={"seed": 5}), whole[0], verbose=False)
 
 
 @pytest.mark.parametrize(
-    ("objective", "packing"), [("causal_lm", "block_diagonal"), ("unilm", "none")]
+    ("objective", "packing"),
+    [("causal_lm", "block_diagonal"), pytest.param("unilm", "none", marks=pytest.mark.slow)],
 )
 def test_other_objectives(texts, tmp_path, objective, packing):
     stages = [{**STAGES[0], "steps": 12, "learning_rate": 2e-2}]
@@ -144,23 +137,26 @@ def test_other_objectives(texts, tmp_path, objective, packing):
     log = rows(tmp_path / "log.csv")
     losses = [float(row["loss"]) for row in log]
     assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.1
-    application = {"causal_lm": "lm", "unilm": "unilm"}[objective]
     report = roformer_tf.checkpoint.inspect_checkpoint(tmp_path / "stage-1-32")
-    assert report.complete, application
+    assert report.complete
 
 
-def test_a_checkpoint_is_trained_on(texts, whole, tmp_path):
+def test_a_checkpoint_is_trained_and_bad_lines_are_reported(texts, whole, tmp_path, caplog):
     folder, result = whole
-    checkpoint = str(folder / "stage-2-64")
-    settings = make_settings(
-        texts,
-        stages=[{**STAGES[0], "steps": 1, "learning_rate": 0.0}],
-        data=WITHOUT_HELD_OUT,
-        model={"checkpoint": checkpoint},
-    )
-    trained = pretrain(settings, tmp_path, verbose=False)
+    path = tmp_path / "bad.jsonl"
+    lines = [f'{{"text": "{"一二三四五" * 20}"}}' for _ in range(30)]
+    path.write_text("\n".join([*lines, "not json"]) + "\n")
+    data = {"files": [str(path)], "cache": None, **WITHOUT_HELD_OUT}
+    stages = [{**STAGES[0], "steps": 1, "learning_rate": 0.0}]
+    model = {"checkpoint": str(folder / "stage-2-64")}
+    settings = make_settings(texts, stages=stages, data=data, model=model)
+    trained = pretrain(settings, tmp_path / "run", verbose=False)
     for a, b in zip(trained.task.get_weights(), result.task.get_weights()):
         np.testing.assert_array_equal(a, b)
+    assert "1 lines of the texts cannot be read" in caplog.text and "bad.jsonl:31" in caplog.text
+    strict = make_settings(texts, stages=stages, data={**data, "max_bad_lines": 0})
+    with pytest.raises(ValueError, match="data.max_bad_lines"):
+        pretrain(strict, tmp_path / "other", verbose=False)
 
 
 def test_a_scheme_without_original_format_is_exported_as_a_preset(texts, tmp_path):
@@ -177,7 +173,7 @@ def test_a_scheme_without_original_format_is_exported_as_a_preset(texts, tmp_pat
     assert (
         loaded.preprocessor.tokenizer.get_vocabulary() == small_corpus.tokenizer().get_vocabulary()
     )
-    # a finished run can be asked again
+    # a completed run can be started again
     assert pretrain(settings, tmp_path, verbose=False).completed
 
 
@@ -212,7 +208,7 @@ def test_other_optimizers(texts, name):
 
 
 def test_nothing_is_lost_by_a_start_that_fails(texts, whole, tmp_path):
-    """The models of an earlier run stay: without a checkpoint, and with more steps for the last stage."""
+    """An earlier run's models stay: without a checkpoint, and with more steps for the last stage."""
     folder, _ = whole
     shutil.copytree(folder, tmp_path / "run")
     model = tmp_path / "run" / "stage-2-64"
@@ -245,20 +241,6 @@ def test_one_process_at_a_time(texts, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="file is a file"):
         pretrain(make_settings(texts), tmp_path / "file", verbose=False)
-
-
-def test_bad_lines_are_reported(texts, tmp_path, caplog):
-    path = tmp_path / "bad.jsonl"
-    lines = [f'{{"text": "{"一二三四五" * 20}"}}' for _ in range(30)]
-    path.write_text("\n".join([*lines, "no json"]) + "\n")
-    stages = [{**STAGES[0], "steps": 1}]
-    data = {"files": [str(path)], "cache": None, **WITHOUT_HELD_OUT}
-    settings = make_settings(texts, stages=stages, data=data)
-    assert pretrain(settings, tmp_path / "run", verbose=False).completed
-    assert "1 lines of the texts cannot be read" in caplog.text and "bad.jsonl:31" in caplog.text
-    refused = make_settings(texts, stages=stages, data={**data, "max_bad_lines": 0})
-    with pytest.raises(ValueError, match="data.max_bad_lines"):
-        pretrain(refused, tmp_path / "other", verbose=False)
 
 
 def test_wrong_arguments(texts, tmp_path):

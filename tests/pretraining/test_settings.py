@@ -1,4 +1,4 @@
-"""The settings file: what it must say, and what is said of it when it is wrong."""
+"""The settings file, its errors, and the check that a run resumes with the same settings."""
 
 import dataclasses
 import json
@@ -34,6 +34,10 @@ def changed(**tables):
         (changed(optimizer={"name": "sgd"}), "`name` must be one of 'adamw'.*name='sgd'"),
         (changed(optimizer={"rate": 1}), r"Unknown keys in \[optimizer\]: rate. Known are name"),
         (changed(training={}), "Unknown tables: training. Known are stages, data"),
+        (
+            changed(data={"files": "a", "piece_characters": 4.0}),
+            "piece_characters. `piece_characters` is now `chunk_characters`.",
+        ),
         (changed(run={"seed": -1}), r"from 0 to 2\^31 - 1. Received: seed=-1"),
         (changed(run={"checkpoint_every": 0}), "positive integer. Received: checkpoint_every=0"),
         (changed(data={"files": "a", "mask_rate": 1.5}), "from 0 to 1. Received: mask_rate=1.5"),
@@ -172,7 +176,7 @@ def with_settings(identity, settings):
     return {**identity, "settings": dataclasses.asdict(settings)}
 
 
-def test_the_same_run_goes_on(saved):
+def test_the_same_run_resumes(saved):
     settings, stored, identity = saved
     check_same_run(stored, identity, 1, 3)
     moved = dataclasses.replace(
@@ -203,14 +207,17 @@ def test_the_same_run_goes_on(saved):
         (lambda s: {"stages": s.stages[:1]}, "the run is in stage 2, there are 1"),
     ],
 )
-def test_another_run_does_not_go_on(saved, change, message):
+def test_another_run_does_not_resume(saved, change, message):
     settings, stored, identity = saved
     other = dataclasses.replace(settings, **change(settings))
     with pytest.raises(ValueError, match=message):
         check_same_run(stored, with_settings(identity, other), 1, 3)
 
 
-def test_other_texts_or_words_do_not_go_on(saved):
+def test_other_texts_words_or_formats_do_not_resume(saved):
     _, stored, identity = saved
     with pytest.raises(ValueError, match="texts have changed.*vocabulary has changed"):
         check_same_run(stored, {**identity, "corpus": "x", "vocabulary": "y"}, 0, 1)
+    for old in ({k: v for k, v in stored.items() if k != "format"}, {**stored, "format": 3}):
+        with pytest.raises(ValueError, match="another version of roformer_tf.*the format [13] "):
+            check_same_run(old, identity, 0, 1)

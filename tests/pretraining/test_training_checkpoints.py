@@ -1,4 +1,4 @@
-"""Checkpoints appear whole or not at all, and a damaged one is passed over."""
+"""Checkpoints appear complete or not at all, and damaged ones are skipped."""
 
 import os
 
@@ -17,7 +17,7 @@ def variables(rng):
     }
 
 
-def test_a_state_that_says_nothing_is_damage(tmp_path):
+def test_an_empty_state_counts_as_damaged(tmp_path):
     checkpoints = TrainingCheckpoints(tmp_path)
     weights = {"w": tf.Variable([1.0])}
     for step in (1, 2):
@@ -46,7 +46,7 @@ def test_round_trip_keeps_the_newest(variables, tmp_path):
 @pytest.mark.parametrize(
     "damage", ["cut data", "flip data", "cut index", "no index", "no state", "cut state"]
 )
-def test_a_damaged_checkpoint_is_passed_over(variables, tmp_path, damage, caplog):
+def test_a_damaged_checkpoint_is_skipped(variables, tmp_path, damage, caplog):
     checkpoints = TrainingCheckpoints(tmp_path)
     checkpoints.save(10, variables, {})
     newest = checkpoints.save(20, variables, {})
@@ -63,7 +63,7 @@ def test_a_damaged_checkpoint_is_passed_over(variables, tmp_path, damage, caplog
         (newest / name).write_bytes(bytes([content[0] ^ 1]) + content[1:])
     assert checkpoints.restore(variables)["step"] == 10
     assert "step-000000020 is damaged and skipped" in caplog.text
-    # the run goes on from there and writes step 20 again
+    # the run resumes there and writes step 20 again
     checkpoints.save(20, variables, {"new": True})
     assert checkpoints.restore(variables) == {"new": True, "step": 20}
 
@@ -75,7 +75,7 @@ def test_all_damaged_is_an_error(variables, tmp_path):
         checkpoints.restore(variables)
 
 
-def test_a_checkpoint_of_another_model_is_refused(variables, tmp_path):
+def test_a_checkpoint_of_another_model_is_an_error(variables, tmp_path):
     TrainingCheckpoints(tmp_path).save(10, variables, {})
     other = {
         "model/kernel": tf.Variable(np.zeros((3, 5), "float32")),
