@@ -178,6 +178,11 @@ class CheckpointFolder:
         """Returns the arguments of the backbone's class, but for `masking` and `pooler`."""
         if self.layout == "preset":
             return self.config["config"]
+        if self.layout == "original" and self.config.get("rotary_value"):
+            raise ValueError(
+                f"`rotary_value` in {self.config_file} must be absent or false: the original does not "
+                "rotate values, only Hugging Face's layout has it."
+            )
         family = family or self.identity().family
         return backbone_arguments(self.config, family, str(self.config_file))
 

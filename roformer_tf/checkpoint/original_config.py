@@ -119,11 +119,6 @@ def backbone_arguments(config, family, source=CONFIG_FILE):
     if FAMILIES[family].positions:
         arguments["max_sequence_length"] = sizes_of_config(config, source).num_positions
     if config.get("rotary_value"):
-        if not FAMILIES[family].rotary:
-            raise ValueError(
-                f"`rotary_value` in {source} needs rotary positions, which {FAMILIES[family].title} "
-                "does not have. Received: rotary_value=True"
-            )
         # Hugging Face rotates the values and does not rotate their average back
         arguments["position_options"] = {"on_values": "absolute"}
     return arguments
@@ -151,16 +146,10 @@ def masking_of(config, source=CONFIG_FILE):
 def sizes_of_config(config, source=CONFIG_FILE):
     """Returns the `Sizes` in a `bert_config.json` of any family, or raises like `backbone_arguments`."""
     settings = _settings(config, source)
-    return Sizes(
-        vocabulary_size=settings["vocabulary_size"],
-        num_layers=settings["num_layers"],
-        num_heads=settings["num_heads"],
-        hidden_dim=settings["hidden_dim"],
-        intermediate_dim=settings["intermediate_dim"],
-        embedding_dim=settings["embedding_dim"] or settings["hidden_dim"],
-        num_segments=settings["num_segments"],
-        num_positions=config.get("max_position", config.get("max_position_embeddings", 512)),
-    )
+    sizes = {name: settings[name] for name in Sizes.__dataclass_fields__ if name in settings}
+    sizes["embedding_dim"] = sizes["embedding_dim"] or sizes["hidden_dim"]
+    positions = config.get("max_position", config.get("max_position_embeddings", 512))
+    return Sizes(**sizes, num_positions=positions)
 
 
 def original_config(backbone):

@@ -107,9 +107,8 @@ class PreprocessorFromPreset:
         if "tokenizer" not in kwargs:
             options = _take(kwargs, _TOKENIZER_ARGUMENTS)
             kwargs["tokenizer"] = cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
-        if folder.has_weights:
-            arguments = folder.backbone_arguments()
-            _limit_to_positions(kwargs, arguments["position_scheme"], arguments)
+        if folder.has_weights and folder.identity().family == "bert":
+            _limit_to_positions(kwargs, folder.backbone_arguments("bert"))
         return cls(**kwargs)
 
 
@@ -186,18 +185,24 @@ def _from_checkpoint(cls, folder, load_weights, kwargs):
 
 def _check_heads(cls, own, folder, identity):
     """Raises `ValueError` if the checkpoint has no pooler or no masked-LM head and the class needs it."""
-    if cls.needs_pooler and identity.pooler is None:
-        raise ValueError(
-            f"{cls.__name__} needs a pooler, and {folder.arrays.source} has none. Classes that can be "
-            "built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM and "
-            "RoFormerTextClassifier. To start with a random pooler, pass strict=False."
-        )
+    _check_pooler(cls, folder, identity.pooler)
     has_head = any(name.startswith("cls/predictions/") for name in folder.arrays.shapes)
     if "head_epsilon" in own and not has_head and identity.family != "roformer_v2":
         raise ValueError(
             f"{cls.__name__} needs a masked-LM head, and {folder.arrays.source} has none. Classes that "
             "can be built from it: RoFormerBackbone and RoFormerTextClassifier. To start with a random "
             "head, pass strict=False."
+        )
+
+
+def _check_pooler(cls, folder, pooler):
+    if cls.needs_pooler and pooler is None:
+        checkpoint = folder.layout != "preset"
+        raise ValueError(
+            f"{cls.__name__} needs a pooler, and the model in {folder.path} has none. Classes that can "
+            "be built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM and "
+            "RoFormerTextClassifier."
+            + (" To start with a random pooler, pass strict=False." if checkpoint else "")
         )
 
 
@@ -231,14 +236,14 @@ def _preprocessor(cls, folder, backbone, surgery, kwargs):
     check_vocabulary_size(Vocabulary(options["vocabulary"]), backbone.vocabulary_size, source)
     own = arguments_of(cls)
     arguments = _take(kwargs, [n for n in arguments_of(cls.preprocessor_cls) if n not in own])
-    _limit_to_positions(arguments, backbone.position_scheme_name, backbone.get_config())
+    _limit_to_positions(arguments, backbone.get_config())
     tokenizer = cls.preprocessor_cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
     return cls.preprocessor_cls(tokenizer, **arguments)
 
 
-def _limit_to_positions(arguments, position_scheme, backbone):
+def _limit_to_positions(arguments, backbone):
     """Makes a sequence no longer than there are learned positions."""
-    if position_scheme == "learned":
+    if backbone["position_scheme"] == "learned":
         arguments.setdefault("sequence_length", min(512, backbone["max_sequence_length"]))
 
 
@@ -270,12 +275,8 @@ def _saved_arguments(cls, folder, load_weights, kwargs):
     kwargs = {name: value for name, value in kwargs.items() if value is not None}
     if getattr(cls, "backbone_cls", None) is None:
         return kwargs
-    if cls.needs_pooler and config.get("pooler") is None and "backbone" not in kwargs:
-        raise ValueError(
-            f"{cls.__name__} needs a pooler, and the backbone in {folder.path} has none. Classes that can "
-            "be built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM and "
-            "RoFormerTextClassifier."
-        )
+    if "backbone" not in kwargs:
+        _check_pooler(cls, folder, config.get("pooler"))
     own = arguments_of(cls)
     of_backbone, of_preprocessor = (
         [name for name in arguments_of(part) if name not in own]

@@ -108,29 +108,28 @@ def test_everything_wrong_is_named_in_one_error(rng, config, tmp_path):
     np.testing.assert_array_equal(numpy(attention.qkv.bias)[:32], 0)  # the missing third stays
 
 
-def test_a_missing_head_is_refused(rng, config, tmp_path):
-    folder = write_original(tmp_path / "a", random_variables(rng, config, heads=()), config)
-    with pytest.raises(
-        ValueError, match=r"5 missing(.|\n)*no masked-LM head: load into `model.backbone`"
-    ):
-        load_checkpoint(roformer_tf.RoFormerMaskedLM(make_backbone()), folder)
-    with pytest.raises(
-        ValueError, match=r"2 missing(.|\n)*no pooler: build the backbone with pooler=None"
-    ):
-        load_checkpoint(make_backbone(arguments={"pooler": "tanh"}), folder)
-
-
-def test_another_vocabulary_size_is_refused(folder):
-    with pytest.raises(
-        ValueError,
-        match=r"has 100 tokens, the checkpoint 200: .*vocabulary_size=200, or .* keep_tokens",
-    ):
-        load_checkpoint(make_backbone(vocab_size=100), folder)
-
-
-def test_fewer_layers_are_refused(folder):
-    with pytest.raises(ValueError, match="0 missing, 16 unexpected, 0 of wrong shape"):
-        load_checkpoint(make_backbone(num_hidden_layers=1), folder)
+@pytest.mark.parametrize(
+    "heads, model, message",
+    [
+        ((), "masked_lm", r"5 missing(.|\n)*no masked-LM head: load into `model.backbone`"),
+        ((), {"arguments": {"pooler": "tanh"}}, r"2 missing(.|\n)*no pooler: .* pooler=None"),
+        (
+            ("mlm",),
+            {"vocab_size": 100},
+            "has 100 tokens, the checkpoint 200: .*vocabulary_size=200, or .* keep",
+        ),
+        (("mlm",), {"num_hidden_layers": 1}, "0 missing, 16 unexpected, 0 of wrong shape"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(rng, config, tmp_path, heads, model, message):
+    folder = write_original(tmp_path / "a", random_variables(rng, config, heads=heads), config)
+    if model == "masked_lm":
+        model = roformer_tf.RoFormerMaskedLM(make_backbone())
+    else:
+        model = make_backbone(**model)
+    with pytest.raises(ValueError, match=message):
+        load_checkpoint(model, folder)
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -133,40 +133,35 @@ def test_a_task_saves_its_vocabulary(rng, tmp_path, dictionary):
     assert json.loads((saved / "bert_config.json").read_text())["vocab_size"] == 19
 
 
-def test_missing_vocabulary(rng, tmp_path):
-    folder = make_folder(tmp_path / "roformer", rng)
-    (folder / "vocab.txt").unlink()
-    with pytest.raises(
-        FileNotFoundError, match="no vocabulary file .*vocab.txt.* pass `preprocessor=None`"
-    ):
-        roformer_tf.RoFormerMaskedLM.from_preset(str(folder))
-    assert roformer_tf.RoFormerMaskedLM.from_preset(str(folder), preprocessor=None)
-
-
-@pytest.mark.parametrize("change, word", [(1, "more"), (-1, "fewer")])
-def test_vocabulary_of_another_size(rng, tmp_path, change, word):
-    folder = make_folder(tmp_path / "roformer", rng)
-    tokens = TOKENS + CHARACTERS + ["新"]
-    (folder / "vocab.txt").write_text("\n".join(tokens[: 16 + change]), encoding="utf-8")
-    with pytest.raises(ValueError, match=f"vocab.txt has {16 + change} tokens, {word} than the 16"):
-        roformer_tf.RoFormerMaskedLM.from_preset(str(folder))
-
-
-def test_settings_of_another_vocabulary(rng, tmp_path):
-    folder = make_folder(tmp_path / "roformer", rng)
-    config = json.loads((folder / "bert_config.json").read_text())
-    (folder / "bert_config.json").write_text(json.dumps({**config, "vocab_size": 15}))
-    with pytest.raises(
-        ValueError, match=r"2 of wrong shape(.|\n)*has 15 tokens, the checkpoint 16"
-    ):
-        roformer_tf.RoFormerMaskedLM.from_preset(str(folder), preprocessor=None)
-
-
-def test_vocabulary_that_is_no_text(rng, tmp_path):
-    folder = make_folder(tmp_path / "roformer", rng)
-    (folder / "vocab.txt").write_bytes("天\n气".encode("gb18030"))
-    with pytest.raises(ValueError, match="must be UTF-8"):
-        roformer_tf.RoFormerMaskedLM.from_preset(str(folder))
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        ("vocab.txt", None, "no vocabulary file .*vocab.txt.* pass `preprocessor=None`"),
+        ("vocab.txt", "\n".join(TOKENS + CHARACTERS + ["新"]), "has 17 tokens, more than the 16"),
+        ("vocab.txt", "\n".join(TOKENS + CHARACTERS[:-1]), "has 15 tokens, fewer than the 16"),
+        ("vocab.txt", "天\n气".encode("gb18030"), "must be UTF-8"),
+        (
+            "bert_config.json",
+            '"vocab_size": 15',
+            r"2 of wrong shape(.|\n)*15 tokens, the checkpoint 16",
+        ),
+        ("bert_config.json", None, "bert_config.json is missing"),
+        ("bert_model.ckpt.index", None, "index of the checkpoint is missing"),
+    ],
+)
+def test_damaged_files_are_named(rng, tmp_path, file, content, message):
+    file = make_folder(tmp_path / "roformer", rng) / file
+    options = {} if file.name == "vocab.txt" else {"preprocessor": None}
+    if content is None:
+        file.unlink()
+    elif file.name == "bert_config.json":
+        file.write_text(file.read_text().replace('"vocab_size": 16', content))
+    else:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        roformer_tf.RoFormerMaskedLM.from_preset(file.parent, **options)
+    if file.name == "vocab.txt":  # the model alone needs no vocabulary
+        assert roformer_tf.RoFormerMaskedLM.from_preset(file.parent, preprocessor=None)
 
 
 def test_unknown_arguments_are_refused(folder):
@@ -174,15 +169,3 @@ def test_unknown_arguments_are_refused(folder):
         roformer_tf.RoFormerBackbone.from_preset(folder, no_such_argument=1)
     with pytest.raises((TypeError, ValueError), match="no_such_argument"):
         roformer_tf.RoFormerMaskedLM.from_preset(folder, preprocessor=None, no_such_argument=1)
-
-
-def test_missing_settings(folder):
-    (folder / "bert_config.json").unlink()
-    with pytest.raises(FileNotFoundError, match="bert_config.json is missing"):
-        roformer_tf.RoFormerBackbone.from_preset(str(folder))
-
-
-def test_missing_checkpoint(folder):
-    (folder / "bert_model.ckpt.index").unlink()
-    with pytest.raises(FileNotFoundError, match="index of the checkpoint is missing"):
-        roformer_tf.RoFormerBackbone.from_preset(str(folder))
