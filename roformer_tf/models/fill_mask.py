@@ -70,8 +70,8 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         lost = np.flatnonzero(found.sum(-1) < counts)
         if lost.size:
             raise ValueError(
-                f"Truncation to sequence_length={task.preprocessor.sequence_length} leaves "
-                f"{found[lost[0]].sum()} of the {counts[lost[0]]} masks of text {start + lost[0]}. Shorten the "
+                f"Text {start + lost[0]} has {counts[lost[0]]} masks, and truncation to "
+                f"sequence_length={task.preprocessor.sequence_length} leaves {found[lost[0]].sum()}. Shorten the "
                 "text, or make the preprocessor with a larger `sequence_length`."
             )
         if not found.any():

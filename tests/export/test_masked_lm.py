@@ -126,5 +126,5 @@ def test_fill_mask_says_what_is_missing(build):
     finally:
         task.preprocessor.tokenizer.mask_token = mask_token
     task.preprocessor = None
-    with pytest.raises(ValueError, match="task.preprocessor = RoFormerMaskedLMPreprocessor"):
+    with pytest.raises(ValueError, match="model.preprocessor = RoFormerMaskedLMPreprocessor"):
         fill_mask(task, "很[MASK]")

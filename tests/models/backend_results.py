@@ -122,7 +122,7 @@ def beam_results():
 
 
 def generation_results(name, sampler):
-    """Tokens of texts that go on from prompts of different lengths."""
+    """Tokens that continue prompts of different lengths."""
     model = task(name, num_layers=2)
     model.compile(sampler=sampler)
     ids = np.random.default_rng(4).integers(5, 48, size=(2, 9)).astype("int32")

@@ -1,4 +1,4 @@
-"""What `fit` is given: shuffled, split, refused with the example named."""
+"""The data of `fit`: shuffled, split, and errors that name the example."""
 
 import keras
 import numpy as np
@@ -14,7 +14,10 @@ TEXTS, LABELS = ["天地", "玄黄宇宙", "日月盈昃", "辰宿"], [0, 1, 2, 
 
 @pytest.fixture(scope="module")
 def classifier():
-    return task("classifier", preprocessor={})
+    """Runs eagerly: tracing a graph for each `fit` would take longer than the few steps."""
+    model = task("classifier", preprocessor={})
+    model.compile(run_eagerly=True)
+    return model
 
 
 def test_every_epoch_has_every_row_once_in_a_new_order():
@@ -84,7 +87,7 @@ def test_validation_data(value, classifier):
         (("天地", "玄黄"), ValueError, "Expected a list of texts"),
     ],
 )
-def test_what_is_no_batch_of_texts_is_refused(x, error, message, classifier):
+def test_wrong_texts_raise_errors(x, error, message, classifier):
     for method in (classifier.predict, classifier.evaluate, classifier.fit):
         with pytest.raises(error, match=message):
             method(x)
@@ -99,7 +102,7 @@ def test_what_is_no_batch_of_texts_is_refused(x, error, message, classifier):
         ([0, 1], "must be of one length. Received: 4, 2 examples"),
     ],
 )
-def test_labels_that_cannot_be_are_refused(labels, message, classifier):
+def test_wrong_labels_raise_errors(labels, message, classifier):
     for method in (classifier.evaluate, classifier.fit):
         with pytest.raises(ValueError, match=message):
             method(TEXTS, labels)
@@ -114,7 +117,7 @@ def test_the_error_of_a_label_in_validation_data_comes_once(classifier):
     assert str(caught.value).count("out of range") == 1
 
 
-def test_a_number_in_the_place_of_weights_is_refused(classifier):
+def test_a_number_instead_of_weights_raises_an_error(classifier):
     with pytest.raises(ValueError, match="pass `batch_size` by its name"):
         classifier.fit(TEXTS, LABELS, 2)
 

@@ -1,4 +1,4 @@
-"""`RoFormerCausalLM.generate`: with a cache as without, strings in and out, and its options."""
+"""`RoFormerCausalLM.generate`: cached equals uncached, strings in and out, and its options."""
 
 import functools
 
@@ -33,7 +33,7 @@ MODELS = {
     "elu": ("gpt", {"attention": "elu"}),
     "favor": ("gpt", {"attention": "favor", "attention_options": {"seed": 1}}),
     "cosine": ("gpt", {"attention": "cosine", "position_scheme": "none"}),
-    # no steps: whole rows
+    # without a cache
     "t5": ("gpt", {"position_scheme": "t5"}),
     "deberta_unilm": ("sim", {"pooler": None, "position_scheme": "deberta"}),
     "elu_dynamic": ("gpt", {"attention": "elu", "rope_scaling": DYNAMIC}),
@@ -44,20 +44,20 @@ MODELS = {
 def model(name):
     kind, options = MODELS[name]
     causal_lm = roformer_tf.RoFormerCausalLM(backbone(kind, **options))
-    # a bias that keeps the likeliest token from being the same all the time
+    # random biases keep it from repeating one token
     return randomized(causal_lm)
 
 
 def prompts(lengths, length=LENGTH):
-    """Rows of ids; not drawn anew in each run, as two tokens that are equally likely to float32 can always be found."""
+    """Prompts of these lengths, the same in each run: some seed would find two tokens that tie in float32."""
     rng = np.random.default_rng(lengths)
     ids = rng.integers(5, SIZES["vocabulary_size"], size=(len(lengths), length))
     mask = np.arange(length) < np.array(lengths)[:, None]
     return {"token_ids": ids * mask, "padding_mask": mask.astype("int32")}
 
 
-def whole_rows(causal_lm, ids, given, real=None):
-    """The inputs of the whole forward pass."""
+def whole_sequences(causal_lm, ids, given, real=None):
+    """Inputs of a forward pass over whole sequences."""
     unilm = causal_lm.backbone.masking == "unilm"
     real = np.ones_like(given) if real is None else real
     segments = 1 - given if unilm else 0 * given
@@ -69,22 +69,22 @@ def whole_rows(causal_lm, ids, given, real=None):
 
 
 def assert_likeliest(causal_lm, prompt, ids, tolerance=0.0):
-    """New tokens are the likeliest to the whole forward pass, by induction what greedy search gives."""
+    """Each new token is the likeliest in a forward pass over the whole text: by induction, greedy search."""
     given = prompt["padding_mask"].astype("int32")
     np.testing.assert_array_equal(ids * given, prompt["token_ids"] * given)
-    logits = numpy(ops.cast(causal_lm(whole_rows(causal_lm, ids, given)), "float32"))[:, :-1]
+    logits = numpy(ops.cast(causal_lm(whole_sequences(causal_lm, ids, given)), "float32"))[:, :-1]
     chosen = np.take_along_axis(logits, ids[:, 1:, None], -1)[..., 0]
     new = given[:, 1:] == 0
     assert (chosen + tolerance >= logits.max(-1))[new].all()
-    # a model that always says the same proves little
+    # a model that repeats one token proves little
     assert len(set(ids[:, 1:][new].tolist())) > 1
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "elu_dynamic"])
 def test_greedy(name):
-    """Prompts of different lengths, with steps or without them."""
+    """Prompts of different lengths, with a cache or without."""
     causal_lm, prompt = model(name), prompts([1, 7, 4])
-    causal_lm.compile(sampler="greedy", run_eagerly=True)  # for a few tokens no graph is made
+    causal_lm.compile(sampler="greedy", run_eagerly=True)  # a graph does not pay for a few tokens
     found = causal_lm.generate(prompt, stop_token_ids=None)
     assert found["padding_mask"].all()
     assert_likeliest(causal_lm, prompt, found["token_ids"])
@@ -92,10 +92,15 @@ def test_greedy(name):
 
 @pytest.mark.parametrize(
     ("name", "sampler", "length"),
-    [("gpt", "greedy", 220), ("sim", "beam", 220), ("favor", "beam", 40)],
+    [
+        ("gpt", "greedy", 220),
+        pytest.param("sim", "beam", 220, marks=pytest.mark.slow),
+        pytest.param("favor", "beam", 40, marks=pytest.mark.slow),
+        ("favor", "beam", 24),
+    ],
 )
 def test_cached_equals_uncached(name, sampler, length, monkeypatch):
-    """More than 200 tokens, beside the same loop over whole rows, which `test_greedy` takes through the models."""
+    """More than 200 tokens, against the same loop without a cache, which `test_greedy` checks for each model."""
     causal_lm, prompt = model(name), prompts([3, 18, 9], length)
     results = []
     for supports_cache in (True, False):
@@ -103,16 +108,16 @@ def test_cached_equals_uncached(name, sampler, length, monkeypatch):
         causal_lm.compile(sampler=sampler)
         results.append(causal_lm.generate(prompt, stop_token_ids=None)["token_ids"])
     np.testing.assert_array_equal(*results)
-    assert len(np.unique(results[0][:, 18:])) > 1  # a model that always says the same proves little
+    assert len(np.unique(results[0][:, 18:])) > 1  # a model that repeats one token proves little
 
 
 def test_scale_of_the_current_length():
-    """Dynamic scaling without steps: each new token is that of the text that ends before it."""
+    """Dynamic scaling without a cache: each new token is the likeliest after the text before it."""
     causal_lm, prompt = model("elu_dynamic"), prompts([3])
     causal_lm.compile(sampler="greedy", run_eagerly=True)
     ids = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
     for place in range(3, LENGTH):
-        before = whole_rows(causal_lm, ids[:, :place], np.ones((1, place)))
+        before = whole_sequences(causal_lm, ids[:, :place], np.ones((1, place)))
         assert numpy(causal_lm(before))[0, -1].argmax() == ids[0, place]
 
 
@@ -127,15 +132,15 @@ def test_logits_of_long_texts(name):
         return recorder.logits
 
     given = prompt["padding_mask"]
-    inputs = whole_rows(causal_lm, ids, given, given)
+    inputs = whole_sequences(causal_lm, ids, given, given)
     found = numpy(compiled(cached_logits)(inputs))
-    expected = numpy(causal_lm(whole_rows(causal_lm, ids, given)))[:, 2:-1]
+    expected = numpy(causal_lm(whole_sequences(causal_lm, ids, given)))[:, 2:-1]
     # 220 keys in a sum, two blocks, and the head
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
 class Recorder(keras_hub.samplers.Sampler):
-    """Changes nothing, and keeps the logits that it was given: `(batch, steps, vocabulary)`."""
+    """Changes nothing, and records the logits `(batch, steps, vocabulary)`."""
 
     def __call__(self, next, prompt, cache, index, **kwargs):
         def body(place, cache, recorded):
@@ -152,10 +157,10 @@ class Recorder(keras_hub.samplers.Sampler):
 
 @pytest.mark.parametrize("kind", ["gpt", "sim"])
 def test_batches(kind):
-    """A row gives what it gives alone, here under a scale that depends on its length."""
+    """A sequence does not depend on the others, here with a scale that depends on its length."""
     options = {"pooler": None, "num_layers": 1, "rope_scaling": DYNAMIC}
     causal_lm = randomized(roformer_tf.RoFormerCausalLM(backbone(kind, **options)))
-    causal_lm.compile(sampler="greedy", run_eagerly=True)  # for a few tokens no graph is made
+    causal_lm.compile(sampler="greedy", run_eagerly=True)  # a graph does not pay for a few tokens
     prompt = prompts([9, 2], 13)
     together = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
     for row in range(2):
@@ -167,7 +172,7 @@ def test_batches(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sim", "t5"])
 def test_xla(name):
-    """The loop over steps, which for every kind of cache is in `test_logits_of_long_texts`, and over whole rows."""
+    """The loop with a cache and without. `test_logits_of_long_texts` has every kind of cache."""
     causal_lm, prompt = model(name), prompts([6, 3])
     results = []
     for jit_compile in (False, True):
@@ -189,7 +194,7 @@ def test_few_bits(dtype, kind):
     causal_lm.compile(sampler="greedy", run_eagerly=True)
     prompt = prompts([6, 3])
     ids = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
-    # as likely as the likeliest, but for two dozen roundings of logits of size 4; int8 rounds each row's features
+    # two dozen roundings of logits of size 4; int8 rounds the features of each sequence
     tolerance = {"mixed_bfloat16": 0.4, "mixed_float16": 0.05, "int8": 0.4}[dtype]
     assert_likeliest(causal_lm, prompt, ids, tolerance)
 
@@ -209,7 +214,7 @@ def sim():
 
 
 def expected_text(causal_lm, ids, segments, length):
-    """Greedy by whole forward passes, up to [SEP] and read from the vocabulary."""
+    """Greedy search by forward passes over whole texts, up to [SEP]."""
     tokenizer, start = causal_lm.preprocessor.tokenizer, len(ids)
     while len(ids) < length and tokenizer.end_token_id not in ids[start:]:
         inputs = {"token_ids": [ids], "segment_ids": [segments], "padding_mask": [[1] * len(ids)]}
@@ -219,7 +224,7 @@ def expected_text(causal_lm, ids, segments, length):
     return tokenizer.detokenize(ids[start:])
 
 
-def test_prompts_are_texts_without_their_end(gpt):
+def test_continuations_of_prompts(gpt):
     texts = ["天地玄", "", "日月"]
     ids = [gpt.preprocessor.tokenizer(text) for text in texts]
     expected = [expected_text(gpt, [2, *map(int, row)], [0] * (1 + len(row)), 14) for row in ids]
@@ -230,7 +235,7 @@ def test_prompts_are_texts_without_their_end(gpt):
     assert gpt.generate(texts[0], max_length=6, strip_prompt=True) == short
 
 
-def test_sources_have_answers(sim):
+def test_targets_of_sources(sim):
     sources = ["天地玄", "", "日月"]
     expected = []
     for source in sources:
@@ -267,7 +272,7 @@ def test_stop_tokens():
         end = next(i for i in range(start, LENGTH) if free[row, i] in stops) + 1
         assert found["padding_mask"][row].tolist() == [1] * end + [0] * (LENGTH - end)
         np.testing.assert_array_equal(found["token_ids"][row, :end], free[row, :end])
-    # with so many tokens before the stop that it is made by what is likeliest then
+    # no stop token among the first eight
     later = causal_lm.generate(prompt, stop_token_ids=stops, min_new_tokens=8)
     for row, start in enumerate((3, 5)):
         assert not np.isin(later["token_ids"][row, start : start + 8], stops).any()
@@ -277,8 +282,8 @@ def test_stop_tokens():
     )
 
 
-def test_rows_filled_with_a_stop_token():
-    """What stands in the places to be filled is not read, be it the very token that ends a text."""
+def test_padding_with_a_stop_token():
+    """Tokens at the positions to fill are not read, not even a stop token."""
     causal_lm, prompt = model("gpt"), prompts([3, 5])
     causal_lm.compile(sampler="greedy", run_eagerly=True)
     expected = causal_lm.generate(dict(prompt), stop_token_ids=[3])
@@ -290,7 +295,7 @@ def test_rows_filled_with_a_stop_token():
 
 
 @pytest.mark.parametrize("options, count", [({}, 1), ({"min_length": 5}, 5), ({"min_ends": 3}, 3)])
-def test_texts_end_by_the_rule_of_the_sampler(options, count):
+def test_texts_end_by_the_rules_of_the_sampler(options, count):
     causal_lm = model("gpt")
     causal_lm.compile(sampler=OriginalBeamSampler(num_beams=1, **options), run_eagerly=True)
     every_token = list(range(SIZES["vocabulary_size"]))
@@ -309,7 +314,7 @@ def test_samplers_with_seeds(gpt):
     gpt.compile(sampler="greedy")
 
 
-def test_what_makes_no_sense(gpt):
+def test_errors(gpt):
     import tensorflow as tf
 
     with pytest.raises(ValueError, match="dataset is empty"):

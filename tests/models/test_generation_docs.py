@@ -1,8 +1,11 @@
-"""What docs/generation.md shows runs as it stands."""
+"""The examples of docs/generation.md run."""
 
 import re
 
+import pytest
 
+
+@pytest.mark.slow
 def test_the_examples_run(repository):
     text = (repository / "docs" / "generation.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

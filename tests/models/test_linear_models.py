@@ -1,4 +1,4 @@
-"""Backbones with linear attention: one argument away from softmax, also of a checkpoint."""
+"""Backbones with linear attention, new ones and those of a checkpoint: one argument instead of softmax."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ def test_saved_and_loaded(name, scheme, rng, tmp_path):
     np.testing.assert_array_equal(sequence(loaded(given)), expected)
     # float32 noise, carried through two blocks
     np.testing.assert_allclose(sequence(compiled(lambda x: model(x))(given)), expected, atol=1e-4)
-    # what stands at padded places has no influence
+    # tokens at padded positions have no influence
     changed = {**given, "token_ids": np.where(given["padding_mask"], given["token_ids"], 7)}
     real = given["padding_mask"] == 1
     np.testing.assert_array_equal(sequence(model(changed))[real], expected[real])
@@ -82,7 +82,7 @@ def test_loaded_model_redraws_what_the_saved_one_would(options, tmp_path):
         np.testing.assert_array_equal(*(numpy(each.projection.value) for each in maps))
 
 
-def test_what_does_not_fit_is_refused(rng):
+def test_wrong_options_raise_errors(rng):
     with pytest.raises(ValueError, match="`attention` must be one of .*'favor'.*attention='relu'"):
         backbone("v1", attention="relu")
     with pytest.raises(ValueError, match="passed to EluFeatureMap: .*nope"):
@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_refused(rng):
 
 
 def test_original_checkpoints_load(rng, tmp_path):
-    """Into the same weights; FAVOR+ on rotated queries and keys approximates the model that was trained."""
+    """With the same weights, FAVOR+ on rotated queries and keys approximates the trained model."""
     original = backbone("v1")
     for block in original.encoder_blocks:  # few features do for small queries and keys
         block.attention.qkv.kernel.assign(0.4 * numpy(block.attention.qkv.kernel.value))
@@ -125,7 +125,7 @@ def test_original_checkpoints_load(rng, tmp_path):
         errors[name] = np.sqrt(np.mean((sequence(model(given)) - expected) ** 2))
     # hidden states have variance 1
     assert errors.pop("favor") < 0.02 and min(errors.values()) > 0.03
-    # and back there is no way, as the original's files know softmax attention only
+    # it cannot be saved back, as the original's files know softmax attention only
     with pytest.raises(ValueError, match="attention='elu'.*`save_to_preset`"):
         save_checkpoint(backbone("v1", attention="elu"), tmp_path / "refused")
 
@@ -134,7 +134,7 @@ def test_original_checkpoints_load(rng, tmp_path):
     ("name", "options"), [("elu", None), ("favor", {"redraw_every": 10, "seed": 1})]
 )
 def test_a_causal_model_trains(name, options):
-    """A text of period 7 is learned by heart."""
+    """It memorizes a text of period 7."""
     keras.utils.set_random_seed(1)
     model = roformer_tf.RoFormerBackbone(
         **{**SIZES, "num_layers": 1},

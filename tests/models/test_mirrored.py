@@ -10,9 +10,12 @@ from tests.models import seq_2_seq
 from tests.models.builders import NUM_CLASSES, task, texts
 
 tf = pytest.importorskip("tensorflow")
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
-)
+pytestmark = [
+    pytest.mark.slow,  # a graph for each replica
+    pytest.mark.skipif(
+        keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
+    ),
+]
 BATCH, STEPS = 8, 5
 
 
@@ -32,7 +35,7 @@ def trained(name, strategy, x, y):
 
 
 def same_training(loss, weights, expected_loss, expected_weights):
-    """Sums over two halves are rounded otherwise than over the whole, and Adam passes that on to the weights."""
+    """Sums over two halves have other roundings than over the whole, which Adam passes on to the weights."""
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
     for path, weight in expected_weights.items():
         np.testing.assert_allclose(weights[path], weight, atol=1e-5, err_msg=path)
@@ -50,7 +53,7 @@ def test_equals_one_device(rng):
 
 
 def trained_translator(strategy):
-    """Losses and weights after three steps; in each batch both replicas have targets of as many tokens."""
+    """Losses and weights after three steps. In each batch both replicas have equally many target tokens."""
     texts = seq_2_seq.TEXTS
     rows = [0, 1, 1, 0, 2, 3, 3, 2, 4, 5, 5, 4]
     with strategy.scope():

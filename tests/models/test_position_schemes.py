@@ -1,4 +1,4 @@
-"""Backbones with each position scheme: files, packed documents, gradients, adapters, and what is refused."""
+"""Backbones with each position scheme: files, packed documents, gradients, adapters, and errors."""
 
 import keras
 import numpy as np
@@ -56,7 +56,7 @@ def test_packed_documents_are_as_alone(scheme, masking, rng):
     for place, document in alone:
         np.testing.assert_allclose(packed[place], sequence(model(document))[0], atol=NOISE)
     if scheme in ("relative", "transformer_xl", "t5", "deberta"):
-        # where only distances matter, positions may go on from one document to the next
+        # where only distances matter, positions may continue from one document to the next
         del rows["position_ids"]
         for place, document in alone:
             found = sequence(model(rows))[place]
@@ -111,7 +111,7 @@ def test_without_biases_and_with_factorised_embeddings(scheme, rng):
 
 
 @pytest.mark.parametrize("scheme", [*OTHERS, "none"])
-def test_the_original_format_refuses(scheme, tmp_path):
+def test_the_original_format_cannot_hold_them(scheme, tmp_path):
     with pytest.raises(ValueError, match=f"no such model.*'learned'.*{scheme}.*save_to_preset"):
         save_checkpoint(model_with(scheme), tmp_path / "folder")
     assert not (tmp_path / "folder").exists()

@@ -1,4 +1,4 @@
-"""Strings to the inputs, labels and weights of the models, with a small vocabulary of characters."""
+"""Preprocessors: strings to inputs, labels and weights, with a small vocabulary of characters."""
 
 import keras
 import numpy as np
@@ -39,7 +39,7 @@ def packed(first, second=None, length=None):
 
 
 def as_lists(inputs):
-    """Rows without their padding, which must be at the end and 0 everywhere."""
+    """Sequences without their padding, which must be at the end and 0 everywhere."""
     inputs = {k: numpy(v) for k, v in inputs.items()}
     rows = []
     for token, segment, mask in zip(
@@ -75,7 +75,7 @@ def test_classifier(tokens, padding, pairs, rng):
 @pytest.mark.parametrize("cls", CLASSES)
 @pytest.mark.parametrize("pairs", [False, True])
 def test_in_a_dataset_as_called_eagerly(tokens, cls, pairs, rng):
-    """Masking aside, which is drawn anew."""
+    """Except for masking, which is drawn again."""
     preprocessor = cls(tokens, sequence_length=12)
     first, second = texts(rng, 6), texts(rng, 6)
     labels = np.arange(6)
@@ -181,7 +181,7 @@ def test_masking_is_repeatable_with_a_seed(tokens, rng):
     assert (results[0][0] != results[0][1]).any()
 
 
-def test_every_epoch_is_masked_anew(tokens, rng):
+def test_every_epoch_is_masked_again(tokens, rng):
     """Also when a seed is set, with which TensorFlow's own random operations repeat each pass over a dataset."""
     keras.utils.set_random_seed(123)
     preprocessor = CLASSES[1](tokens, sequence_length=16, mask_selection_rate=0.4)
@@ -191,7 +191,7 @@ def test_every_epoch_is_masked_anew(tokens, rng):
 
 
 def test_every_text_has_a_mask(tokens):
-    """As in BERT: one token at least, and nothing where there is nothing to choose."""
+    """As in BERT: at least one token, and none where there is none to choose."""
     preprocessor = CLASSES[1](tokens, sequence_length=8, mask_token_rate=1.0, random_token_rate=0.0)
     inputs, labels, weights = preprocessor(["天", "地玄黄", ""])
     assert numpy(weights).sum(1).tolist() == [1, 1, 0]

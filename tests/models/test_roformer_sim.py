@@ -1,4 +1,4 @@
-"""RoFormer-Sim: vectors of the original, both losses from raw strings, distillation, the supervised stage."""
+"""RoFormer-Sim: the original's vectors, both losses of raw strings, distillation, the supervised stage."""
 
 import keras
 import keras_hub
@@ -70,7 +70,7 @@ def test_embed_equals_the_original(original, tmp_path, rng):
     np.testing.assert_allclose(loaded.embed(drawn[3]), found[3], rtol=0, atol=2e-6)
 
 
-def test_embed_refuses(model):
+def test_embed_errors(model):
     with pytest.raises(ValueError, match="The dataset is empty"):
         model.embed([])
     with pytest.raises(TypeError, match="Received: 3 of type int as example 1"):
@@ -79,8 +79,8 @@ def test_embed_refuses(model):
         roformer_tf.RoFormerSim(model.backbone).embed("天")
 
 
-def rows_by_hand(first, second):
-    """Inputs, next tokens and which count, for each pair in both directions."""
+def sequences_by_hand(first, second):
+    """Inputs, next tokens and their weights, for each pair in both directions."""
     tokens = tokenizer()
     rows = []
     for a, b in zip(first, second, strict=True):
@@ -103,9 +103,9 @@ def rows_by_hand(first, second):
 
 def test_preprocessor(model, rng):
     first, second = texts(rng, 4), texts(rng, 4)
-    inputs, next_tokens, counted = rows_by_hand(first, second)
+    inputs, next_tokens, counted = sequences_by_hand(first, second)
     found, labels, weights = model.preprocessor((first, second))
-    # of a row that was the longest, the last token is no input
+    # the last token of the longest sequence is not an input
     for name, value in inputs.items():
         ends = np.cumsum(counted[:, ::-1], axis=1)[:, ::-1] == 0
         keep = ~ends if name == "token_ids" else np.ones_like(ends)
@@ -121,8 +121,8 @@ def test_preprocessor(model, rng):
             model.preprocessor(x)
 
 
-def test_source_mask_rate(rng):
-    """Only tokens of sources, in half of the rows, 15 % of them; what is to be said stays."""
+def test_masked_sources(rng):
+    """15 % of the tokens of half the sources are masked, and no token of a target."""
     preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer(), source_mask_rate=0.5)
     plain = roformer_tf.RoFormerSimPreprocessor(tokenizer(), source_mask_rate=0.0)
     pairs = texts(rng, 300, 10, 30), texts(rng, 300, 10, 30)
@@ -132,10 +132,10 @@ def test_source_mask_rate(rng):
     changed = before["token_ids"] != after["token_ids"]
     source = (before["segment_ids"] == 0) & (before["token_ids"] > 4)
     assert not changed[~source].any()
-    hidden = changed.any(axis=1)
-    # a row of 20 tokens in half of the cases, of which 4 % have nothing hidden: 5 standard deviations
-    assert abs(hidden.mean() - 0.5 * (1 - 0.045)) < 5 * 0.5 / np.sqrt(600)
-    share = changed[hidden].sum() / source[hidden].sum()
+    has_masks = changed.any(axis=1)
+    # half of the sequences of 20 tokens, of which 4 % have none masked: 5 standard deviations
+    assert abs(has_masks.mean() - 0.5 * (1 - 0.045)) < 5 * 0.5 / np.sqrt(600)
+    share = changed[has_masks].sum() / source[has_masks].sum()
     assert abs(share - 0.15 * 0.9 / 0.955) < 0.03
     masked = (after["token_ids"][changed] == 4).mean()
     assert abs(masked - 0.8 / 0.9) < 0.1
@@ -146,7 +146,7 @@ def test_source_mask_rate(rng):
 
 
 def expected_losses(model, first, second):
-    inputs, next_tokens, counted = rows_by_hand(first, second)
+    inputs, next_tokens, counted = sequences_by_hand(first, second)
     states = hidden_states(model.backbone, inputs)
     weights = weights_by_path(model)
     prefix = "cls/predictions/transform"
@@ -180,6 +180,7 @@ def test_both_losses_of_raw_strings(model, rng):
     assert abs(found["logits_loss"] - said) < 1e-5 * said
 
 
+@pytest.mark.slow
 def test_negatives_are_those_of_the_replica(rng):
     """Two replicas: the mean of the losses of the halves of the batch, not the loss of the batch."""
     first, second = texts(rng, 8), texts(rng, 8)
@@ -197,7 +198,7 @@ def test_negatives_are_those_of_the_replica(rng):
 
 @pytest.mark.slow
 def test_fit_learns_pairs(rng):
-    """On eight pairs: partners become the nearest, and what the other says is learned."""
+    """On eight pairs: partners become the nearest, and each text learns to generate its partner."""
     first, second = texts(rng, 8, 4, 8), texts(rng, 8, 4, 8)
     model = sim()
     model.compile(keras.optimizers.Adam(5e-3))
@@ -211,7 +212,7 @@ def test_fit_learns_pairs(rng):
 
 
 def test_from_a_checkpoint_without_pooler(tmp_path, rng):
-    """As the original began: weights of a masked language model, and a new pooler, which must be asked for."""
+    """As the original started: weights of a masked language model and a new pooler, if the user asks for it."""
     masked_lm = randomized(roformer_tf.RoFormerMaskedLM(backbone("v1", num_layers=1)))
     folder = save_checkpoint(masked_lm, tmp_path / "roformer")
     lines = tokenizer().get_vocabulary()
@@ -228,7 +229,7 @@ def test_from_a_checkpoint_without_pooler(tmp_path, rng):
     assert classifier.backbone.pooler_activation == "linear"
 
 
-def test_refuses_what_it_cannot_be(model):
+def test_wrong_options_raise_errors(model):
     with pytest.raises(ValueError, match="needs a backbone with a pooler: make it with"):
         roformer_tf.RoFormerSim(backbone(masking="unilm", num_layers=1))
     with pytest.raises(
@@ -242,7 +243,7 @@ def test_refuses_what_it_cannot_be(model):
 
 
 def test_similar_ranks_what_is_generated(model, monkeypatch, rng):
-    """Without repetitions, the text itself and empty ones; the nearest first."""
+    """Without repetitions, the text itself and empty texts; the nearest first."""
     drawn = ["天地", "", "玄黄", "天地", "宇宙洪荒", " 日月 ", "日月", "天地玄"]
     asked = []
 
@@ -257,7 +258,7 @@ def test_similar_ranks_what_is_generated(model, monkeypatch, rng):
     a, others = model.embed("日月"), model.embed(different)
     expected = sorted(zip(others @ a, different), reverse=True)[:3]
     for each in found:
-        # with blanks it is the same text to the model: its cosine is 1
+        # to the model the text with blanks is the same: its cosine is 1
         assert {text for text, _ in each} <= {text for _, text in expected} | {" 日月 "}
         np.testing.assert_allclose([s for _, s in each], [s for s, _ in expected], atol=1e-6)
     for name in ("n", "k"):
@@ -268,10 +269,12 @@ def test_similar_ranks_what_is_generated(model, monkeypatch, rng):
 
 
 def test_similar_of_a_seed(model):
-    """Texts of the model itself: the same again for the same seed; what fits in `max_length`."""
+    """The model repeats its texts for the same seed, within `max_length`."""
     runs = []
     for seed in (1, 1, 2):
-        model.compile(sampler=keras_hub.samplers.TopPSampler(p=0.95, seed=seed))
+        # eagerly: three graphs take longer than a few tokens
+        sampler = keras_hub.samplers.TopPSampler(p=0.95, seed=seed)
+        model.compile(sampler=sampler, run_eagerly=True)
         runs.append(model.similar("天地玄黄", n=8, k=5, max_length=14))
     assert runs[0] == runs[1] != runs[2]
     texts, cosines = zip(*runs[0], strict=True)

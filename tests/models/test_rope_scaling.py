@@ -158,7 +158,7 @@ def test_learned_frequencies_are_saved(tmp_path, rng):
         np.testing.assert_array_equal(sequence(loaded(given)), sequence(model(given)))
 
 
-def test_original_format_refuses_what_it_cannot_hold(tmp_path):
+def test_original_format_cannot_hold_every_model(tmp_path):
     for options in (
         {"rope_scaling": SCALINGS["linear"]},
         {"position_options": {"learned": True}},
@@ -176,7 +176,7 @@ def test_original_format_refuses_what_it_cannot_hold(tmp_path):
 def test_wrong_settings():
     with pytest.raises(ValueError, match=r"\['rope_type'\]` must be one of"):
         backbone("v1", rope_scaling={"rope_type": "su"})
-    with pytest.raises(ValueError, match="`rope_scaling` is of rotary positions.*'learned'"):
+    with pytest.raises(ValueError, match="`rope_scaling` needs rotary positions.*'learned'"):
         backbone("v1", position_scheme="learned", rope_scaling=SCALINGS["linear"])
     with pytest.raises(ValueError, match="must be arguments of `RotaryPosition`.*rotary_dims"):
         backbone("v1", position_options={"rotary_dims": 4})

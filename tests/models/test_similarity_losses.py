@@ -81,9 +81,9 @@ def test_round_trip():
         assert type(again) is type(loss) and again.get_config() == loss.get_config()
 
 
-def test_labels_of_the_other_loss_are_refused(rng):
+def test_labels_of_the_other_loss_raise_errors(rng):
     vectors = rng.normal(size=(4, 5)).astype("float32")
-    with pytest.raises(ValueError, match="must be one number for each row: leave `y` out"):
+    with pytest.raises(ValueError, match="must be one number for each text: leave `y` out"):
         InBatchContrastive()(vectors, vectors)
     with pytest.raises(ValueError, match="must be the teacher's vectors"):
         SimilarityDistillation()(neighbours(4), vectors)

@@ -54,6 +54,6 @@ def test_equals_keras_with_one_hot_labels(case):
     assert again.label_smoothing == 0.1 and again.reduction == "sum"
 
 
-def test_refuses_to_smooth_all():
+def test_label_smoothing_is_less_than_1():
     with pytest.raises(ValueError, match=r"in \[0, 1\)"):
         SmoothedCrossentropy(1.0)

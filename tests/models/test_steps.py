@@ -1,4 +1,4 @@
-"""Step by step equals the whole: prompts, single tokens, several at once; every scheme and kind of attention."""
+"""`call_with_cache` equals a call on whole texts: prompts, single tokens, several; every scheme and attention."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ TRAINED = 6
 # float32 through two blocks, where matrix products of other shapes add in another order
 NOISE = 2e-5
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": TRAINED}
-# the steps' lengths: a prompt first, single tokens, several at once
+# lengths of the calls: a prompt, single tokens, several tokens
 CUTS = ([7, 1, 1, 4], [1, 1, 5, 6])
 
 MODELS = {
@@ -48,7 +48,7 @@ def part(given, start, stop):
 
 
 def in_steps(model, given, cuts, start=0, cache=None):
-    """The outputs of consecutive steps, put together; whether `index` is a number or a tensor changes nothing."""
+    """Returns the joined outputs of consecutive calls, whose index is an integer or a tensor by turns."""
     if cache is None:
         cache = model.build_cache(len(given["token_ids"]), ROOM)
     outputs, index = [], start
@@ -63,7 +63,7 @@ def in_steps(model, given, cuts, start=0, cache=None):
 def assert_steps_equal(model, rng):
     given = inputs(rng, length=LENGTH, padded=False)
     expected = sequence(model(given))
-    # what sees the tokens after it, a source, comes in one step
+    # a source, which sees the tokens after it, is one call
     for cuts in CUTS if model.masking == "causal" else CUTS[:1]:
         outputs, _ = in_steps(model, given, cuts)
         np.testing.assert_allclose(outputs, expected, atol=NOISE)
@@ -84,7 +84,7 @@ def test_linear_attention(options, rng):
 
 @pytest.mark.parametrize("options", [{}, LINEAR["elu_rotary"]], ids=["softmax", "linear"])
 def test_padding(options, rng):
-    """Padding before a text is not seen, and positions are as given."""
+    """Padding before a text is hidden, and positions are those passed."""
     model = backbone("gpt", **options)
     given = inputs(rng, batch=2, length=LENGTH, padded=False)
     given["padding_mask"][1, :4] = 0
@@ -99,9 +99,9 @@ def test_padding(options, rng):
 @pytest.mark.parametrize("options", [{}, {"rope_scaling": DYNAMIC}], ids=["rotary", "dynamic"])
 @pytest.mark.parametrize("kind", ["gpt", "sim"])
 def test_prompts_of_different_lengths(kind, options, rng):
-    """A batch of prompts padded at the right, then tokens from the end of the shortest on.
+    """A batch of prompts padded on the right, then single tokens from the end of the shortest prompt.
 
-    The last token before a step may be computed again; in a longer row, places that are known are.
+    Some tokens are computed again: the last of the prompt, and the rest of longer prompts.
     """
     model = backbone(kind, pooler=None, num_layers=1, **options)
     given = inputs(rng, batch=3, length=LENGTH, padded=False)
@@ -116,7 +116,7 @@ def test_prompts_of_different_lengths(kind, options, rng):
     outputs, _ = in_steps(model, given, [1] * (LENGTH - first), first, cache)
     for row, length in enumerate(known):
         for place in range(first, LENGTH):
-            # what is known of a row in this step
+            # the tokens of a sequence so far
             alone = {k: v[row : row + 1, : max(place + 1, length)] for k, v in given.items()}
             expected = sequence(model(alone))[0, place]
             np.testing.assert_allclose(outputs[row, place - first], expected, atol=NOISE)
@@ -124,7 +124,7 @@ def test_prompts_of_different_lengths(kind, options, rng):
 
 @pytest.mark.parametrize("options", [{}, {"position_options": {"on_values": True}}])
 def test_dynamic_scaling(options, rng):
-    """Each token as in the text that ends with its step, of the states that earlier tokens had in theirs."""
+    """Each token as in the text that ends with its call, from the states that earlier tokens had in theirs."""
     model = backbone("gpt", rope_scaling=DYNAMIC, **options)
     given = inputs(rng, length=LENGTH, padded=False)
     for cuts in CUTS:
@@ -182,7 +182,7 @@ def test_compiled(kind, rng):
 
 
 def test_a_cache_is_not_changed_by_what_comes_after(rng):
-    """Two texts may go on from the same prompt."""
+    """Two texts may continue the same prompt."""
     model = backbone("gpt")
     given = inputs(rng, length=LENGTH, padded=False)
     other = {**given, "token_ids": given["token_ids"].copy()}
@@ -212,20 +212,20 @@ def test_block(rng):
         np.testing.assert_allclose(numpy(output), expected[:, here], atol=NOISE)
 
 
-def test_what_has_no_steps(rng):
+def test_models_without_cache(rng):
     given = inputs(rng, padded=False)
     for name, scheme in POSITION_SCHEMES.items():
         assert backbone("gpt", position_scheme=name).supports_cache != scheme.needs_scores
-    refused = [
+    without_cache = [
         backbone("v1"),
         backbone("gpt", position_scheme="t5"),
         backbone("gpt", attention="elu", rope_scaling=DYNAMIC),
     ]
-    for model in refused:
+    for model in without_cache:
         assert not model.supports_cache
         with pytest.raises(ValueError, match="supports no cache.*Received: masking="):
             model.call_with_cache(given, None, 0)
-    attention = refused[1].encoder_blocks[0].attention
+    attention = without_cache[1].encoder_blocks[0].attention
     with pytest.raises(ValueError, match="has no steps.*T5RelativeBias"):
         attention.call_with_cache(np.ones((1, 1, 16)), attention.build_cache(1, 4), 0)
     with pytest.raises(ValueError, match="takes no document_ids"):

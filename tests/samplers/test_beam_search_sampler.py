@@ -1,4 +1,4 @@
-"""Beam search over models that are tables: against all possible texts, and against beam search written by hand."""
+"""Beam search over tables as models, against all possible texts and against beam search written by hand."""
 
 import itertools
 
@@ -20,7 +20,7 @@ LENGTHS, LENGTH = (1, 2, 4), 6  # of the prompts, and of the rows
 
 
 def search(sampler, tables, stops, lengths=LENGTHS, cached=True, min_length=0, wrap=None):
-    """What the sampler makes of prompts of these lengths: the prompts, and its result as arrays."""
+    """Returns prompts of these lengths, and the sampler's result as arrays."""
     prompt, mask = table_model.make_prompt(lengths, LENGTH)
     cache = table_model.first_cache(len(lengths)) if cached else None
     next = (table_model.cached_step if cached else table_model.step)(tables, mask)
@@ -37,7 +37,7 @@ def search(sampler, tables, stops, lengths=LENGTHS, cached=True, min_length=0, w
 
 
 def assert_finds(found, prompt, expected, lengths=LENGTHS):
-    """The texts and scores are those of `expected`, [(score, tokens)] for each row."""
+    """Checks texts and scores against `expected`, [(score, tokens)] for each sequence."""
     texts, scores = found
     for row, hypotheses in enumerate(expected):
         hypotheses = hypotheses[: scores.shape[1]]
@@ -66,7 +66,7 @@ def tables_for(rng, vocabulary, lengths=LENGTHS):
 )
 def test_with_a_beam_for_every_prefix_it_is_exhaustive_search(rng, alpha, form):
     tables, stops = tables_for(rng, vocabulary=3), [2]
-    beams = 2**4 * 3  # as many as the longest prefixes that go on have continuations
+    beams = 2**4 * 3  # the number of continuations of the longest prefixes
     sampler = BeamSearchSampler(beams, alpha, form, return_all_beams=True)
     prompt, found = search(sampler, tables, stops)
     expected = [
@@ -113,7 +113,7 @@ def test_equals_beam_search_by_hand(
 
 
 def test_the_score_is_that_of_the_text_and_the_penalty_counts_the_stop_token(rng):
-    """By hand: ln P of 2 tokens and the stop token, over 3^0.6 or (8/6)^0.6; a text that is cut off counts as it is."""
+    """By hand: ln P of 2 tokens and the stop token, over 3^0.6 or (8/6)^0.6; the same for a truncated text."""
     tables = np.full((1, 40, 3), -20, "float32")
     for node, token in ((0, 1), (2, 0), (7, 2)):  # 1, then 0, then the stop token
         tables[0, node, token] = 0
@@ -129,7 +129,7 @@ def test_the_score_is_that_of_the_text_and_the_penalty_counts_the_stop_token(rng
         assert found[1, 0, 1] == pytest.approx(np.log(1 / 8) / penalty, abs=1e-6)
 
 
-def test_rows_do_not_depend_on_each_other(rng):
+def test_sequences_do_not_depend_on_each_other(rng):
     tables, stops = tables_for(rng, vocabulary=4), [2]
     for early_stopping in (False, True):
         sampler = BeamSearchSampler(3, early_stopping=early_stopping, return_all_beams=True)
@@ -184,7 +184,7 @@ def test_graph_of_unknown_shape(rng):
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="its loop traces `next` once")
 def test_ends_as_soon_as_no_beam_can_win():
-    """The stop token has p = 0.4 at once; every other text is worth less, by how much says the bound."""
+    """The stop token has p = 0.4 in the first step. The bound says when every other text has a lower score."""
     calls = []
 
     def next(prompt, cache, index):
@@ -201,7 +201,7 @@ def test_ends_as_soon_as_no_beam_can_win():
 
     # sums only: ln 0.3 < ln 0.4 already
     assert steps(50, num_beams=1, length_penalty=0.0) == 1
-    # the texts that still grow have n ln 0.3 after n steps, and there is room for 49 tokens
+    # unfinished texts have n ln 0.3 after n steps, and there is room for 49 tokens
     for form, alpha in itertools.product(FORMS, (0.2, 0.6)):
         longest = table_model.penalty(49, alpha, form)
         first = np.log(0.4) / table_model.penalty(1, alpha, form)

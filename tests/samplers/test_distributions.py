@@ -1,6 +1,6 @@
-"""What KerasHub's samplers draw, by chi-square, and where the original's `random_sample` differs from them.
+"""Chi-square tests of KerasHub's samplers, and how the original's `random_sample` differs from them.
 
-All seeds are fixed, so a test that passes once passes always; p-values are those of honest draws.
+All seeds are fixed, so a test that passes once always passes.
 """
 
 import keras_hub
@@ -20,7 +20,7 @@ SEED = 8
 
 
 def draw(sampler, logits, draws=DRAWS):
-    """How often each token comes in one place."""
+    """How often each token is drawn at one position."""
     prompt, mask = table_model.make_prompt([1] * draws, 2)
 
     def next(prompt, cache, index):
@@ -32,7 +32,7 @@ def draw(sampler, logits, draws=DRAWS):
 
 
 def assert_drawn_from(counts, probabilities):
-    """Chi-square; tokens of probability 0 never come."""
+    """Chi-square test. Tokens of probability 0 are never drawn."""
     probabilities = np.asarray(probabilities) / np.sum(probabilities)
     possible = probabilities > 0
     assert counts[~possible].sum() == 0
@@ -76,7 +76,7 @@ def test_one_token(name):
 
 
 def test_chi_square_sees_a_wrong_temperature():
-    """A temperature that is 10 % off would be found: the test above is not empty."""
+    """A temperature that is 10 % off would be found."""
     sampler = SAMPLERS.RandomSampler(seed=SEED, temperature=1.1)
     with pytest.raises(AssertionError):
         assert_drawn_from(draw(sampler, np.log(PROBABILITIES).astype("float32")), PROBABILITIES)
@@ -121,18 +121,18 @@ def assert_texts_drawn_from(counts, row, stops, min_ends):
 
 @pytest.mark.parametrize("min_length, min_ends", [(0, 1), (2, 1), (0, 2)])
 def test_texts(min_length, min_ends):
-    """Every text comes as often as its probability says, that of the stop tokens being 0 before the minimum length."""
+    """Each text is drawn with its probability. Stop tokens have 0 before the minimum length."""
     stops = [2]
     counts, table = texts_drawn(np.random.default_rng(3), stops, min_length, min_ends)
     row = table_model.Row(table, min_length=min_length, stops=stops)
     assert_texts_drawn_from(counts, row, stops, min_ends)
 
 
-# === Beside the original's ===
+# === Against the original ===
 
 
 def original_counts(original, n=4_000, **options):
-    """How often the original draws each token in one place."""
+    """How often the original draws each token at one position."""
     table = np.log(PROBABILITIES)[None].astype("float32")
     texts = original.decode(
         "random_sample", end_id=-1, maxlen=1, table=table, seed=SEED, n=n, **options
@@ -158,7 +158,7 @@ def test_original_draws_from_the_same_distribution(original, name, options):
 
 @pytest.mark.oracle
 def test_original_draws_the_same_texts(original):
-    """A hypothesis ends with its `min_ends`-th stop token, as with KerasHub's samplers when cut there."""
+    """A hypothesis ends with its `min_ends`-th stop token, where texts of KerasHub's samplers are truncated."""
     table = table_model.make_tables(np.random.default_rng(3), 1, 3, 3, spread=0.7)[0]
     for min_ends in (1, 2):
         texts = original.decode(
@@ -178,10 +178,10 @@ def test_original_draws_the_same_texts(original):
 
 @pytest.mark.oracle
 def test_the_two_differences_from_the_original(original):
-    """With both limits the original's p is a share of the top k, KerasHub's one of all; and equality at p itself."""
+    """With top k, the original's p is a share of these k, KerasHub's of all. They differ where p is met exactly."""
     logits = np.log(PROBABILITIES).astype("float32")
     # 0.33 / (0.33 + 0.22 + 0.18) is 0.45, so one more crosses 0.5 there; of all, 0.33 + 0.22 crosses 0.5 as well,
-    # but at p = 0.7 the original stops after 0 (0.75 of the three), and KerasHub goes on to 3 (0.55 of all)
+    # but at p = 0.7 the original stops after 0 (0.75 of the three), and KerasHub continues with 3 (0.55 of all)
     counts = original_counts(original, topk=3, topp=0.7)
     assert_drawn_from(counts, only([5, 0]))
     assert_drawn_from(draw(SAMPLERS.TopPSampler(p=0.7, k=3, seed=SEED), logits), only([5, 0, 3]))

@@ -15,7 +15,7 @@ LOGITS = np.random.default_rng(4).normal(size=(6, VOCABULARY)).astype("float32")
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits(dtype):
-    """Two beams a row: the stop tokens' logits are minus infinity while there are fewer than 2 new tokens."""
+    """Two beams: the stop tokens' logits are minus infinity while there are fewer than 2 new tokens."""
 
     def next(prompt, cache, index):
         return ops.cast(LOGITS, dtype), "hidden", cache + 1
@@ -58,7 +58,7 @@ def test_nothing_to_forbid():
     ids=lambda sampler: type(sampler).__name__,
 )
 def test_samplers_of_keras_hub(sampler):
-    """The stop token is likely everywhere, and comes as soon as it may."""
+    """The stop token is always the likeliest, and comes as soon as allowed."""
 
     def next(prompt, cache, index):
         return ops.one_hot(0 * prompt[:, 0] + 3, VOCABULARY) * 20, None, cache

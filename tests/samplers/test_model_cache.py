@@ -1,4 +1,4 @@
-"""Beams of models, whose caches follow them: as when the whole texts are computed again in each step."""
+"""The cache of a model follows its beams: the result is that of running on whole texts in each step."""
 
 import numpy as np
 from keras import ops
@@ -12,7 +12,7 @@ LENGTHS, LENGTH, STOPS = (2, 3, 6), 10, [7, 20]
 
 
 def cached_step(causal_lm, ids):
-    """A `next` with a cache, and the cache of what all prompts have before their last common token."""
+    """Returns `next` with a cache, and the cache of the tokens before the end of the shortest prompt."""
     start = min(LENGTHS) - 1
     cache = causal_lm.backbone.build_cache(len(ids), LENGTH)
     _, cache = causal_lm.backbone.call_with_cache({"token_ids": ids[:, :start]}, cache, 0)
@@ -26,7 +26,7 @@ def cached_step(causal_lm, ids):
 
 
 def whole_step(causal_lm):
-    """A `next` that computes whole texts."""
+    """Returns `next` that runs the model on whole texts."""
 
     def next(prompt, cache, index):
         inputs = {"token_ids": prompt, "segment_ids": ops.zeros_like(prompt)}
@@ -42,7 +42,7 @@ def whole_step(causal_lm):
 
 def test_cached_equals_whole():
     causal_lm = randomized(roformer_tf.RoFormerCausalLM(backbone("gpt")))
-    # fixed, not of this run's seed: two texts that score alike to float32 can always be found
+    # the same in each run: some seed would find two texts whose scores tie in float32
     ids = np.random.default_rng(6).integers(5, SIZES["vocabulary_size"], (len(LENGTHS), LENGTH))
     mask = np.arange(LENGTH) < np.array(LENGTHS)[:, None]
     ids = ops.convert_to_tensor(np.where(mask, ids, 0), "int32")
@@ -56,4 +56,4 @@ def test_cached_equals_whole():
     # eight logarithms from float32 logits of size 10, over 4 and less
     np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=3e-5)
     new = texts[:, 0][~mask]
-    assert len(set(new.tolist())) > 3  # a model that always says the same proves little
+    assert len(set(new.tolist())) > 3  # a model that repeats one token proves little
