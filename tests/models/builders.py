@@ -1,4 +1,4 @@
-"""Small models of every kind, their inputs, and their weights under the original's names."""
+"""Small models of every kind, their inputs, and their weights by the original's names."""
 
 import keras
 import numpy as np
@@ -34,7 +34,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def backbone(kind="v1", **options):
-    """A backbone with random weights, the same every time."""
+    """Returns a backbone with random weights, the same every time."""
     model = roformer_tf.RoFormerBackbone(name="backbone", **{**SIZES, **KINDS[kind], **options})
     return randomized(model)
 
@@ -46,7 +46,7 @@ def randomized(model):
 
 
 def inputs(rng, batch=3, length=9, padded=True):
-    """Ids with two segments; rows but the first end in padding."""
+    """Token ids with two segments. All sequences but the first end in padding."""
     token_ids = rng.integers(5, SIZES["vocabulary_size"], size=(batch, length)).astype("int32")
     token_ids[:, 0] = 2
     padding_mask = np.ones_like(token_ids)
@@ -63,7 +63,7 @@ def inputs(rng, batch=3, length=9, padded=True):
 
 
 def tokenizer():
-    """Character level, as large as the models' vocabulary."""
+    """A tokenizer of characters, with as many tokens as the models."""
     vocabulary = SPECIAL + list(CHARACTERS)
     size = SIZES["vocabulary_size"]
     assert len(vocabulary) <= size
@@ -79,7 +79,7 @@ def texts(rng, count, shortest=2, longest=12):
 
 
 def original_names(model, weights=None):
-    """The weights of a backbone, or of a task's backbone, as an original checkpoint holds them."""
+    """Returns the weights of a backbone as an original checkpoint holds them."""
     head_dim = model.hidden_dim // model.num_heads
     weights = weights_by_path(model) if weights is None else weights
     variables = {}
@@ -107,7 +107,7 @@ def original_names(model, weights=None):
 
 
 def hidden_states(model, given, variables=None):
-    """The oracle's outputs for a backbone: hidden states, and the pooled vector where there is one."""
+    """Returns the oracle's outputs of a backbone: hidden states and, with a pooler, the pooled vector."""
     last = oracle.encoder(
         original_names(model) if variables is None else variables,
         {
@@ -178,7 +178,7 @@ def data(name, rng, batch=8):
 
 
 def expected_outputs(model, given):
-    """What a task's call gives, in float64."""
+    """Returns the outputs of a task in float64."""
     outputs = hidden_states(model.backbone, given)
     weights = weights_by_path(model)
     last = outputs["sequence_output"]

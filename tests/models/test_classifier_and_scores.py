@@ -1,4 +1,4 @@
-"""Losses that follow the outputs, labels that cannot be, and scores of texts."""
+"""Default losses, errors of wrong labels, and scores of texts."""
 
 import keras
 import numpy as np
@@ -74,7 +74,7 @@ def test_logits_are_float32_under_every_policy(rng):
     assert np.isfinite(model.fit(x, y, verbose=0).history["loss"]).all()
 
 
-def test_mean_pooling_sees_real_tokens_only(rng):
+def test_mean_pooling_ignores_padding(rng):
     model = task("classifier_mean")
     x = inputs(rng)
     padded = {k: np.pad(v, [(0, 0), (0, 7)]) for k, v in x.items()}
@@ -142,13 +142,13 @@ def test_wrong_options(options, message):
         roformer_tf.RoFormerTextClassifier(backbone(num_layers=1), **{"num_classes": 2, **options})
 
 
-def test_causal_lm_needs_a_backbone_that_does_not_see_the_future():
+def test_causal_lm_needs_a_causal_or_unilm_backbone():
     with pytest.raises(ValueError, match="needs a backbone with `masking='causal'` or .*'unilm'"):
         roformer_tf.RoFormerCausalLM(backbone(num_layers=1))
 
 
 def log_probabilities(model, x, targets):
-    """Of the next tokens, (b, t), in float64."""
+    """Returns float64 log probabilities (batch, length) of the next tokens."""
     probabilities = oracle.softmax(expected_outputs(model, x))
     return np.log(np.take_along_axis(probabilities, targets[..., None], -1)[..., 0])
 

@@ -1,4 +1,4 @@
-"""Several documents in one row: each gets the outputs that it has alone."""
+"""Several documents in one sequence: each has the outputs that it has alone."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ import pytest
 from tests.layers.harness import numpy
 from tests.models.builders import SIZES, backbone, inputs, sequence, task
 
-LENGTHS = ((5, 3, 8), (2, 9), (7, 1, 1, 4))  # of the documents of each row
+LENGTHS = ((5, 3, 8), (2, 9), (7, 1, 1, 4))  # of the documents in each sequence
 # float32 through two blocks, where matrix products of other shapes add in another order
 NOISE = 1e-5
 
 
 def documents_and_rows(rng, lengths=LENGTHS):
-    """Each document as a batch of one, and all of them packed into rows."""
+    """Returns each document as a batch of one, and all of them packed into sequences."""
     width = max(map(sum, lengths)) + 2
     names = ("token_ids", "segment_ids", "padding_mask", "position_ids", "document_ids")
     rows = {name: np.zeros((len(lengths), width), "int32") for name in names}
@@ -43,13 +43,13 @@ def test_packed_documents_are_as_alone(scheme, masking, rng):
     packed = sequence(model(rows))
     for place, document in alone:
         np.testing.assert_allclose(packed[place], sequence(model(document))[0], atol=NOISE)
-    # and without the documents' numbers they see each other
+    # without document ids they see each other
     mixed = sequence(model({k: v for k, v in rows.items() if k != "document_ids"}))
     assert np.abs(mixed - packed)[0, 5:16].max() > 1e-2
 
 
 @pytest.mark.parametrize("kind", ["v1", "gpt", "sim", "v2"])
-def test_one_document_is_none(kind, rng):
+def test_one_document_changes_nothing(kind, rng):
     model = backbone(kind)
     given = inputs(rng)
     ones = {**given, "document_ids": np.ones_like(given["token_ids"])}
@@ -60,7 +60,7 @@ def test_one_document_is_none(kind, rng):
 def test_tasks_take_documents(name, rng):
     model = task(name)
     alone, rows = documents_and_rows(rng)
-    if name.startswith("classifier"):  # one answer a row, so one document a row too
+    if name.startswith("classifier"):  # one output, so one document, for each sequence
         alone, rows = documents_and_rows(rng, [(6,), (9,)])
     outputs = numpy(model(rows))
     for (row, place), document in alone:
@@ -70,7 +70,7 @@ def test_tasks_take_documents(name, rng):
 
 
 def test_padding_between_documents_stays_finite(rng):
-    """Places of padding see nothing; they give some number, and no NaN reaches a loss or a gradient."""
+    """Padding sees nothing, but its outputs are numbers: no NaN reaches a loss or a gradient."""
     model = backbone("v1")
     _, rows = documents_and_rows(rng)
     assert np.isfinite(sequence(model(rows))).all()

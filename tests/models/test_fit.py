@@ -1,4 +1,4 @@
-"""`fit` gives the update that the formulas give: no phantom step, and Adam on summed gradients."""
+"""`fit` takes the steps of the formulas: no step after the last batch, and Adam on summed gradients."""
 
 import keras
 import numpy as np
@@ -9,9 +9,9 @@ from tests.layers.harness import gradients, numpy, variables
 from tests.layers.numpy_adam import NumpyAdam
 from tests.models.builders import NUM_CLASSES, data, task
 
-# Keras says so whenever a dataset of unknown length ends, as it must.
+# Keras warns whenever a dataset of unknown length ends.
 pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
-# Four batches of four rows, in which ids repeat: there are 43 of them in 36 places of a batch
+# Four batches of four sequences, in which ids repeat: there are 43 ids for 36 tokens of a batch
 STEPS, BATCH = 4, 4
 
 
@@ -22,7 +22,7 @@ def batches(rng):
 
 
 def loss_gradients(model, x, y, weights=None):
-    """Gradients of the mean (weighted) cross entropy, by the weights' names: through the model, outside of `fit`."""
+    """Returns the gradients of the (weighted) mean cross entropy by the weights' names, without `fit`."""
     logits = numpy(model(x)).astype("float64")
     probabilities = np.exp(logits - logits.max(-1, keepdims=True))
     probabilities /= probabilities.sum(-1, keepdims=True)
@@ -35,7 +35,7 @@ def loss_gradients(model, x, y, weights=None):
 
 
 def by_formula(model, x, y, epochs, **options):
-    """The weights after training with Adam in NumPy; the gradients are the model's own."""
+    """Returns the weights after training with Adam in NumPy, on the model's gradients."""
     adam = NumpyAdam({p: numpy(w.value) for p, w in variables(model).items()}, **options)
     for _ in range(epochs):
         for step in range(STEPS):

@@ -1,4 +1,4 @@
-"""Inputs beyond `SelfAttention.chunked_above`: the same numbers from models, in training, in strategies, in files."""
+"""Inputs longer than `SelfAttention.chunked_above`: the same numbers in models, training, strategies and files."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ NOISE = 1e-5
 
 
 def chunked(model, above=0):
-    """The same model, with attention in blocks beyond a length."""
+    """The same model, with chunked attention above a length."""
     for block in getattr(model, "backbone", model).encoder_blocks:
         block.attention.chunked_above = above
     return model
@@ -29,7 +29,7 @@ def test_models(masking, packed, rng):
         gradients(lambda model=model: model(given), [], cotangent, model)
         for model in (whole, blocks)
     )
-    assert np.abs(one[0] - other[0]).max() > 0  # they went different ways
+    assert np.abs(one[0] - other[0]).max() > 0  # the computations differ
     for x, y in zip([*one, *by_one], [*other, *by_other], strict=True):
         np.testing.assert_allclose(y, x, atol=NOISE * max(1, np.abs(x).max()))
 
@@ -52,7 +52,7 @@ def test_saved_and_loaded(rng, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="is TensorFlow's own")
 def test_fit_of_any_length_under_a_strategy():
-    """One graph for batches below and beyond the threshold, on two replicas: the losses are those of the plain way."""
+    """One graph for batches below and above the threshold, on two replicas: the losses of plain attention."""
     import tensorflow as tf
 
     from roformer_tf.pretraining.strategies import choose_strategy

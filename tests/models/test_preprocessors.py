@@ -27,7 +27,7 @@ def ids(text):
 
 
 def packed(first, second=None, length=None):
-    """What bert4keras' `encode` gives, one token at a time; padded to `length`."""
+    """Packs as bert4keras' `encode` does, one token at a time."""
     rows = [[CLS, *ids(first), SEP]] + ([] if second is None else [[*ids(second), SEP]])
     while length is not None and sum(map(len, rows)) > length:
         # the original counts the start token of the second text when it looks for the longest
@@ -66,7 +66,7 @@ def test_classifier(tokens, padding, pairs, rng):
     assert inputs["token_ids"].shape == (20, length if padding == "max_length" else longest)
     assert {v.dtype for v in inputs.values()} == {tf.int32}
 
-    # a batch of short texts is as narrow as its longest row
+    # a batch of short texts is as wide as its longest
     short = preprocessor((["天"], ["地玄"]) if pairs else ["天", "地玄"])
     narrow = 6 if pairs else 4
     assert short["token_ids"].shape[1] == (length if padding == "max_length" else narrow)
@@ -115,7 +115,7 @@ def test_truncation_from_the_left(tokens):
 
 
 def test_causal_lm(tokens, rng):
-    """Labels are the next tokens; the weight is on every one of a single text, on the target of a pair."""
+    """Labels are the next tokens. Weights are 1 for all tokens of a single text, or for the target of a pair."""
     preprocessor = CLASSES[2](tokens, sequence_length=10)
     first, second = texts(rng, 12, 1, 15), texts(rng, 12, 1, 15)
     for x in (first, (first, second)):
@@ -134,7 +134,7 @@ def test_causal_lm(tokens, rng):
 
 
 def test_masking_follows_its_rates(tokens, rng):
-    """15 % chosen, of which 80 % become [MASK], 10 % any token and 10 % stay; special tokens never."""
+    """15 % are chosen, never special tokens: 80 % become [MASK], 10 % a random token, and 10 % stay."""
     preprocessor = CLASSES[1](tokens, sequence_length=128, padding="max_length")
     raw = texts(rng, 400, 100, 126)
     plain = numpy(CLASSES[0](tokens, sequence_length=128, padding="max_length")(raw)["token_ids"])
@@ -182,7 +182,7 @@ def test_masking_is_repeatable_with_a_seed(tokens, rng):
 
 
 def test_every_epoch_is_masked_again(tokens, rng):
-    """Also when a seed is set, with which TensorFlow's own random operations repeat each pass over a dataset."""
+    """Even with a seed, with which TensorFlow's random operations repeat themselves in each pass over a dataset."""
     keras.utils.set_random_seed(123)
     preprocessor = CLASSES[1](tokens, sequence_length=16, mask_selection_rate=0.4)
     dataset = tf.data.Dataset.from_tensor_slices(texts(rng, 8, 8, 12)).batch(8).map(preprocessor)

@@ -1,4 +1,4 @@
-"""Length scaling as a setting of models: new ones, loaded ones, saved ones."""
+"""Length scaling as an argument of new, loaded and saved models."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def folders(masked_lm, tmp_path_factory):
 
 
 def expected_logits(masked_lm, scaling, given):
-    """Of a model that is made with the rule, and given the same weights."""
+    """Returns the logits of a model made with this scaling and the same weights."""
     config = masked_lm.backbone.get_config()
     model = roformer_tf.RoFormerMaskedLM(
         roformer_tf.RoFormerBackbone.from_config({**config, "rope_scaling": scaling})
@@ -50,7 +50,7 @@ def expected_logits(masked_lm, scaling, given):
     "kind, name",
     [("original", "dynamic"), ("original", "linear"), ("preset", "yarn"), ("preset", "ntk")],
 )
-def test_loaded_models_take_a_rule(kind, name, folders, masked_lm, rng):
+def test_loaded_models_take_a_scaling(kind, name, folders, masked_lm, rng):
     scaling = SCALINGS[name]
     loaded = roformer_tf.RoFormerMaskedLM.from_preset(
         str(folders / kind), rope_scaling=scaling, dropout=0.0, preprocessor=None
@@ -62,7 +62,7 @@ def test_loaded_models_take_a_rule(kind, name, folders, masked_lm, rng):
     assert np.abs(logits - numpy(masked_lm(given))).max() > 1e-2
 
 
-def test_saved_models_keep_their_rule(folders, masked_lm, tmp_path, rng):
+def test_saved_models_keep_their_scaling(folders, masked_lm, tmp_path, rng):
     model = roformer_tf.RoFormerMaskedLM.from_preset(str(folders / "preset"), rope_scaling=DYNAMIC)
     given = inputs(rng, length=11)
     logits = numpy(model(given))
@@ -74,14 +74,14 @@ def test_saved_models_keep_their_rule(folders, masked_lm, tmp_path, rng):
     ):
         assert loaded.backbone.rope_scaling == DYNAMIC
         np.testing.assert_array_equal(numpy(loaded(given)), logits)
-    assert loaded.predict(texts(rng, 3), verbose=0).shape[0] == 3  # strings as ever
+    assert loaded.predict(texts(rng, 3), verbose=0).shape[0] == 3  # and still takes strings
     plain = roformer_tf.RoFormerMaskedLM.from_preset(
         str(tmp_path / "again"), rope_scaling={"rope_type": "default"}
     )
     np.testing.assert_array_equal(numpy(plain(given)), numpy(masked_lm(given)))
 
 
-def test_keras_file_takes_a_rule_by_its_preset(masked_lm, tmp_path, rng):
+def test_keras_file_takes_a_scaling_through_its_preset(masked_lm, tmp_path, rng):
     masked_lm.save(tmp_path / "model.keras")
     keras.saving.load_model(tmp_path / "model.keras").save_to_preset(str(tmp_path / "preset"))
     loaded = roformer_tf.RoFormerMaskedLM.from_preset(
@@ -96,7 +96,7 @@ def test_keras_file_takes_a_rule_by_its_preset(masked_lm, tmp_path, rng):
 def test_padding_and_neighbours_change_nothing(scaling, rng):
     model = backbone("v1", rope_scaling=scaling)
     given = inputs(rng, batch=4, length=12)
-    given["padding_mask"][1, 4:] = 0  # below the trained length, in a batch with longer rows
+    given["padding_mask"][1, 4:] = 0  # below the trained length, in a batch with longer sequences
     together = sequence(model(given))
     for row, length in enumerate(given["padding_mask"].sum(-1)):
         alone = {name: value[row : row + 1, :length] for name, value in given.items()}
@@ -104,7 +104,7 @@ def test_padding_and_neighbours_change_nothing(scaling, rng):
 
 
 def test_dynamic_is_the_plain_model_up_to_the_trained_length(rng):
-    """Bit for bit, in a batch with a longer row too."""
+    """Bit for bit, also in a batch with a longer sequence."""
     plain, dynamic = backbone("v1"), backbone("v1", rope_scaling=DYNAMIC)
     given = inputs(rng, batch=3, length=9, padded=False)
     given["padding_mask"][1:, TRAINED:] = 0
@@ -168,7 +168,7 @@ def test_original_format_cannot_hold_every_model(tmp_path):
         with pytest.raises(ValueError, match=f"cannot hold `{name}`.*save_to_preset"):
             save_checkpoint(backbone("v1", **options), tmp_path / "original")
     assert not (tmp_path / "original").exists()
-    # a model with a rule loads the checkpoint of one without
+    # a model with scaling loads the checkpoint of a model without
     save_checkpoint(backbone("v1"), tmp_path / "original")
     assert load_checkpoint(backbone("v1", rope_scaling=YARN), tmp_path / "original").complete
 

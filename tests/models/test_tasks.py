@@ -1,4 +1,4 @@
-"""What every task passes: float64 values, its life in Keras, LoRA, int8."""
+"""Tests that every task passes: float64 values, training and files in Keras, LoRA, int8."""
 
 import keras
 import numpy as np
@@ -9,23 +9,23 @@ from tests.models.builders import TASKS, data, expected_outputs, task, texts
 from tests.oracles import numpy_roformer as oracle
 
 pytestmark = [
-    # a pooler that no output depends on, as a language model of RoFormer-Sim has, is trained by nobody
+    # no output of a language model of RoFormer-Sim depends on its pooler
     pytest.mark.filterwarnings(
         "ignore:Gradients do not exist for variables .'pooler/dense/kernel'"
     ),
-    # Keras says so of every input, dropout and norm when it quantizes a model
+    # Keras warns about every input, dropout and norm when it quantizes a model
     pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method"),
 ]
 
 every_task = pytest.mark.parametrize("name", TASKS)
-# every class, family, pooling and kind of mask once: a trained model takes seconds
+# every class, family, pooling and masking once, as training a model takes seconds
 one_of_each = pytest.mark.parametrize(
     "name", ["classifier_pooler", "classifier_mean", "masked_lm", "causal_lm_sim"]
 )
 
 
 def predicted(model, x):
-    """By Keras' loop, whose graph takes a second to make; `model(x)` gives the same at once."""
+    """Runs Keras' loop, whose graph takes a second. `model(x)` gives the same numbers."""
     return model.predict(x, batch_size=8, verbose=0)
 
 
@@ -47,7 +47,7 @@ def test_equals_float64(name, rng):
 
 @one_of_each
 def test_life(name, rng, tmp_path):
-    """compile, fit, evaluate, predict, save, load; trained on, the loaded model is the one that went on."""
+    """compile, fit, evaluate, predict, save, load. A loaded model continues training as the saved one does."""
     model = task(name)
     x, y, weights = data(name, rng)
     model.compile(
@@ -132,7 +132,7 @@ def test_lora(name, rng, tmp_path):
     assert history["loss"][-1] < history["loss"][0]
     after = numpy(model(x))
     assert np.abs(after - before).max() > 1e-2
-    # the originals stand as they were
+    # the original weights have not changed
     kernels = [b.attention.qkv._kernel for b in model.backbone.encoder_blocks]
     for kernel in kernels:
         assert any(np.array_equal(numpy(kernel.value), w) for w in frozen if w.ndim == 2)
