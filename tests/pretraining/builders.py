@@ -39,30 +39,33 @@ def make_pretrainer(optimizer, weights=None, **arguments):
     return pretrainer
 
 
-def make_batches(rng, count=5, rows=8, width=12, slots=5):
+def make_batches(rng, count=5, batch_size=8, width=12, slots=5):
     """Batches of sequences with random lengths and random numbers of predicted tokens, some with none."""
     batches = []
     for index in range(count):
-        lengths = rng.integers(3, width + 1, rows)
+        lengths = rng.integers(3, width + 1, batch_size)
         padding_mask = (np.arange(width) < lengths[:, None]).astype("int32")
-        token_ids = rng.integers(1, VOCABULARY_SIZE, (rows, width)).astype("int32") * padding_mask
-        predicted = np.minimum(rng.integers(0, slots + 1, rows), lengths)
-        predicted[: rows // 2] = np.minimum(predicted[: rows // 2], 1)
+        token_ids = (
+            rng.integers(1, VOCABULARY_SIZE, (batch_size, width)).astype("int32") * padding_mask
+        )
+        predicted = np.minimum(rng.integers(0, slots + 1, batch_size), lengths)
+        predicted[: batch_size // 2] = np.minimum(predicted[: batch_size // 2], 1)
         weights = (np.arange(slots) < predicted[:, None]).astype("float32")
-        positions = np.zeros((rows, slots), "int32")
+        positions = np.zeros((batch_size, slots), "int32")
         for row, (length, number) in enumerate(zip(lengths, predicted)):
             positions[row, :number] = rng.permutation(length)[:number]
-        labels = rng.integers(1, VOCABULARY_SIZE, (rows, slots)).astype("int32")
+        labels = rng.integers(1, VOCABULARY_SIZE, (batch_size, slots)).astype("int32")
         batches.append(
             {
                 "token_ids": token_ids,
-                "segment_ids": rng.integers(0, 2, (rows, width)).astype("int32") * padding_mask,
+                "segment_ids": rng.integers(0, 2, (batch_size, width)).astype("int32")
+                * padding_mask,
                 "padding_mask": padding_mask,
                 "mask_positions": positions,
                 "labels": np.where(weights > 0, labels, 0).astype("int32"),
                 "label_weights": weights,
-                "window": np.zeros(rows, "int64"),
-                "index": np.full(rows, index, "int64"),
+                "window": np.zeros(batch_size, "int64"),
+                "index": np.full(batch_size, index, "int64"),
             }
         )
     return batches

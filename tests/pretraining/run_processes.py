@@ -43,7 +43,7 @@ deterministic = {deterministic}
 STAGE = """
 [[stages]]
 max_length = {length}
-global_batch_size = {rows}
+global_batch_size = {batch_size}
 steps = {steps}
 learning_rate = {rate}
 """
@@ -53,7 +53,7 @@ def write_run(
     folder,
     lengths=(16, 40, 24),
     steps=5,
-    rows=8,
+    batch_size=8,
     checkpoint_every=2,
     learning_rate=1e-2,
     dropout=0.1,
@@ -69,7 +69,7 @@ def write_run(
     (folder / "texts.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     (folder / "vocab.txt").write_text("\n".join(SPECIAL + CHARACTERS) + "\n", encoding="utf-8")
     stages = [
-        STAGE.format(length=length, rows=rows, steps=steps, rate=learning_rate)
+        STAGE.format(length=length, batch_size=batch_size, steps=steps, rate=learning_rate)
         for length in lengths
     ]
     text = SETTINGS.format(

@@ -35,13 +35,13 @@ def packed(documents, ends=1, width=None):
     return ids, (numbers > 0).sum(1).astype("int32"), numbers
 
 
-def random_documents(rng, rows=40, most=4, longest=12):
+def random_documents(rng, count=40, most=4, longest=12):
     return [
         [
             rng.integers(5, V, size=rng.integers(1, longest + 1)).tolist()
             for _ in range(rng.integers(1, most + 1))
         ]
-        for _ in range(rows)
+        for _ in range(count)
     ]
 
 
@@ -50,19 +50,19 @@ def numpy(batch):
 
 
 def labels_by_position(batch):
-    """(rows, width), -1 where nothing is predicted; checks the slots on the way."""
+    """(batch, sequence_length), -1 where nothing is predicted; checks the slots on the way."""
     labels = np.full(batch.token_ids.shape, -1)
     assert batch.mask_positions.shape == batch.labels.shape == batch.label_weights.shape
     assert batch.labels.shape[1] % 8 == 0
     assert set(np.unique(batch.label_weights)) <= {0.0, 1.0}
-    for row, (places, own, weights) in enumerate(
+    for row, (positions, own, weights) in enumerate(
         zip(batch.mask_positions, batch.labels, batch.label_weights, strict=True)
     ):
         count = int(weights.sum())
         assert (weights[:count] == 1).all()
-        assert (np.diff(places[:count]) > 0).all()
-        assert not places[count:].any() and not own[count:].any()
-        labels[row, places[:count]] = own[:count]
+        assert (np.diff(positions[:count]) > 0).all()
+        assert not positions[count:].any() and not own[count:].any()
+        labels[row, positions[:count]] = own[:count]
     used = batch.label_weights.sum(1).max()
     assert batch.labels.shape[1] == max(8, math.ceil(used / 8) * 8)
     return labels
@@ -76,13 +76,13 @@ def binomial_bounds(n, p, tail=1e-6):
     return np.searchsorted(below, tail), np.searchsorted(below, 1 - tail)
 
 
-def long_rows(rng, rows=200, size=100):
-    return packed([[rng.integers(5, V, size=size).tolist()] for _ in range(rows)])
+def long_sequences(rng, count=200, size=100):
+    return packed([[rng.integers(5, V, size=size).tolist()] for _ in range(count)])
 
 
 @pytest.mark.parametrize("special", [False, True])
 def test_masking_statistics(rng, seed, special):
-    ids, lengths, _ = long_rows(rng)
+    ids, lengths, _ = long_sequences(rng)
     ids[:, 3] = UNK
     objective = PretrainingObjective(tokenizer(), mask_special_tokens=special)
     batch = numpy(objective(ids, lengths, [seed, 1]))
@@ -114,7 +114,7 @@ def test_masking_statistics(rng, seed, special):
 
 
 def test_random_tokens_are_uniform_without_padding(rng, seed):
-    ids, lengths, _ = long_rows(rng)
+    ids, lengths, _ = long_sequences(rng)
     objective = PretrainingObjective(
         tokenizer(), mask_rate=1.0, mask_token_rate=0.0, random_token_rate=1.0
     )
@@ -138,9 +138,9 @@ def test_rates_of_one_and_none(rng):
 
 
 def test_whole_words(rng, seed):
-    ids, lengths, _ = long_rows(rng)
+    ids, lengths, _ = long_sequences(rng)
     starts = rng.random(ids.shape) < 0.5
-    starts[:, :2] = True  # [CLS], and the first token of the piece
+    starts[:, :2] = True  # [CLS], and the first token of the text
     starts |= ids == SEP
     objective = PretrainingObjective(tokenizer(), whole_word=True)
     batch = numpy(objective(ids, lengths, [seed, 3], word_starts=tf.constant(starts)))
@@ -169,9 +169,9 @@ def test_whole_words(rng, seed):
 def test_a_seed_is_a_batch(name, rng):
     """The same in eager and graph execution; another seed, another batch, where there is chance."""
     objective = PretrainingObjective(tokenizer(), name)
-    rows = packed(random_documents(rng), ends=objective.num_end_tokens)
+    packed_ones = packed(random_documents(rng), ends=objective.num_end_tokens)
     one, two, other = (
-        numpy(call(rows[0], rows[1], tf.constant(s, tf.int64), rows[2]))
+        numpy(call(packed_ones[0], packed_ones[1], tf.constant(s, tf.int64), packed_ones[2]))
         for call, s in ((objective, [7, 8]), (tf.function(objective), [7, 8]), (objective, [7, 9]))
     )
     for key in vars(one):
@@ -198,7 +198,7 @@ def test_causal_targets(rng):
 
 def test_unilm_targets(rng):
     # enough documents of three tokens that each position to split them occurs, whatever the seed
-    documents = random_documents(rng, rows=60) + [[[5, 6, 7]] * 4] * 20
+    documents = random_documents(rng, count=60) + [[[5, 6, 7]] * 4] * 20
     ids, lengths, numbers = packed(documents, ends=2)
     batch = numpy(PretrainingObjective(tokenizer(), "unilm")(ids, lengths, [1, 2], numbers))
     labels = labels_by_position(batch)
@@ -220,7 +220,7 @@ def test_unilm_targets(rng):
     np.testing.assert_array_equal(batch.padding_mask, numbers > 0)
 
 
-def test_padding_rows_count_for_nothing(rng):
+def test_empty_sequences_count_for_nothing(rng):
     ids, lengths, numbers = packed([[[5, 6]], []], ends=2, width=9)
     for name in ("masked_lm", "causal_lm", "unilm"):
         batch = numpy(PretrainingObjective(tokenizer(), name)(ids, lengths, [1, 2], numbers))
