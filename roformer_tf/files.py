@@ -1,6 +1,9 @@
-"""Writing files and folders whole or not at all, and locking a folder."""
+"""Writes files and folders completely or not at all, locks folders, and reads compressed files."""
 
 import contextlib
+import gzip
+import io
+import lzma
 import os
 import shutil
 import sys
@@ -11,6 +14,31 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
+
+COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
+BUFFER_BYTES = 2**20
+
+
+@contextlib.contextmanager
+def open_compressed(path):
+    r"""Opens a file for reading bytes; decompresses it if its name ends in `.gz` or `.xz`.
+
+    Yields:
+        Tuple `(file, raw)`: the decompressed file, and the file on disk, whose `tell()` says how
+        much of it has been read.
+
+    >>> path = os.path.join(tempfile.mkdtemp(), "numbers.txt.gz")
+    >>> with gzip.open(path, "wb") as file:
+    ...     _ = file.write(b"one\ntwo\n")
+    >>> with open_compressed(path) as (file, _):
+    ...     list(file)
+    [b'one\n', b'two\n']
+    """
+    with open(path, "rb", buffering=0) as raw:
+        decompress = COMPRESSED.get(os.path.splitext(path)[1])
+        # buffered, so that lines are found in C
+        with io.BufferedReader(decompress(raw) if decompress else raw, BUFFER_BYTES) as file:
+            yield file, raw
 
 
 @contextlib.contextmanager

@@ -1,21 +1,18 @@
 """Reads the documents of raw text files, plain or compressed."""
 
 import codecs
-import contextlib
 import glob
 import gzip
-import io
 import json
 import lzma
 import os
 import zlib
 
 from roformer_tf.checks import check_number, check_one_of
+from roformer_tf.files import COMPRESSED, open_compressed
 from roformer_tf.text.strings import encode_utf8
 
 FORMS = (".txt", ".jsonl")
-COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
-BUFFER_BYTES = 2**20
 # Both bound the memory: a longer line is a bad line, a longer block of lines is split.
 MAX_LINE_BYTES = 2**26
 MAX_BLOCK_BYTES = 2**24
@@ -135,7 +132,7 @@ class TextFileReader:
         """Yields the number and the bytes of each line, without the line break."""
         number = self.position = 0
         try:
-            with open(path, "rb", buffering=0) as raw, _decompressed(raw, compression) as file:
+            with open_compressed(path) as (file, raw):
                 before = os.fstat(raw.fileno())
                 if compression and not before.st_size:
                     raise EOFError("the file is empty")
@@ -222,14 +219,6 @@ def _blocks(lines):
             block, size = [], 0
     if block:
         yield "\n".join(block)
-
-
-@contextlib.contextmanager
-def _decompressed(raw, compression):
-    """Opens the text of the file `raw`, decompressed and buffered."""
-    file = COMPRESSED[compression](raw) if compression else raw
-    with io.BufferedReader(file, BUFFER_BYTES) as buffered:
-        yield buffered
 
 
 def _without_byte_order_mark(path, line):

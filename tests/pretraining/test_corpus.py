@@ -228,10 +228,10 @@ def test_damaged_files_are_an_error_that_names_file_and_line(tmp_path, ending, r
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     file = write(tmp_path / "a.jsonl", json_lines(POEM))
 
-    def failing(raw, compression):
+    def failing(path):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(text_files, "_decompressed", failing)
+    monkeypatch.setattr(text_files, "open_compressed", failing)
     with pytest.raises(OSError, match="a.jsonl, after line 0: cannot be read: Input/output error"):
         prepare_corpus(str(file), tmp_path / "cache")
     monkeypatch.undo()
