@@ -48,6 +48,7 @@ LONGER_FILES = set()  # paths, each with its reason
 TOP_LEVEL = {
     ".ci",
     ".gitignore",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "LICENSE",
     "Makefile",
