@@ -57,6 +57,7 @@ TOP_LEVEL = {
     "checkpoints",
     "docs",
     "examples",
+    "experiments",
     "pyproject.toml",
     "requirements-hf.lock",
     "requirements.lock",

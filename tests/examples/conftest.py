@@ -1,14 +1,22 @@
+import importlib
 import sys
 
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def examples(repository, monkeypatch):
-    """The folder of the examples, whose files import each other by their bare names, as in `python examples/x.py`."""
-    folder = repository / "examples"
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
+@pytest.fixture(autouse=True, scope="session")
+def folders(repository):
+    """The examples and experiments, whose files import each other by bare names, as in `python examples/x.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("examples", "experiments"):
+            patch.syspath_prepend(str(repository / name))
+        yield
+
+
+@pytest.fixture
+def examples(repository):
+    """The folder of the examples."""
+    return repository / "examples"
 
 
 @pytest.fixture
@@ -17,14 +25,29 @@ def tiny(repository):
     return repository / "checkpoints" / "chinese_roformer_tiny"
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs an example's `main` with arguments; returns what it printed."""
+@pytest.fixture(scope="session")
+def call():
+    """Imports a program and calls its `main` with arguments; returns the module."""
 
-    def run_main(main, *arguments):
-        monkeypatch.setattr(sys, "argv", ["example", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "160")  # tables are not to be wrapped
-        main()
+    def call_main(name, *arguments, **changes):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", [name, *map(str, arguments)])
+            patch.setenv("COLUMNS", "160")  # does not wrap tables
+            program = importlib.import_module(name)
+            for key, value in changes.items():
+                patch.setattr(program, key, value)
+            program.main()
+        return program
+
+    return call_main
+
+
+@pytest.fixture
+def run(call, capsys):
+    """Calls a program's `main` with arguments; returns what it printed."""
+
+    def run_main(name, *arguments):
+        call(name, *arguments)
         return capsys.readouterr().out
 
     return run_main

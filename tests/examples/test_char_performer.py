@@ -14,7 +14,7 @@ SMALL = ("num_layers=1", "hidden_dim=16", "num_heads=2", "length=32", "batch_siz
 
 
 @pytest.fixture
-def example(examples):
+def example():
     return importlib.import_module("char_performer")
 
 
@@ -58,28 +58,27 @@ def test_every_held_out_byte_but_the_first_is_predicted_once(example, texts):
 
 
 @pytest.mark.slow
-def test_runs_are_kept_and_reported(example, run, texts, tmp_path):
-    arguments = ("--data", texts.parent, "--results", tmp_path / "results", "--seeds", 0)
-    models = ("--models", "favor-rotary", "softmax-learned")
-    out = run(example.main, *arguments, *models, "--set", *SMALL)
+def test_runs_are_kept_and_reported(run, texts, tmp_path):
+    file = tmp_path / "results.jsonl"
+    common = ("char_performer", "--data", texts.parent, "--results", file, "--seeds", 0)
+    arguments = (*common, "--models", "favor-rotary", "softmax-learned", "--set", *SMALL)
+    out = run(*arguments)
     assert "favor-rotary-0: " in out and "softmax-learned-0: " in out
-    record = json.loads((tmp_path / "results" / "favor-rotary-0.json").read_text())
+    record = json.loads(file.read_text().splitlines()[0])
     result = record["result"]
+    assert record["name"] == "favor-rotary-0"
     assert result["training"]["step"] == [2, 4] and result["held_out"]["step"] == [4]
     # bytes drawn evenly: 8 bits each
     assert all(7 < bits < 10 for bits in (*result["training"]["bits"], result["final_bits"]))
 
-    again = run(example.main, *arguments, *models, "--set", *SMALL)
-    assert "..." not in again
-    assert "report.md" in run(example.main, *arguments, "--report")
-    report = (tmp_path / "results" / "report.md").read_text(encoding="utf-8")
+    assert "..." not in run(*arguments)
+    assert "results.md" in run(*common, "--report")
+    report = file.with_suffix(".md").read_text(encoding="utf-8")
     assert "| Performer with RoPE, eq. 19 | 8." in report and "2 runs" in report
     with pytest.raises(SystemExit, match="other settings"):
-        run(example.main, *arguments, *models, "--set", *SMALL, "learning_rate=0.5")
+        run(*arguments, "learning_rate=0.5")
 
 
-def test_missing_data_is_named(example, run, tmp_path):
+def test_missing_data_is_named(run, tmp_path):
     with pytest.raises(SystemExit, match="There is no .*train.bin.xz: --data must name"):
-        run(example.main, "--data", tmp_path, "--results", tmp_path)
-    with pytest.raises(SystemExit, match="There is no run in"):
-        run(example.main, "--report", "--results", tmp_path)
+        run("char_performer", "--data", tmp_path, "--results", tmp_path / "a.jsonl")

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 
 @pytest.fixture
-def example(examples):
+def example():
     return importlib.import_module("finetune_classifier")
 
 
@@ -26,7 +26,7 @@ def tables(tmp_path):
 @pytest.mark.slow
 def test_files_of_texts_are_learned_and_exported(example, run, tables, tiny, tmp_path):
     out = run(
-        example.main,
+        "finetune_classifier",
         *("--model", tiny, "--train", tables[0], "--test", tables[1], "--epochs", 1),
         *("--from-scratch", "--max-examples", 48, "--pooling", "cls"),
         *("--sequence-length", 32, "--export", tmp_path / "served"),
@@ -56,12 +56,12 @@ def test_validation_texts_are_no_training_texts(example):
 def test_bad_files_are_named(example, run, tables, tmp_path):
     arguments = ("--train", tables[0], "--test")
     with pytest.raises(SystemExit, match="There is no file .*nothing.tsv"):
-        run(example.main, *arguments, tmp_path / "nothing.tsv")
+        run("finetune_classifier", *arguments, tmp_path / "nothing.tsv")
     (tmp_path / "wrong.tsv").write_text("a\tb\n1\t2\n")
     with pytest.raises(SystemExit, match="columns label and text"):
-        run(example.main, *arguments, tmp_path / "wrong.tsv")
+        run("finetune_classifier", *arguments, tmp_path / "wrong.tsv")
     (tmp_path / "new.tsv").write_text("label\ttext\n怪\t好\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="Labels that no training text has: .*怪"):
-        run(example.main, *arguments, tmp_path / "new.tsv")
+        run("finetune_classifier", *arguments, tmp_path / "new.tsv")
     with pytest.raises(SystemExit):
-        run(example.main, "--train", tables[0])
+        run("finetune_classifier", "--train", tables[0])

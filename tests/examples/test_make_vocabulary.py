@@ -1,7 +1,7 @@
 import importlib
 
 
-def test_characters_first_then_the_most_frequent_words(examples):
+def test_characters_first_then_the_most_frequent_words():
     make_vocabulary = importlib.import_module("make_vocabulary").make_vocabulary
     texts = ["今天天气很好，今天很高兴", "天气不好", "今天天气"] * 2
     vocabulary = make_vocabulary(texts, size=200, min_count=4)

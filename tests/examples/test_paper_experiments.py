@@ -1,9 +1,7 @@
-"""The experiments of the paper on made-up texts: small models are pretrained once, and the others go on from them."""
+"""The experiments of the paper on made-up texts: small models are pretrained once, and the others start from them."""
 
-import importlib
 import json
 import lzma
-import sys
 
 import numpy as np
 import pytest
@@ -91,73 +89,68 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def call(repository):
-    """Imports an example and calls its `main`; returns the module."""
-
-    def call_main(name, *arguments):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.syspath_prepend(str(repository / "examples"))
-            patch.setattr(sys, "argv", [name, *map(str, arguments)])
-            example = importlib.import_module(name)
-            if name == "compare_positions":
-                patch.setattr(example, "VOCABULARY_SIZE", 120)
-            example.main()
-        return example
-
-    return call_main
-
-
-@pytest.fixture(scope="module")
 def trained(data, call, tmp_path_factory):
     """`(arguments, folder)` of a comparison of two schemes."""
     folder = tmp_path_factory.mktemp("compare")
-    arguments = ("--data", data, "--results", folder / "results", "--output", folder / "output")
+    arguments = (
+        "--data",
+        data,
+        "--results",
+        folder / "results.jsonl",
+        "--output",
+        folder / "output",
+    )
     arguments += ("--settings", data / "settings.toml", "--seeds", 0)
-    call("compare_positions", *arguments, "--schemes", "rotary", "t5")
+    call("compare_positions", *arguments, "--schemes", "rotary", "t5", VOCABULARY_SIZE=120)
     return arguments, folder
 
 
-def names(folder):
-    return {path.name for path in folder.iterdir()}
+def read_records(path):
+    """The records of a results file by name."""
+    records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {record["name"]: record for record in records}
 
 
 def test_schemes_are_compared(trained):
     _, folder = trained
-    runs = {"rotary-0", "t5-0"}
-    pictures = {"figure3_left.png", "all_schemes.png"}
-    assert names(folder / "results") == {f"{run}.json" for run in runs} | {"report.md"} | pictures
-    records = {run: json.loads((folder / "results" / f"{run}.json").read_text()) for run in runs}
+    names = {"results.jsonl", "results.md", "results.png", "results_all.png", "output"}
+    assert {path.name for path in folder.iterdir()} == names
+    records = read_records(folder / "results.jsonl")
+    assert set(records) == {"rotary-0", "t5-0"}
     for record in records.values():
         result = record["result"]
         assert result["training"]["step"] == result["held_out"]["step"] == [1, 2, 3, 4]
-        # the last look and the final figures are of the same model and the same batches here
+        # the last look and the final figures use the same model and batches here
         assert result["held_out"]["loss"][-1] == pytest.approx(result["final"]["loss"], rel=1e-4)
         assert result["training"]["loss"][-1] < result["training"]["loss"][0]
-    # the same batches for both schemes of a seed
+    # both schemes of a seed see the same batches
     assert records["t5-0"]["result"]["tokens"] == records["rotary-0"]["result"]["tokens"]
-    report = (folder / "results" / "report.md").read_text(encoding="utf-8")
+    report = (folder / "results.md").read_text(encoding="utf-8")
     assert report.count("| T5 bias | 8 | ") == report.count("| RoFormer: rotary | 16 | ") == 1
 
 
-def test_a_finished_comparison_is_not_run_again(trained, call, capsys):
+def test_a_finished_comparison_is_not_repeated(trained, call, capsys):
     arguments, folder = trained
     call("compare_positions", *arguments, "--schemes", "rotary", "t5")
     assert "..." not in capsys.readouterr().out
 
-    # nor is what was trained already, where the result alone is lost
-    path, log = folder / "results" / "rotary-0.json", folder / "output" / "rotary-0" / "log.csv"
-    before, written = json.loads(path.read_text())["result"], log.stat().st_mtime_ns
-    path.unlink()
+    # nor is the training, where only the result is lost
+    path, log = folder / "results.jsonl", folder / "output" / "rotary-0" / "log.csv"
+    before, written = read_records(path)["rotary-0"]["result"], log.stat().st_mtime_ns
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "rotary-0" not in line), encoding="utf-8")
     call("compare_positions", *arguments, "--schemes", "rotary")
     assert log.stat().st_mtime_ns == written
-    assert json.loads(path.read_text())["result"]["final"] == pytest.approx(before["final"])
-    assert json.loads(path.read_text())["result"]["held_out"] == before["held_out"]
+    again = read_records(path)["rotary-0"]["result"]
+    assert again["final"] == pytest.approx(before["final"])
+    assert again["held_out"] == before["held_out"]
 
 
 def test_glue(trained, data, call, capsys, tmp_path):
     output = trained[1] / "output"
     small = ("max_train=16", "epochs=1", "batch_size=8", "sequence_length=16")
-    arguments = ("--data", data, "--results", tmp_path, "--seeds", 0, "--learning-rates", "2e-5")
+    results = tmp_path / "glue.jsonl"
+    arguments = ("--data", data, "--results", results, "--seeds", 0, "--learning-rates", "2e-5")
     bert = f"BERT={output}/t5-{{seed}}/stage-1-16"  # any model will do
     roformer = f"RoFormer={output}/rotary-{{seed}}/stage-1-16"
     first = (*arguments, "--models", bert, "--tasks", "mrpc", "--set", *small)
@@ -169,11 +162,12 @@ def test_glue(trained, data, call, capsys, tmp_path):
     capsys.readouterr()
     example = call("finetune_glue", *first)
     assert "..." not in capsys.readouterr().out
-    assert len(list(tmp_path.glob("*.json"))) == 2
-    record = json.loads((tmp_path / "RoFormer-stsb-0.01-0.json").read_text())
+    records = read_records(results)
+    assert len(records) == 2
+    record = records["RoFormer-stsb-0.01-0"]
     assert record["result"]["measure"] == "Spearman"
     assert -100 <= record["result"]["value"] <= 100 and record["result"]["train"] == 16
-    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    report = (tmp_path / "glue.md").read_text(encoding="utf-8")
     assert "| BERT, the paper | 88.9 | 85.8 |" in report
     assert "| best constant answer | 66.7 | 0.0 |" in report
     assert "RoFormer, best rate of 0.01" in report
@@ -197,11 +191,12 @@ def test_glue(trained, data, call, capsys, tmp_path):
 def test_longer_texts_than_trained_on(trained, data, call, tmp_path):
     folder = trained[1]
     small = ("trained_length=16", "most_times=2", "windows=3", "batch_tokens=64")
-    arguments = ("--data", data, "--settings", data / "settings.toml", "--results", tmp_path)
+    results = tmp_path / "lengths.jsonl"
+    arguments = ("--data", data, "--settings", data / "settings.toml", "--results", results)
     arguments += ("--output", folder / "output", "--seeds", 0)
     arguments += ("--models", f"{folder}/output/rotary-{{seed}}/stage-1-16", "--set", *small)
     example = call("length_extrapolation", *arguments, "--rules", "none", "yarn")
-    records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+    records = list(read_records(results).values())
     assert len(records) == 2
     losses = {record["settings"]["rule"]: record["result"]["loss"] for record in records}
     for record in records:
@@ -218,9 +213,9 @@ def test_longer_texts_than_trained_on(trained, data, call, tmp_path):
         "yarn": {"rope_type": "yarn", "factor": 4.0, **trained_at},
     }.items():
         assert example.scaling(rule, 4, 128) == config and example.scaling(rule, 1, 128) is None
-    assert "| YaRN |" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| YaRN |" in (tmp_path / "lengths.md").read_text(encoding="utf-8")
 
-    # the same tokens are predicted whatever the length of the rows
+    # the same tokens are predicted whatever the length of the sequences
     settings = {**example.SETTINGS, "trained_length": 16, "most_times": 4, "windows": 3}
     corpus, tokenizer = example.load_texts(
         example.load_settings(data / "settings.toml", data, folder / "output")
@@ -240,13 +235,15 @@ def test_longer_texts_than_trained_on(trained, data, call, tmp_path):
 
 def test_long_documents(trained, data, call, capsys, tmp_path):
     model = trained[1] / "output" / "rotary-0" / "stage-1-16"
-    arguments = ("--data", data, "--results", tmp_path, "--model", model, "--seeds", 0)
+    results = tmp_path / "long.jsonl"
+    arguments = ("--data", data, "--results", results, "--model", model, "--seeds", 0)
     arguments += ("--lengths", 8, "--set", "fudan_epochs=1", "scm_epochs=1")
     call("finetune_long", *arguments)
-    assert names(tmp_path) == {"fudan-8-0.json", "scm-8-0.json", "report.md"}
-    result = json.loads((tmp_path / "scm-8-0.json").read_text())["result"]
+    records = read_records(results)
+    assert set(records) == {"fudan-8-0", "scm-8-0"}
+    result = records["scm-8-0"]["result"]
     assert result["cut"] == 1.0 and result["measured_on"] == 3 and len(result["curve"]) == 2
-    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    report = (tmp_path / "long.md").read_text(encoding="utf-8")
     assert "| RoFormer-1024 | 66.07 | 69.79 |" in report
     capsys.readouterr()
     call("finetune_long", *arguments)
@@ -256,7 +253,14 @@ def test_long_documents(trained, data, call, capsys, tmp_path):
 def test_missing_texts_are_named(data, call, tmp_path):
     settings = tmp_path / "settings.toml"
     settings.write_text(SETTINGS, encoding="utf-8")
-    arguments = ("--data", tmp_path / "none", "--results", tmp_path, "--settings", settings)
+    arguments = (
+        "--data",
+        tmp_path / "none",
+        "--results",
+        tmp_path / "a.jsonl",
+        "--settings",
+        settings,
+    )
     with pytest.raises(SystemExit, match="--data must name the folder that holds en_pretrain"):
         call("compare_positions", *arguments, "--output", tmp_path)
     with pytest.raises(SystemExit, match="There is no .*glue.*--data must name"):

@@ -7,12 +7,12 @@ from roformer_tf.checkpoint import inspect_checkpoint
 
 
 @pytest.mark.slow
-def test_goes_on_from_the_tiny_model(examples, run, tmp_path):
+def test_goes_on_from_the_tiny_model(run, tmp_path):
     reviews = importlib.import_module("reviews").load_reviews()["train"][0][:150]
     texts = tmp_path / "texts.jsonl"
     texts.write_text("\n".join(json.dumps({"text": text}) for text in reviews), encoding="utf-8")
     out = run(
-        importlib.import_module("pretrain_mlm").main,
+        "pretrain_mlm",
         *("--files", texts, "--output", tmp_path / "run", "--steps", 3, "--batch-size", 4),
     )
     assert "before" in out and "after" in out

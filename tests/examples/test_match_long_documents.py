@@ -1,0 +1,49 @@
+import importlib
+import json
+import lzma
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def example():
+    return importlib.import_module("match_long_documents")
+
+
+class Scorer:
+    """A classifier that scores a pair by the length of its second text."""
+
+    def predict(self, pairs, batch_size, verbose):
+        return np.array([[len(second)] for second in pairs[1]], "float32")
+
+
+def test_the_label_says_which_text_is_closer(example, tmp_path):
+    rows = [{"A": "a", "B": "b", "C": "c", "label": label} for label in "BC"]
+    with lzma.open(tmp_path / "x.jsonl.xz", "wt") as file:
+        file.write("\n".join(map(json.dumps, rows)))
+    triplets = example.read_triplets(tmp_path / "x.jsonl.xz")
+    assert triplets == [("a", "b", "c"), ("a", "c", "b")]
+    assert example.read_triplets(tmp_path / "x.jsonl.xz", 1) == triplets[:1]
+    (first, second), labels = example.make_pairs(triplets)
+    assert first == ["a"] * 4 and second == ["b", "c", "c", "b"] and labels.tolist() == [1, 0, 1, 0]
+
+
+def test_triplet_accuracy_is_the_share_with_the_closer_text_first(example):
+    triplets = [("a", "xxx", "x"), ("a", "x", "xx"), ("a", "xx", "x"), ("a", "x", "x")]
+    assert example.triplet_accuracy(Scorer(), triplets, 8) == 0.5  # a tie is not right
+
+
+def test_missing_data_is_named(example, run, tmp_path):
+    with pytest.raises(SystemExit, match=r"There is no .*train\.jsonl\.xz"):
+        run("match_long_documents", "--data", tmp_path)
+
+
+@pytest.mark.slow
+def test_on_real_cases(example, run, shared_dir, tiny):
+    out = run(
+        example.main,
+        *("--data", shared_dir / "data" / "cail2019_scm", "--model", tiny),
+        *("--max-examples", 4, "--epochs", 1, "--sequence-length", 64),
+    )
+    assert "4 unseen, after the last epoch" in out and "chance" in out
