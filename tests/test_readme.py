@@ -24,3 +24,18 @@ def test_the_blocks_run(tmp_path, monkeypatch):
     answer = served.signatures["serving_default"](texts=tf.constant(texts))
     np.testing.assert_allclose(answer["logits"], classifier.predict(texts, verbose=0), atol=1e-5)
     assert set(answer["label"].numpy()) <= {b"negative", b"positive"}
+
+
+def test_links_lead_to_files():
+    """Every relative link of a Markdown page, and every program that a page names, is there."""
+    pages = [ROOT / "README.md"]
+    for folder in ("docs", "examples", "experiments", "benchmarks", "checkpoints"):
+        pages += (ROOT / folder).rglob("*.md")
+    missing = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+        programs = re.findall(r"\b((?:examples|experiments)/\w+\.(?:py|toml))", text)
+        missing += [(page.name, link) for link in links if not (page.parent / link).exists()]
+        missing += [(page.name, name) for name in programs if not (ROOT / name).exists()]
+    assert not missing

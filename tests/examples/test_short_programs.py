@@ -1,0 +1,41 @@
+"""The short programs run as they are, on the models of the repository."""
+
+import pytest
+
+from roformer_tf.checkpoint import inspect_checkpoint
+
+pytestmark = pytest.mark.slow
+
+
+def test_load_a_checkpoint(run, tmp_path):
+    out = run("load_a_checkpoint", "--output", tmp_path / "saved")
+    assert "family roformer, 3,624,832 weights, complete: True" in out and out.count("%") == 6
+    assert inspect_checkpoint(tmp_path / "saved").complete
+
+
+def test_generate(run):
+    lines = run("generate", "房间很", "--max-length", 12).splitlines()
+    assert [line.split(": ")[0] for line in lines] == ["top-p", "beam search"]
+    assert all(line.split(": ")[1].startswith("房间很") for line in lines)
+
+
+def test_similar_sentences(run):
+    lines = run("similar_sentences", "I prefer coffee.", "Seriously?").splitlines()
+    assert lines[0] == "1.000 I prefer coffee." and lines[1].endswith(" Seriously?")
+    assert "Like 'I prefer coffee.':" in lines and len(lines) >= 5
+
+
+def test_finetune_pairs(run, tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("label\ta\tb\n1\t好\t很好\n0\t好\t差\n", encoding="utf-8")
+    out = run("finetune_pairs", "--train", path, "--columns", "a", "b", "--epochs", 1)
+    assert "of 2 pairs" in out
+
+
+def test_translate(run, tmp_path):
+    path = tmp_path / "pairs.tsv"
+    lines = [f"number {word}\tZahl {word}\n" for word in ("one", "two", "three", "four")]
+    path.write_text("".join(lines), encoding="utf-8")
+    arguments = ("--output", tmp_path / "model", "--vocabulary-size", 40, "--hidden-dim", 16)
+    assert "number one → " in run("translate", path, *arguments, "--steps", 2)
+    assert (tmp_path / "model" / "config.json").exists()
