@@ -34,7 +34,8 @@ def test_links_lead_to_files():
     missing = []
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        links = re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
         programs = re.findall(r"\b((?:examples|experiments)/\w+\.(?:py|toml))", text)
         missing += [(page.name, link) for link in links if not (page.parent / link).exists()]
         missing += [(page.name, name) for name in programs if not (ROOT / name).exists()]
