@@ -220,7 +220,7 @@ def test_shards_are_read(folder, tmp_path):
     assert_same_bytes(after, read_variables(folder / "bert_model.ckpt"))
 
 
-def test_untied_output_is_refused(folder, tmp_path):
+def test_untied_output_raises(folder, tmp_path):
     numpy_files = pytest.importorskip("safetensors.numpy")
     convert(folder, tmp_path / "hf")
     file = tmp_path / "hf" / "model.safetensors"
@@ -233,20 +233,20 @@ def test_untied_output_is_refused(folder, tmp_path):
         inspect_checkpoint(tmp_path / "hf")
 
 
-def test_other_families_are_refused(v2_folder, tmp_path):
+def test_other_families_raise(v2_folder, tmp_path):
     with pytest.raises(ValueError, match="RoFormer v1 only.*RoFormer v2.*no bias"):
         convert(v2_folder, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
 
 
-def test_other_models_are_refused(folder, tmp_path):
+def test_other_models_raise(folder, tmp_path):
     convert(folder, tmp_path / "hf")
     (tmp_path / "hf" / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ValueError, match="model_type='roformer'. Received: 'gpt2'"):
         convert(tmp_path / "hf", tmp_path / "back")
 
 
-def test_cut_off_weights_are_refused(folder, tmp_path):
+def test_cut_off_weights_raise(folder, tmp_path):
     convert(folder, tmp_path / "hf")
     file = tmp_path / "hf" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])

@@ -1,4 +1,4 @@
-"""What `inspect_checkpoint` and the command line say of a folder."""
+"""What `inspect_checkpoint` and the command line report about a folder."""
 
 import json
 

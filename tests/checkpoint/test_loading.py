@@ -1,4 +1,4 @@
-"""What `load_checkpoint` refuses, ignores and reports, and vocabulary surgery."""
+"""`load_checkpoint`: errors, what it ignores and reports, and editing the vocabulary."""
 
 import contextlib
 
@@ -122,7 +122,7 @@ def test_everything_wrong_is_named_in_one_error(rng, config, tmp_path):
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused(rng, config, tmp_path, heads, model, message):
+def test_what_does_not_fit_raises(rng, config, tmp_path, heads, model, message):
     folder = write_original(tmp_path / "a", random_variables(rng, config, heads=heads), config)
     if model == "masked_lm":
         model = roformer_tf.RoFormerMaskedLM(make_backbone())
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused(rng, config, tmp_path, heads, model, messa
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_v2_into_v1_and_back_is_refused(folder, v2_folder, strict):
+def test_v2_into_v1_and_back_raises(folder, v2_folder, strict):
     with pytest.raises(
         ValueError, match="holds RoFormer v2, but .* is RoFormer v1.*norm='rms_norm'"
     ):
@@ -145,7 +145,7 @@ def test_v2_into_v1_and_back_is_refused(folder, v2_folder, strict):
         load_checkpoint(v2, folder, strict=strict)
 
 
-def test_bert_into_roformer_is_refused(rng, config, tmp_path):
+def test_bert_into_roformer_raises(rng, config, tmp_path):
     variables = random_variables(rng, config, "bert")
     folder = write_original(tmp_path / "chinese_wobert", variables, config)
     with pytest.raises(
@@ -193,7 +193,7 @@ def test_nezha_is_refused_unless_the_family_is_given(rng, tmp_path, changes, nam
         load_checkpoint(make_backbone(), folder, family="albert")
 
 
-def test_other_architectures_are_refused(config, tmp_path):
+def test_other_architectures_raise(config, tmp_path):
     folder = write_original(tmp_path / "albert", {"albert/x": np.zeros(2, "float32")}, config)
     with pytest.raises(ValueError, match="unknown model.*ALBERT.*names begin with albert"):
         load_checkpoint(make_backbone(), folder)
@@ -208,7 +208,7 @@ def test_damaged_data_is_named(folder):
         load_checkpoint(make_backbone(), folder)
 
 
-def test_what_is_no_roformer_is_refused(folder):
+def test_a_model_that_is_not_a_roformer_raises(folder):
     with pytest.raises(
         ValueError, match="`model` must be a RoFormerBackbone or a task.* Received: Sequential"
     ):
@@ -216,7 +216,7 @@ def test_what_is_no_roformer_is_refused(folder):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_quantized_models_are_refused(folder):
+def test_quantized_models_raise(folder):
     backbone = make_backbone()
     quantized(backbone)
     with pytest.raises(ValueError, match="quantized .* Load first, then call `quantize`"):
@@ -278,7 +278,7 @@ def test_the_size_after_surgery_must_be_the_models(folder):
     ],
     ids=str,
 )
-def test_bad_surgery_is_refused(options, message):
+def test_bad_surgery_raises(options, message):
     with pytest.raises(ValueError, match=message):
         edit_rows(np.ones((5, 2)), **options)
 
@@ -289,7 +289,7 @@ def test_single_ids_may_be_given():
     )
 
 
-def test_saving_refuses_what_the_format_cannot_hold(folder, tmp_path):
+def test_saving_raises_if_the_format_cannot_hold_it(folder, tmp_path):
     classifier = roformer_tf.RoFormerTextClassifier(make_backbone(), num_classes=2)
     with pytest.raises(ValueError, match="cannot hold the classifier's head.*model.backbone"):
         save_checkpoint(classifier, tmp_path / "saved")

@@ -28,7 +28,7 @@ load_checkpoint(make(small), small)  # what TensorFlow takes at the first load i
 model = make(large)
 before = status("VmRSS")
 with open("/proc/self/clear_refs", "w") as stream:
-    stream.write("5")  # the peak starts anew
+    stream.write("5")  # starts the peak again
 load_checkpoint(model, large)
 print(status("VmHWM") - before, model.count_params() * 4 / 2**20)
 """

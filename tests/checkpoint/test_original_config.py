@@ -1,4 +1,4 @@
-"""`bert_config.json`: both spellings, what is refused, and back."""
+"""`bert_config.json`: both spellings, errors, and back."""
 
 import json
 
@@ -76,7 +76,7 @@ def test_defaults_are_those_of_bert4keras():
     ],
     ids=str,
 )
-def test_what_cannot_be_expressed_is_refused(changes, message):
+def test_what_cannot_be_expressed_raises(changes, message):
     with pytest.raises(ValueError, match=message):
         backbone_arguments(small_config(**changes), "roformer")
 

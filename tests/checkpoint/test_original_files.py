@@ -1,4 +1,4 @@
-"""Finding the files of a checkpoint, errors of damaged ones, and writing what TF1 writes."""
+"""The files of a checkpoint: finding them, errors of damaged ones, writing what TF1 writes."""
 
 import shutil
 
@@ -146,7 +146,7 @@ def test_flipped_bits(folder):
     assert damaged == 1
 
 
-def test_tf2_checkpoints_are_refused(tmp_path):
+def test_tf2_checkpoints_raise(tmp_path):
     tf.train.Checkpoint(x=tf.Variable(1.0)).write(str(tmp_path / "bert_model.ckpt"))
     with pytest.raises(ValueError, match="TF2 object-based checkpoint"):
         OriginalArrays(tmp_path)

@@ -164,7 +164,7 @@ def test_damaged_files_are_named(rng, tmp_path, file, content, message):
         assert roformer_tf.RoFormerMaskedLM.from_preset(file.parent, preprocessor=None)
 
 
-def test_unknown_arguments_are_refused(folder):
+def test_unknown_arguments_raise(folder):
     with pytest.raises((TypeError, ValueError), match="no_such_argument"):
         roformer_tf.RoFormerBackbone.from_preset(folder, no_such_argument=1)
     with pytest.raises((TypeError, ValueError), match="no_such_argument"):
