@@ -1,4 +1,4 @@
-"""What every layer must pass, on whatever backend Keras runs: see `test_every_layer.py`.
+"""The harness that `test_every_layer.py` runs every layer through, on any Keras backend.
 
 A `Case` is a layer, its inputs, and the same computation in float64 NumPy.
 """
@@ -13,21 +13,23 @@ import numpy as np
 from keras import ops
 
 from roformer_tf import rotary
+from tests.oracles import numpy_roformer
 
 
 @dataclasses.dataclass
 class Case:
-    """One layer to be tested.
+    """A layer to test.
 
     Attributes:
-        name: of the case.
+        name: Name of the case.
         make: `make(dtype=...)` returns the layer.
-        inputs: the arrays (or structures of arrays) of the layer's call, by argument.
-        oracle: `oracle(weights, **inputs)`, the expected output in float64; `weights` are float64 arrays by path
-            below the layer, such as `"attention/qkv/kernel"`.
-        constants: arguments of the call that are no tensors.
-        noise: allowed distance from the oracle in float32, as a share of the output's largest value.
-        roundings: how many roundings to the compute dtype in a row lie between input and output.
+        inputs: Dict of call arguments: arrays or structures of arrays.
+        oracle: `oracle(weights, **inputs)` returns the expected output in float64. `weights` holds
+            float64 arrays by path below the layer, such as `"attention/qkv/kernel"`.
+        constants: Dict of call arguments that are not tensors.
+        noise: Allowed error in float32, as a share of the output's largest value.
+        roundings: Number of successive roundings to the compute dtype from input to output.
+        output_dtype: Dtype of the output under every policy, or `None` for the compute dtype.
     """
 
     name: str
@@ -43,29 +45,29 @@ class Case:
         return self.name
 
     def layer(self, dtype="float32", **kwargs):
-        """The layer, built, with random weights: the same for every dtype and on every backend."""
+        """Builds the layer with random weights that no dtype or backend changes."""
         layer = self.make(dtype=dtype, **kwargs)
         symbols = keras.tree.map_structure(
             lambda x: keras.KerasTensor(x.shape, dtype=x.dtype.name), self.inputs
         )
-        layer(**symbols, **self.constants)  # builds it, and computes nothing
+        layer(**symbols, **self.constants)  # builds without computing
         randomize(layer, self.name)
         return layer
 
     def expected(self, layer):
-        """The oracle's outputs, with the layer's own weights."""
+        """Returns the oracle's outputs for the layer's weights."""
         return flat(self.oracle(weights_by_path(layer), **self.inputs))
 
 
 def weights_by_path(layer):
-    """Float64 arrays of all weights, by their path below the layer."""
+    """Returns all weights as float64 arrays, by path below the layer."""
     return {
         path: numpy(weight.value).astype("float64") for path, weight in variables(layer).items()
     }
 
 
 def variables(layer):
-    """The layer's weights by path below it: layers' names, joined by slashes. A shared weight comes once."""
+    """Returns the layer's weights by path: layer names joined by slashes. Lists a shared weight once."""
     found, seen = {}, set()
 
     def visit(node, path):
@@ -81,7 +83,7 @@ def variables(layer):
 
 
 def randomize(model, seed="weights"):
-    """Random weights far from any initial value, drawn from the weights' own paths: alike on every backend."""
+    """Sets random weights, seeded by each weight's path: the same on every backend."""
     for path, weight in variables(model).items():
         rng = np.random.default_rng(zlib.crc32(f"{seed} {path}".encode()))
         noise = rng.normal(size=weight.shape)
@@ -95,7 +97,7 @@ def randomize(model, seed="weights"):
 
 
 def numpy(x):
-    """A NumPy array of the same numbers; bfloat16 becomes float32."""
+    """Converts to a NumPy array; bfloat16 becomes float32."""
     if ops.is_tensor(x) or isinstance(x, keras.Variable):
         if keras.backend.standardize_dtype(x.dtype) == "bfloat16":
             x = ops.cast(x, "float32")
@@ -104,12 +106,12 @@ def numpy(x):
 
 
 def flat(outputs):
-    """A list of NumPy arrays, from any structure of tensors."""
+    """Flattens a structure of tensors to a list of NumPy arrays."""
     return [numpy(x) for x in keras.tree.flatten(outputs)]
 
 
 def assert_close(outputs, expected, share, context=""):
-    """Every array within `share` of its own largest value (of 1 at least)."""
+    """Checks that each array's error is at most `share` of its largest value (at least 1)."""
     assert len(outputs) == len(expected)
     for i, (output, want) in enumerate(zip(outputs, expected, strict=True)):
         assert np.shape(output) == np.shape(want), (np.shape(output), np.shape(want))
@@ -123,16 +125,16 @@ def assert_close(outputs, expected, share, context=""):
 
 
 def gradients(function, inputs, cotangents, layer=None):
-    """Outputs of `function(*inputs)`, and the gradients of <cotangents, outputs> by inputs and by weights.
+    """Computes `function(*inputs)` and the gradients of <cotangents, outputs>.
 
     Args:
-        function: of tensors.
-        inputs: list of float arrays.
-        cotangents: array, or structure of them, like the outputs.
-        layer: whose trainable weights come after the inputs, in the order of `trainable_variables`.
+        function: Takes tensors.
+        inputs: List of float arrays.
+        cotangents: Array, or structure of arrays, like the outputs.
+        layer: Layer whose `trainable_variables` follow the inputs, or `None`.
 
     Returns:
-        List of output arrays, list of gradient arrays.
+        List of output arrays and list of gradient arrays.
     """
     weights = layer.trainable_variables if layer is not None else []
 
@@ -170,7 +172,7 @@ def gradients(function, inputs, cotangents, layer=None):
             weight.value.grad = None
         outputs = function(*inputs)
         loss = loss_of(outputs)
-        if loss.requires_grad:  # a mask depends on nothing that has a gradient
+        if loss.requires_grad:  # a mask has no gradient
             loss.backward()
         found = [x.grad for x in inputs] + [w.value.grad for w in weights]
         outputs = keras.tree.map_structure(torch.Tensor.detach, outputs)
@@ -181,7 +183,7 @@ def gradients(function, inputs, cotangents, layer=None):
 
 
 def compiled(function):
-    """`function` as the backend's compiler makes it: XLA on TensorFlow and JAX, itself on PyTorch."""
+    """Compiles with XLA on TensorFlow and JAX; returns `function` itself on PyTorch."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -195,22 +197,34 @@ def compiled(function):
 
 
 def quantized(model):
-    """The model in int8. Keras searches for garbage after each layer it quantizes: not in what is there already."""
+    """Quantizes the model to int8. Frozen objects spare Keras a garbage search after each layer."""
     gc.collect()
     gc.freeze()
     model.quantize("int8")
     return model
 
 
+def relu_signs(monkeypatch):
+    """Returns a list to which the float64 oracle's ReLU adds the signs of its inputs."""
+    signs = []
+
+    def relu(x):
+        signs.append(x > 0)
+        return np.maximum(x, 0)
+
+    monkeypatch.setitem(numpy_roformer.ACTIVATIONS, "relu", relu)
+    return signs
+
+
 def float_inputs(inputs):
-    """Names of the inputs that gradients flow to."""
+    """Returns the names of the float inputs."""
     return [k for k, v in inputs.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
 
 
 def original_variables(weights, prefix="", layer=0, head_dim=None):
-    """The weights of an `EncoderBlock` or `SelfAttention` as the variables of an original checkpoint.
+    """Renames the weights of an `EncoderBlock` or `SelfAttention` to those of an original checkpoint.
 
-    What our layers compute in the half layout, the oracle computes from these in the interleaved one.
+    Our layers use the half layout; the oracle computes with these in the interleaved layout.
     """
     names = {
         f"{prefix}output_dense": "attention/output/dense",
