@@ -7,7 +7,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
 from roformer_tf.text import RandomMasker
-from roformer_tf.text.masked_strings import tokenize_with_masks
+from roformer_tf.text.random_masker import tokenize_with_masks
 from roformer_tf.text.strings import to_string_tensor
 
 

@@ -4,7 +4,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checks import check_number
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
-from roformer_tf.text.mask_tokens import mask_tokens, seed_generator
+from roformer_tf.text.random_masker import mask_tokens, seed_generator
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -3,7 +3,7 @@ import tensorflow as tf
 from roformer_tf.checks import check_one_of
 from roformer_tf.pretraining.packing import document_lengths, positions_in_documents
 from roformer_tf.pretraining.settings import OBJECTIVES
-from roformer_tf.text.mask_tokens import mask_tokens, places_of
+from roformer_tf.text.random_masker import mask_tokens, masked_positions
 
 # The number of slots of a batch is a multiple of this, so that there are few different shapes.
 _SLOTS = 8
@@ -187,7 +187,7 @@ class PretrainingObjective:
     def _slots(self, chosen):
         count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
         most = tf.reduce_max(tf.concat([count, [1]], 0))
-        return places_of(chosen, (most + _SLOTS - 1) // _SLOTS * _SLOTS)
+        return masked_positions(chosen, (most + _SLOTS - 1) // _SLOTS * _SLOTS)
 
 
 def _next(x, last):

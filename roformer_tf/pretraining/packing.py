@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from roformer_tf.text.ragged_ops import splits_of
+from roformer_tf.text.ragged_ops import lengths_to_splits
 
 
 def repeat_indices(lengths):
@@ -13,7 +13,7 @@ def repeat_indices(lengths):
     >>> repeat_indices(tf.constant([2, 1, 3])).numpy().tolist()
     [0, 0, 1, 2, 2, 2]
     """
-    splits = splits_of(lengths)
+    splits = lengths_to_splits(lengths)
     first = tf.scatter_nd(splits[:-1, tf.newaxis], tf.ones_like(lengths), [splits[-1]])
     return tf.cumsum(first) - 1
 
@@ -35,7 +35,7 @@ def split_long_chunks(lengths, longest):
     lengths = tf.boolean_mask(lengths, lengths > 0)
     parts = (lengths + longest - 1) // longest
     chunk = repeat_indices(parts)
-    part = tf.range(tf.size(chunk)) - tf.gather(splits_of(parts), chunk)
+    part = tf.range(tf.size(chunk)) - tf.gather(lengths_to_splits(parts), chunk)
     return tf.minimum(tf.gather(lengths, chunk) - part * longest, longest)
 
 
@@ -115,7 +115,7 @@ def form_sequences(chunks, seed, capacity, packing, start_token_id, end_token_id
     ([8], [2, 2, 3, 3, 5, 6, 7, 8])
     """
     lengths = split_long_chunks(chunks["lengths"], capacity - 1 - num_end_tokens)
-    starts = splits_of(lengths)[:-1]
+    starts = lengths_to_splits(lengths)[:-1]
     order = tf.argsort(tf.random.stateless_uniform([tf.size(lengths)], seed), stable=True)
     lengths, starts = tf.gather(lengths, order), tf.gather(starts, order)
     sizes = lengths + 1 + num_end_tokens
@@ -129,7 +129,9 @@ def form_sequences(chunks, seed, capacity, packing, start_token_id, end_token_id
         )
 
     chunk = repeat_indices(sizes)  # of every token
-    position = tf.range(tf.size(chunk)) - tf.gather(splits_of(sizes), chunk) - 1  # in its chunk
+    position = (
+        tf.range(tf.size(chunk)) - tf.gather(lengths_to_splits(sizes), chunk) - 1
+    )  # in its chunk
     inside = (position >= 0) & (position < tf.gather(lengths, chunk))
     source = tf.where(inside, tf.gather(starts, chunk) + position, 0)
     special = tf.where(position < 0, start_token_id, end_token_id)
@@ -143,7 +145,7 @@ def form_sequences(chunks, seed, capacity, packing, start_token_id, end_token_id
     sequences = {
         "token_ids": tf.where(inside, tf.gather(chunks["token_ids"], source), special),
         "document_ids": tf.gather(number, chunk),
-        "starts": splits_of(sequence_lengths)[:-1],
+        "starts": lengths_to_splits(sequence_lengths)[:-1],
         "lengths": sequence_lengths,
     }
     if "word_starts" in chunks:

@@ -8,8 +8,8 @@ from roformer_tf.pretraining.corpus import read_shard
 from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.packing import form_sequences, positions_in_documents, take_sequences
 from roformer_tf.text import RoFormerTokenizer, text_segmentate
-from roformer_tf.text.ragged_ops import splits_of
-from roformer_tf.text.word_starts import tokenize_with_words
+from roformer_tf.text.graph_tokenizer import tokenize_with_word_starts
+from roformer_tf.text.ragged_ops import lengths_to_splits
 
 # What a seed is for; each use draws from a stream of its own.
 _SHARD_ORDER, _CHUNK_ORDER, _SEQUENCE_ORDER, _BATCH_ORDER, _TARGETS = range(5)
@@ -108,7 +108,7 @@ class Windows:
         documents = read_shard(tf.constant(self.shards)[index])
         texts = text_segmentate(documents, self.chunk_characters, self.data.separators).flat_values
         part = tf.cumsum(tf.strings.length(texts)) // _PART_BYTES
-        splits = splits_of(tf.math.bincount(part, minlength=1))
+        splits = lengths_to_splits(tf.math.bincount(part, minlength=1))
         num_parts = tf.size(splits) - 1
         types = {"token_ids": tf.int32, "lengths": tf.int32}
         if self.objective.whole_word:
@@ -132,7 +132,7 @@ class Windows:
         tokens = {}
         if self.objective.whole_word:
             segmenter = None if self.segmenter is None else self.segmenter.graph
-            ids, starts = tokenize_with_words(self.tokenizer.graph, segmenter, texts)
+            ids, starts = tokenize_with_word_starts(self.tokenizer.graph, segmenter, texts)
             tokens["word_starts"] = starts.values
         else:
             ids = self.tokenizer.graph(texts)

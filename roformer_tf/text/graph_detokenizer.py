@@ -8,7 +8,7 @@ import unicodedata
 import tensorflow as tf
 
 from roformer_tf.checkpoint.vocabulary import is_cjk, is_punctuation
-from roformer_tf.text.ragged_ops import splits_of
+from roformer_tf.text.ragged_ops import lengths_to_splits
 
 # How a token is written; SPECIAL ones, "[…]", are left out
 SPECIAL, GLUED, PUNCTUATION, WORD = range(4)
@@ -96,14 +96,14 @@ class GraphDetokenizer(tf.Module):
                 kinds = tf.gather(self._kinds, ids.values)
             keep = tf.not_equal(kinds, SPECIAL)
             splits = tf.gather(
-                splits_of(tf.cast(keep, tf.int32)), tf.cast(ids.row_splits, tf.int32)
+                lengths_to_splits(tf.cast(keep, tf.int32)), tf.cast(ids.row_splits, tf.int32)
             )
             values, kinds = tf.boolean_mask(ids.values, keep), tf.boolean_mask(kinds, keep)
 
             # what the text before each token ends with: see the nearest token that says it
             lasts = tf.gather(self._lasts, values)
             says = tf.not_equal(lasts, UNCHANGED)
-            said = splits_of(tf.cast(says, tf.int32))
+            said = lengths_to_splits(tf.cast(says, tf.int32))
             said_before_row = tf.gather(said, splits[:-1])
             said = said[:-1]
             rows = tf.RaggedTensor.from_row_splits(said, tf.cast(splits, tf.int64), validate=False)

@@ -1,12 +1,19 @@
 """bert4keras' `Tokenizer` over `jieba.cut(HMM=False)` as TensorFlow ops."""
 
+import math
 import types
 
 import tensorflow as tf
 
-from roformer_tf.text.best_words import best_sizes
 from roformer_tf.text.characters import CAPITAL_SIGMA, CONTROL, ISOLATED, LETTER
-from roformer_tf.text.ragged_ops import flags, ranges, reached, runs, splits_of, where
+from roformer_tf.text.ragged_ops import (
+    indices_to_mask,
+    lengths_to_splits,
+    ranges,
+    runs,
+    true_indices,
+    visited,
+)
 
 
 class GraphTokenizer(tf.Module):
@@ -100,7 +107,7 @@ class GraphTokenizer(tf.Module):
             )
             return tuple(tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in flat)
 
-    def tokenize_with_words(self, texts):
+    def tokenize_with_word_starts(self, texts):
         """Token ids, which tokens begin a word, and where each token begins in its text.
 
         Not a `tf.function`: it would become a part of every saved model.
@@ -138,8 +145,8 @@ class GraphTokenizer(tf.Module):
     def _parts(self, entries, splits):
         """Of every token: its index in `entry_ids`, the place of its entry; and row splits."""
         count = tf.gather(self._tables.entry_count, entries)
-        splits = tf.cast(tf.gather(splits_of(count), splits), tf.int64)
-        place = where(count > 0)
+        splits = tf.cast(tf.gather(lengths_to_splits(count), splits), tf.int64)
+        place = true_indices(count > 0)
         entries, count = tf.gather(entries, place), tf.gather(count, place)
         index = ranges(tf.gather(self._tables.entry_start, entries), count)
         return index, tf.repeat(place, count), splits
@@ -165,8 +172,8 @@ class GraphTokenizer(tf.Module):
             Case-ignorable characters in between are not counted.
             """
             case = tf.cast(look_up(t.case_page, t.case_code), tf.int32)
-            sigma = where(tf.equal(codes, ord(CAPITAL_SIGMA)))
-            solid = where(tf.not_equal(case, 2))  # ends with the newline
+            sigma = true_indices(tf.equal(codes, ord(CAPITAL_SIGMA)))
+            solid = true_indices(tf.not_equal(case, 2))  # ends with the newline
             case = tf.concat([tf.gather(case, solid), [0]], 0)
             i = tf.searchsorted(solid, sigma)
             before = i - 1 + tf.where(tf.equal(i, 0), tf.size(case), 0)
@@ -185,7 +192,7 @@ class GraphTokenizer(tf.Module):
             place = tf.where(own < 0, ranges(tf.gather(t.expand_start, many), count), 0)
             return (
                 tf.where(own < 0, tf.gather(t.expand_symbols, place), own),
-                tf.gather(splits_of(count), splits),
+                tf.gather(lengths_to_splits(count), splits),
                 *(tf.repeat(x, count) for x in extra),
             )
 
@@ -197,7 +204,7 @@ class GraphTokenizer(tf.Module):
             )
         if not self._word_level:  # control characters vanish, what is around closes up
             keep = tf.not_equal(tf.gather(t.symbol_kind, symbols), CONTROL)
-            splits = tf.gather(splits_of(tf.cast(keep, tf.int32)), splits)
+            splits = tf.gather(lengths_to_splits(tf.cast(keep, tf.int32)), splits)
             symbols, *extra = (tf.boolean_mask(x, keep) for x in (symbols, *extra))
         return symbols, splits, *extra
 
@@ -209,9 +216,9 @@ class GraphTokenizer(tf.Module):
         def body(depth, who, node, m_who, m_len, m_entry):
             symbol = tf.gather(symbols, tf.gather(starts, who) + depth)
             node = self._edges.lookup(node * self._n_symbols + tf.cast(symbol, tf.int64))
-            alive = where(node >= 0)
+            alive = true_indices(node >= 0)
             who, node = tf.gather(who, alive), tf.gather(node, alive)
-            hit = where(node < self._n_entries)
+            hit = true_indices(node < self._n_entries)
             depth += 1
             return (
                 depth,
@@ -224,7 +231,7 @@ class GraphTokenizer(tf.Module):
 
         # Not tf.zeros([0]): Grappler (TensorFlow 2.21) takes the static shape of what a loop
         # variable starts with for the shape it ends with, and folds its tf.size to 0.
-        none = where(starts < 0)
+        none = true_indices(starts < 0)
         return tf.while_loop(
             lambda depth, who, *_: tf.size(who) > 0,
             body,
@@ -244,8 +251,8 @@ class GraphTokenizer(tf.Module):
         root = tf.fill([n_places], tf.constant(self._roots[0], tf.int64))
         who, size, entry = self._matches(symbols, place, root)
         score = tf.gather(t.entry_score, entry)
-        best = best_sizes(first, run, left, who, size, score, self._unknown_score)
-        begins = reached(best, left, first)
+        best = best_word_lengths(first, run, left, who, size, score, self._unknown_score)
+        begins = visited(best, left, first)
         taken = tf.gather(begins, who) & tf.equal(size, tf.gather(best, who)) & (size > 1)
         word = tf.math.unsorted_segment_max(
             tf.boolean_mask(entry, taken), tf.boolean_mask(who, taken), n_places
@@ -256,7 +263,7 @@ class GraphTokenizer(tf.Module):
         word = tf.where(single, tf.where(letter, 0, symbol), tf.maximum(word, 0))
         return (
             tf.tensor_scatter_nd_update(symbols, place[:, None], word),
-            flags(tf.size(symbols), tf.boolean_mask(place, letter)),
+            indices_to_mask(tf.size(symbols), tf.boolean_mask(place, letter)),
         )
 
     def _word_piece(self, symbols, letters, entries):
@@ -276,13 +283,13 @@ class GraphTokenizer(tf.Module):
         last = tf.where(last < 0, tf.size(who), last)
         longest = tf.gather(tf.concat([size, [0]], 0), last)
         piece = tf.gather(tf.concat([entry, [0]], 0), last)
-        begins = reached(longest, left, first)
+        begins = visited(longest, left, first)
         # One place without a piece, or too many letters: [UNK] for the run.  A run that is in the
         # vocabulary is never [UNK], since the original looks up the word that it could not split.
         bad = begins & tf.equal(longest, 0)
         bad |= first & (left > self._word_maxlen) & (longest < left)
         n_runs = tf.reduce_sum(tf.cast(first, tf.int32))
-        bad = tf.gather(flags(n_runs, tf.boolean_mask(run, bad)), run)
+        bad = tf.gather(indices_to_mask(n_runs, tf.boolean_mask(run, bad)), run)
         piece = tf.where(bad, tf.where(first, self._unk_entry, 0), tf.where(begins, piece, 0))
         unk_size = tf.where(bad & first, left, 0)
         return (
@@ -297,3 +304,112 @@ def _places_in_rows(splits):
     # at the start of each row, how far it is from the start of the row before
     steps = tf.concat([[0], begins[1:] - begins[:-1]], 0)[: tf.size(begins)]
     return tf.range(size) - tf.cumsum(tf.scatter_nd(begins[:, None], steps, [size]))
+
+
+def best_word_lengths(first, run, left, who, size, score, unknown_score):
+    """Length of jieba's best word at every place of the runs.
+
+    jieba goes from the end of each run to its start and takes at each place the maximum of (score
+    of the word + score of the rest, end of the word).  The same is done here in float64 and in
+    jieba's own order of additions, so that even ties come out the same: the longer word wins.
+    Step t of the loop treats the t-th last place of all runs that are longer than t; with the runs
+    sorted by length these are the first ones.
+
+    Args:
+        first, run, left: of every place, see `ragged_ops.runs`.
+        who, size, score: of every word found: place where it begins, length, float64 score.
+        unknown_score: score of a character that is no word.
+
+    Returns:
+        int32, of every place.
+
+    Source: `jieba.Tokenizer.calc` of jieba 0.42.1.
+    """
+    n_places = tf.size(run)
+    alone = true_indices(~indices_to_mask(n_places, who))  # no word of the dictionary begins here
+    who = tf.concat([who, alone], 0)
+    size = tf.concat([size, tf.ones_like(alone)], 0)
+    unknown = tf.fill([tf.size(alone)], tf.constant(unknown_score, tf.float64))
+    score = tf.concat([score, unknown], 0)
+    widest = tf.maximum(tf.reduce_max(size), 1)
+
+    lengths = tf.boolean_mask(left, first)
+    n_runs = tf.size(lengths)
+    by_length = tf.argsort(-lengths, stable=True)
+    rank = tf.scatter_nd(by_length[:, None], tf.range(n_runs), [n_runs])
+    splits = lengths_to_splits(tf.math.bincount(left - 1))
+    order = tf.gather(splits, left - 1) + tf.gather(rank, run)
+
+    # (place, widest): column widest - s belongs to words of s characters; missing ones score lowest
+    cell = tf.gather(order, who) * widest + widest - size
+    scores = tf.math.unsorted_segment_max(score, cell, n_places * widest)
+    scores = tf.reshape(scores, [n_places, widest])
+    sizes = tf.range(widest, 0, -1)[None]
+
+    def body(t, route, best):
+        begin, end = splits[t], splits[t + 1]
+        route = route[: end - begin]
+        total = scores[begin:end] + route
+        top = tf.reduce_max(total, 1, keepdims=True)
+        longest = tf.reduce_max(tf.where(tf.equal(total, top), sizes, 0), 1)
+        return t + 1, tf.concat([route[:, 1:], top], 1), best.write(t, longest)
+
+    steps = tf.size(splits) - 1
+    none = tf.fill([n_runs, widest - 1], tf.constant(-math.inf, tf.float64))
+    _, _, best = tf.while_loop(
+        lambda t, *_: t < steps,
+        body,
+        [
+            0,
+            tf.concat([none, tf.zeros([n_runs, 1], tf.float64)], 1),
+            tf.TensorArray(tf.int32, steps, infer_shape=False, element_shape=[None]),
+        ],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, None]), None],
+    )
+    best = tf.cond(steps > 0, best.concat, lambda: tf.zeros([0], tf.int32))
+    return tf.gather(best, order)
+
+
+@tf.function(autograph=False, reduce_retracing=True)
+def tokenize_with_word_starts(graph, segmenter, texts):
+    """Token ids, and which of them begin a word.
+
+    A word of the segmenter begins at the first token behind its start, unless that is a later piece
+    of a run of letters: where jieba takes every character of another script for a word, the pieces
+    of a run stay together.
+
+    Args:
+        graph: `GraphTokenizer`.
+        segmenter: None, or a `GraphTokenizer` of word level, whose words count.
+        texts: string tensor (batch,).
+
+    Returns:
+        Two RaggedTensors (batch, tokens): int32 ids, bool.
+    """
+    ids, begins, starts = graph.tokenize_with_word_starts(texts)
+    if segmenter is None:
+        return ids, begins
+    with tf.device("CPU"):
+        _, theirs, places = segmenter.tokenize_with_word_starts(texts)
+        width = tf.reduce_max(tf.concat([starts.flat_values, places.flat_values, [0]], 0)) + 1
+        words = tf.boolean_mask(_unique_places(places, width), theirs.flat_values)
+        # the number of words that have begun: it grows from token to token where one begins
+        begun = tf.searchsorted(words, _unique_places(starts, width), side="right")
+        grows = tf.concat([[True], tf.not_equal(begun[1:], begun[:-1])], 0)[: tf.size(begun)]
+        # no row begins within a word, whatever becomes of the segmenter's first token
+        row_starts = tf.boolean_mask(starts.row_starts(), starts.row_lengths() > 0)
+        grows = tf.tensor_scatter_nd_update(
+            grows, row_starts[:, None], tf.fill([tf.size(row_starts)], True)
+        )
+        return ids, begins.with_flat_values(begins.flat_values & grows)
+
+
+def _unique_places(places, width):
+    """Places in rows -> int64 numbers that rise over all rows."""
+    lengths = places.row_lengths()
+    # the row of every token; not value_rowids, which costs rows x longest row
+    begins = tf.math.unsorted_segment_sum(
+        tf.ones_like(lengths), places.row_starts(), tf.size(places.flat_values) + 1
+    )
+    row = tf.cumsum(begins)[:-1]
+    return row * tf.cast(width, tf.int64) + tf.cast(places.flat_values, tf.int64)

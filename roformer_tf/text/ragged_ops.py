@@ -7,12 +7,12 @@ All rows of a batch lie one after the other in one flat tensor.  `tf.repeat` of 
 import tensorflow as tf
 
 
-def where(mask):
+def true_indices(mask):
     """int32 places of True."""
     return tf.cast(tf.where(mask)[:, 0], tf.int32)
 
 
-def splits_of(counts):
+def lengths_to_splits(counts):
     """Exclusive cumulative sum with the total at the end: row splits from row lengths."""
     return tf.concat([[0], tf.cumsum(counts)], 0)
 
@@ -23,7 +23,7 @@ def ranges(starts, counts):
     return shift + tf.range(tf.size(shift))
 
 
-def flags(size, places):
+def indices_to_mask(size, places):
     """Bool (size,), True at `places`."""
     return tf.math.unsorted_segment_max(tf.ones_like(places), places, size) > 0
 
@@ -34,14 +34,14 @@ def runs(mask):
     Returns, for every True: its place; whether it is the first of its run; the number of its run;
     how many are left in the run, itself included.
     """
-    place = where(mask)
+    place = true_indices(mask)
     first = tf.concat([[True], tf.not_equal(place[1:], place[:-1] + 1)], 0)[: tf.size(place)]
     run = tf.cumsum(tf.cast(first, tf.int32)) - 1
-    ends = tf.concat([where(first)[1:], [tf.size(place)]], 0)
+    ends = tf.concat([true_indices(first)[1:], [tf.size(place)]], 0)
     return place, first, run, tf.gather(ends, run) - tf.range(tf.size(place))
 
 
-def reached(size, left, first):
+def visited(size, left, first):
     """Flags of the places met when every run is walked from its first place in steps of `size`.
 
     A step of 0 ends the walk.  Pointer doubling: the number of rounds is logarithmic in the number
@@ -58,7 +58,7 @@ def reached(size, left, first):
     _, seen, _ = tf.while_loop(
         lambda step, seen, grown: grown,
         body,
-        [tf.concat([step, [end]], 0), where(first), True],
+        [tf.concat([step, [end]], 0), true_indices(first), True],
         shape_invariants=[tf.TensorShape([None]), tf.TensorShape([None]), tf.TensorShape([])],
     )
-    return flags(end, seen)
+    return indices_to_mask(end, seen)

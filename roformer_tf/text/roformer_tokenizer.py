@@ -8,15 +8,21 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checkpoint import open_folder
+from roformer_tf.checkpoint.vocabulary import Vocabulary
+from roformer_tf.files import replace_file
 from roformer_tf.naming import automatic_name
-from roformer_tf.text.joined_rows import joined_rows, to_ragged_rows, truncation_index
-from roformer_tf.text.strings import to_string_tensor
-from roformer_tf.text.tokenizer_assets import TABLES_FILE, VOCABULARY_FILE, TokenizerAssets
-from roformer_tf.text.word_starts import tokenize_with_words
+from roformer_tf.text.graph_detokenizer import GraphDetokenizer
+from roformer_tf.text.graph_tokenizer import GraphTokenizer, tokenize_with_word_starts
+from roformer_tf.text.pair_packer import join_segments, to_ragged_ids, truncation_index
+from roformer_tf.text.strings import map_strings, to_string_tensor
+from roformer_tf.text.tokenizer_tables import TokenizerTables, load_or_build_tables
+
+VOCABULARY_FILE = "vocabulary.txt"
+TABLES_FILE = "tokenizer_tables.npz"
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
+class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
     r"""The original tokenizer of RoFormer: the token ids of bert4keras on every input.
 
     Word level, as the released word models were trained: lower case and accents off, jieba's
@@ -207,7 +213,7 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
 
     @preprocessing_function
     def _tokenize(self, texts):
-        ids = _of_any_rank(self._graph, texts)
+        ids = map_strings(self._graph, texts)
         if self.sequence_length:
             shape = [None] * (texts.shape.rank or 1) + [self.sequence_length]
             if texts.shape.rank == 0:
@@ -243,9 +249,9 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
 
     @preprocessing_function
     def _tokenize_with_offsets(self, texts):
-        return _of_any_rank(self._graph.tokenize_with_offsets, texts)
+        return map_strings(self._graph.tokenize_with_offsets, texts)
 
-    def tokenize_with_words(self, inputs, segmenter=None):
+    def tokenize_with_word_starts(self, inputs, segmenter=None):
         """Token ids, and which tokens begin a word, as whole-word masking needs it.
 
         A word is, at word level, what jieba's segmentation gives, in the vocabulary or not; at
@@ -268,10 +274,10 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
 
         >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "ro", "##former"]
         >>> tokenizer = RoFormerTokenizer(vocabulary, word_level=False)
-        >>> tokenizer.tokenize_with_words(["天气RoFormer"])
+        >>> tokenizer.tokenize_with_word_starts(["天气RoFormer"])
         ([[5, 6, 7, 8]], [[True, True, True, False]])
         >>> segmenter = RoFormerTokenizer(vocabulary)
-        >>> tokenizer.tokenize_with_words(["天气RoFormer"], segmenter)
+        >>> tokenizer.tokenize_with_word_starts(["天气RoFormer"], segmenter)
         ([[5, 6, 7, 8]], [[True, False, True, False]])
         """
         self._check_vocabulary()
@@ -285,7 +291,9 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
     @preprocessing_function
     def _tokenize_with_words(self, texts, segmenter):
         segmenter = None if segmenter is None else segmenter.graph
-        return _of_any_rank(lambda rows: tokenize_with_words(self._graph, segmenter, rows), texts)
+        return map_strings(
+            lambda rows: tokenize_with_word_starts(self._graph, segmenter, rows), texts
+        )
 
     def detokenize(self, inputs):
         """Token ids to readable text.
@@ -305,7 +313,7 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
         self._check_vocabulary()
         if keras.ops.is_tensor(inputs) and not tf.is_tensor(inputs):
             inputs = keras.ops.convert_to_numpy(inputs)
-        ids, unbatched = to_ragged_rows(inputs)
+        ids, unbatched = to_ragged_ids(inputs)
         return self._detokenize(ids, unbatched=unbatched)
 
     @preprocessing_function
@@ -364,7 +372,7 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
     def _encode(self, texts, maxlen, index, repeat_start):
         with tf.device("CPU"):
             unbatched = texts[0].shape.rank == 0
-            token_ids, segment_ids, lengths = joined_rows(
+            token_ids, segment_ids, lengths = join_segments(
                 [self._graph(tf.reshape(text, [-1])) for text in texts],
                 self.start_token_id,
                 self.end_token_id,
@@ -376,18 +384,122 @@ class RoFormerTokenizer(TokenizerAssets, keras_hub.tokenizers.Tokenizer):
                 return token_ids[0], segment_ids[0]
             return tuple(tf.RaggedTensor.from_tensor(x, lengths) for x in (token_ids, segment_ids))
 
+    # -- vocabulary and files
 
-def _of_any_rank(tokenize, texts):
-    """Applies what maps (batch,) strings to one or several (batch, tokens) to texts of any rank."""
-    with tf.device("CPU"):
-        if isinstance(texts, tf.RaggedTensor):
-            texts = texts.with_row_splits_dtype(tf.int64)
-            return tf.nest.map_structure(texts.with_flat_values, tokenize(texts.flat_values))
-        outputs = tokenize(tf.reshape(texts, [-1]))
-        rank = texts.shape.rank
-        if rank == 0:
-            return tf.nest.map_structure(lambda x: x[0], outputs)
-        if rank > 1:
-            outer = tf.RaggedTensor.from_tensor(texts, ragged_rank=rank - 1)
-            return tf.nest.map_structure(outer.with_flat_values, outputs)
-        return outputs
+    def set_vocabulary(self, vocabulary):
+        """Sets the vocabulary: a path, list of tokens, dict of token -> id, or None.
+
+        Keeps the dictionary that a loaded layer has brought along.
+        """
+        if vocabulary is None:
+            self._vocabulary = self._tables = self._graph = self._graph_detokenizer = None
+            return
+        vocabulary = self._checked(Vocabulary(vocabulary))
+        dictionary = self._tables and self._tables.dictionary()
+        tables = load_or_build_tables(
+            vocabulary,
+            self.word_level,
+            dictionary or self.dictionary,
+            self.user_words,
+            self.lowercase,
+            self.unk_token,
+            self.word_maxlen,
+        )
+        self._set(vocabulary, tables)
+
+    def _checked(self, vocabulary):
+        wanted = {getattr(self, name) for name in self._special_token_attrs}
+        missing = sorted(wanted - set(vocabulary.ids))
+        if missing:
+            tip = "Check that the file is the `vocab.txt` of the checkpoint"
+            if vocabulary.tokens[0].startswith("\ufeff"):
+                tip = "Its first line begins with a byte order mark: save it as UTF-8 without one"
+            raise ValueError(
+                f"The vocabulary lacks the special tokens {missing}; it has {vocabulary.size} "
+                f"tokens that begin with {vocabulary.tokens[:3]}. {tip}; or name its own special "
+                "tokens, e.g. `mask_token=None` where there is none."
+            )
+        return vocabulary
+
+    def _set(self, vocabulary, tables):
+        self._vocabulary, self._tables = vocabulary, tables
+        self._graph = GraphTokenizer(tables)
+        self._graph_detokenizer = GraphDetokenizer(vocabulary)
+        self._update_special_token_ids()
+
+    def save_assets(self, dir_path):
+        """Writes the vocabulary and the tables, with the dictionary in them, into a folder."""
+        self._check_vocabulary()
+        with replace_file(os.path.join(dir_path, VOCABULARY_FILE)) as file:
+            file.write("".join(f"{token}\n" for token in self._vocabulary.tokens).encode())
+        self._tables.save(os.path.join(dir_path, TABLES_FILE))
+
+    def load_assets(self, dir_path):
+        """Reads what `save_assets` wrote; where there are no tables they are made anew."""
+        path = os.path.join(dir_path, VOCABULARY_FILE)
+        tables_path = os.path.join(dir_path, TABLES_FILE)
+        if not os.path.exists(tables_path):
+            self.set_vocabulary(path)
+            return
+        vocabulary = self._checked(Vocabulary(path))
+        tables = TokenizerTables.load(tables_path)
+        expected = {
+            "vocabulary_digest": vocabulary.digest(),
+            "word_level": self.word_level,
+            "lowercase": self.lowercase,
+            "word_maxlen": self.word_maxlen,
+        }
+        wrong = [name for name, value in expected.items() if getattr(tables, name) != value]
+        if wrong:
+            raise ValueError(
+                f"{tables_path!r} was made for another vocabulary or configuration "
+                f"({', '.join(wrong)} differ). Delete it: the tables are made anew, with jieba's "
+                "dictionary or the one named by `dictionary`."
+            )
+        self._set(vocabulary, tables)
+
+    def get_vocabulary(self):
+        """The tokens in the order of the vocabulary file."""
+        self._check_vocabulary()
+        return list(self._vocabulary.tokens)
+
+    def vocabulary_size(self):
+        """One more than the highest id."""
+        self._check_vocabulary()
+        return self._vocabulary.size
+
+    def id_to_token(self, id):
+        """The token of an id."""
+        self._check_vocabulary()
+        token = self._vocabulary.token(int(id))
+        if token is None:
+            raise ValueError(
+                f"`id` must be the id of a token, in [0, {self._vocabulary.size}). Received: {id}"
+            )
+        return token
+
+    def token_to_id(self, token):
+        """The id of a token."""
+        self._check_vocabulary()
+        if token not in self._vocabulary.ids:
+            raise ValueError(f"Token {token!r} is not in the vocabulary.")
+        return self._vocabulary.ids[token]
+
+    @property
+    def graph(self):
+        """The `GraphTokenizer`, a `tf.Module`: to track in what `tf.saved_model.save` shall save."""
+        self._check_vocabulary()
+        return self._graph
+
+    @property
+    def graph_detokenizer(self):
+        """The `GraphDetokenizer`, a `tf.Module`."""
+        self._check_vocabulary()
+        return self._graph_detokenizer
+
+    def _check_vocabulary(self):
+        if self._vocabulary is None:
+            raise ValueError(
+                "The tokenizer has no vocabulary yet. Pass `vocabulary` when creating it, or call "
+                "`set_vocabulary(path)`."
+            )

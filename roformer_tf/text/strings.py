@@ -49,3 +49,19 @@ def to_string_tensor(inputs):
         return tf.ragged.stack([to_string_tensor(x) for x in inputs])
     # A list of bytes does not go by way of a NumPy array, in which every string takes the space of the longest
     return tf.constant([encode_utf8(x) for x in inputs], tf.string, shape=[len(inputs)])
+
+
+def map_strings(tokenize, texts):
+    """Applies what maps (batch,) strings to one or several (batch, tokens) to texts of any rank."""
+    with tf.device("CPU"):
+        if isinstance(texts, tf.RaggedTensor):
+            texts = texts.with_row_splits_dtype(tf.int64)
+            return tf.nest.map_structure(texts.with_flat_values, tokenize(texts.flat_values))
+        outputs = tokenize(tf.reshape(texts, [-1]))
+        rank = texts.shape.rank
+        if rank == 0:
+            return tf.nest.map_structure(lambda x: x[0], outputs)
+        if rank > 1:
+            outer = tf.RaggedTensor.from_tensor(texts, ragged_rank=rank - 1)
+            return tf.nest.map_structure(outer.with_flat_values, outputs)
+        return outputs

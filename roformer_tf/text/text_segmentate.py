@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from roformer_tf.text.ragged_ops import flags, reached, splits_of, where
+from roformer_tf.text.ragged_ops import indices_to_mask, lengths_to_splits, true_indices, visited
 from roformer_tf.text.strings import to_string_tensor
 
 
@@ -71,7 +71,7 @@ def _segmentate(texts, limit, separators, cut_long):
             starts, ends = strip(*_cut(starts, ends, limit))
         pieces = tf.RaggedTensor.from_row_splits(
             tf.gather(codes, tf.ragged.range(starts, ends).flat_values),
-            splits_of(ends - starts),
+            lengths_to_splits(ends - starts),
             validate=False,
         )
         return tf.RaggedTensor.from_row_splits(
@@ -90,7 +90,7 @@ def _split(codes, starts, ends, separator, limit):
     places that are met from the start of each text are found by pointer doubling.
     """
     size = tf.size(codes)
-    place = where(tf.equal(codes, separator))
+    place = true_indices(tf.equal(codes, separator))
     whole = ends - starts <= limit
     # The parts that can open a piece: the first of every text, and those that are not empty.
     owner = tf.searchsorted(starts, place, side="right")
@@ -101,7 +101,7 @@ def _split(codes, starts, ends, separator, limit):
     at = tf.range(tf.size(starts)) + tf.searchsorted(opening, starts)
     at = tf.concat([at, tf.range(tf.size(opening)) + tf.boolean_mask(owner, opens)], 0)
     part = tf.scatter_nd(at[:, None], tf.concat([starts, opening], 0), tf.shape(at))
-    first = flags(tf.size(at), at[: tf.size(starts)])
+    first = indices_to_mask(tf.size(at), at[: tf.size(starts)])
     owner = tf.cumsum(tf.cast(first, tf.int32)) - 1
     end = tf.gather(tf.concat([place, [size]], 0), tf.searchsorted(place, part))
     own_end = tf.gather(ends, owner)
@@ -109,8 +109,8 @@ def _split(codes, starts, ends, separator, limit):
 
     number = tf.range(tf.size(part))
     following = tf.maximum(tf.searchsorted(end, part + limit), number + 1)
-    last = tf.concat([where(first)[1:], [tf.size(part)]], 0)
-    begins = reached(following - number, tf.gather(last, owner) - number, first)
+    last = tf.concat([true_indices(first)[1:], [tf.size(part)]], 0)
+    begins = visited(following - number, tf.gather(last, owner) - number, first)
     starts = tf.boolean_mask(part, begins)
     first, own_end = tf.boolean_mask(first, begins), tf.boolean_mask(own_end, begins)
     is_last = tf.concat([first[1:], [True]], 0)[: tf.size(first)]
@@ -129,7 +129,7 @@ def _cut(starts, ends, limit):
 def _stripper(codes):
     """A function that takes white space off both ends of pieces, and drops blank pieces."""
     space = tf.constant(_white_space())
-    place = where(~tf.gather(space, tf.minimum(codes, tf.size(space) - 1)))
+    place = true_indices(~tf.gather(space, tf.minimum(codes, tf.size(space) - 1)))
 
     def strip(starts, ends):
         low, high = tf.searchsorted(place, starts), tf.searchsorted(place, ends)

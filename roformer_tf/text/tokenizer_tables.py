@@ -1,15 +1,43 @@
-"""The vocabulary, the dictionary and the rules of characters, as arrays of integers."""
+"""The arrays that `GraphTokenizer` looks up: building them, and keeping them in files."""
 
+import contextlib
 import dataclasses
+import hashlib
+import itertools
 import json
+import math
 import os
+import unicodedata
+from pathlib import Path
 
 import numpy as np
 
 from roformer_tf.files import replace_file
-from roformer_tf.text.segmentation_dictionary import SegmentationDictionary
+from roformer_tf.text.characters import (
+    ALPHANUMERIC,
+    CODE_POINTS,
+    CONTROL,
+    FINAL_SIGMA,
+    HAN,
+    IN_BLOCK,
+    ISOLATED,
+    JIEBA_HAN,
+    LETTER,
+    SPACE,
+    case_classes,
+    character_kinds,
+    normalized_images,
+)
+from roformer_tf.text.segmentation_dictionary import (
+    SegmentationDictionary,
+    dictionary_digest,
+    list_user_words,
+)
 
-TABLES_FORMAT = 1  # raise it when the arrays change their meaning: older files are then refused
+TABLES_FORMAT = 1  # raise it when the meaning of the arrays changes: older files are then rejected
+FIRST_NAMED = HAN + 1  # lower symbols are kinds, for characters that no table names
+KEPT_FILES = 8  # of about 7 MB each
+SMALL = 50_000  # a dictionary with fewer words is quicker to build from than to look up
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,3 +137,251 @@ class TokenizerTables:
                 "Delete it: the tables are made anew from the vocabulary."
             )
         return cls(**arrays)
+
+
+def cache_folder():
+    """Where tables are kept, or None for nowhere.
+
+    The environment variable `ROFORMER_TF_CACHE` names the folder; set but empty, nothing is kept.
+    Otherwise it is `roformer_tf` in the user's cache folder (`XDG_CACHE_HOME` or `~/.cache`).
+    """
+    folder = os.environ.get("ROFORMER_TF_CACHE")
+    if folder is not None:
+        return Path(folder).expanduser() if folder else None
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roformer_tf"
+
+
+def load_or_build_tables(
+    vocabulary, word_level, dictionary, user_words, lowercase, unk_token, word_maxlen
+):
+    """The tables of a tokenizer: made, or taken from the cache when nothing has changed.
+
+    Args:
+        vocabulary: `Vocabulary`.
+        dictionary: a `SegmentationDictionary`, or the path of a dictionary file or None for the one
+            of jieba, to which `user_words` are added.
+        word_level, lowercase, unk_token, word_maxlen: as of `RoFormerTokenizer`.
+
+    Returns:
+        TokenizerTables.
+    """
+    if not word_level:
+        return build_tables(vocabulary, None, lowercase, unk_token, word_maxlen)
+    if isinstance(dictionary, SegmentationDictionary):
+        return build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen)
+    folder = cache_folder()
+    if folder:
+        made_from = [
+            *(TABLES_FORMAT, unicodedata.unidata_version, vocabulary.digest()),
+            *(dictionary_digest(dictionary), list_user_words(user_words)),
+            *(lowercase, unk_token, word_maxlen),
+        ]
+        key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
+        path = folder / f"tokenizer_tables_{key[:32]}.npz"
+        # a file that is damaged or went away meanwhile is as good as none
+        with contextlib.suppress(OSError, ValueError):
+            return TokenizerTables.load(path)
+    dictionary = SegmentationDictionary(dictionary, user_words)
+    tables = build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen)
+    if folder and len(dictionary.frequencies) >= SMALL:
+        # a folder that cannot be written to costs time, not the result
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            tables.save(path)
+            kept = sorted(folder.glob("tokenizer_tables_*.npz"), key=os.path.getmtime)
+            for old in kept[:-KEPT_FILES]:
+                old.unlink()
+    return tables
+
+
+def build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen):
+    """Makes the tables: about three seconds with jieba's own dictionary.
+
+    Args:
+        vocabulary: `Vocabulary`.
+        dictionary: `SegmentationDictionary`, or None for character level.
+        lowercase, unk_token, word_maxlen: as of `RoFormerTokenizer`.
+
+    Returns:
+        TokenizerTables.
+    """
+    digest, vocabulary = vocabulary.digest(), vocabulary.ids
+    word_level = dictionary is not None
+    frequencies = dictionary.frequencies if word_level else {}
+    total = dictionary.total if word_level else 1
+    unk = vocabulary[unk_token]
+    kind = character_kinds()
+    image = normalized_images() if lowercase else {}
+
+    # -- characters -> symbols
+    named = {chr(c) for c in range(32, 127)}.union(*vocabulary, *frequencies)
+    named = sorted(c for c in named if ord(c) not in image and not 0xD800 <= ord(c) < 0xE000)
+    symbol = {c: i for i, c in enumerate(named, FIRST_NAMED)}
+    n_symbols = FIRST_NAMED + len(named)
+    code = kind.copy()
+    code[JIEBA_HAN] = HAN
+    code[[ord(c) for c in named]] = np.arange(FIRST_NAMED, n_symbols)
+    expansions = {}
+    for c, out in sorted(image.items()):
+        symbols = tuple(int(code[ord(o)]) for o in out)
+        if len(symbols) == 1:
+            code[c] = symbols[0]
+        else:  # no symbol: a nonspacing mark
+            code[c] = -expansions.setdefault(symbols, len(expansions) + 1)
+
+    # -- entries: symbols, [UNK], words, pieces; ids are (id, begin, end)
+    ids = [()] * n_symbols
+    for generic in (ISOLATED, LETTER, HAN):
+        ids[generic] = ((unk, 0, 1),)
+    for char, sym in symbol.items():
+        # at word level jieba gives the character to the vocabulary before BERT drops it
+        if kind[ord(char)] in (ISOLATED, LETTER) or word_level and char in vocabulary:
+            ids[sym] = ((vocabulary.get(char, unk), 0, 1),)
+    unk_entry = len(ids)
+    ids.append(((unk, 0, 1),))
+    scores = [0.0] * len(ids)
+
+    usable = {c for c in named if IN_BLOCK.match(c)}
+    words = [w for w, f in frequencies.items() if f and usable.issuperset(w)]
+    for word in words:
+        if word in vocabulary:
+            ids.append(((vocabulary[word], 0, len(word)),))
+        else:
+            ids.append(_basic_tokenize(word, kind, vocabulary, unk, word_maxlen))
+    log_total = math.log(total)
+    scores += (math.log(frequencies[word]) - log_total for word in words)
+
+    usable = {
+        c for c in named if kind[ord(c)] == LETTER and (ALPHANUMERIC.match(c) or not word_level)
+    }
+    firsts = [t for t in vocabulary if t and usable.issuperset(t)]
+    others = [t[2:] for t in vocabulary if t[:2] == "##" and t[2:] and usable.issuperset(t[2:])]
+    ids += (((vocabulary[piece], 0, len(piece)),) for piece in firsts)
+    ids += (((vocabulary["##" + piece], 0, len(piece)),) for piece in others)
+    scores += [0.0] * (len(firsts) + len(others))
+
+    roots = np.arange(3, dtype=np.int64) + len(ids)
+    edge_key, edge_child = _tries(
+        [*words, *firsts, *others],
+        np.repeat(roots, [len(words), len(firsts), len(others)]),
+        code,
+        n_symbols,
+        first_entry=unk_entry + 1,
+        next_node=len(ids) + 3,
+    )
+
+    def flags(regex):
+        return np.array([False] * FIRST_NAMED + [bool(regex.match(c)) for c in named])
+
+    symbol_block = flags(IN_BLOCK)
+    symbol_block[HAN] = True
+    char_page, char_code = _two_stage(code)
+    case_page, case_code = _two_stage(
+        case_classes() if lowercase else np.zeros(CODE_POINTS, np.int8)
+    )
+    expand_start, expand_count, expand_symbols = _ragged([(), *expansions])
+    entry_start, entry_count, entry_parts = _ragged(ids)
+    entry_parts = entry_parts.reshape(-1, 3).T
+    return TokenizerTables(
+        char_page=char_page,
+        char_code=char_code,
+        case_page=case_page,
+        case_code=case_code,
+        expand_start=expand_start,
+        expand_count=expand_count,
+        expand_symbols=expand_symbols,
+        symbol_kind=np.int32(
+            [0, CONTROL, SPACE, ISOLATED, LETTER, ISOLATED] + [kind[ord(c)] for c in named]
+        ),
+        symbol_block=symbol_block,
+        symbol_alnum=flags(ALPHANUMERIC),
+        edge_key=edge_key,
+        edge_child=edge_child,
+        roots=roots,
+        entry_start=entry_start,
+        entry_count=entry_count,
+        entry_ids=entry_parts[0],
+        entry_begin=entry_parts[1],
+        entry_end=entry_parts[2],
+        entry_score=np.float64(scores),
+        unknown_score=np.float64(-log_total),
+        unk_entry=np.int32(unk_entry),
+        final_sigma=np.int32(code[ord(FINAL_SIGMA)]),
+        word_level=np.bool_(word_level),
+        lowercase=np.bool_(lowercase),
+        word_maxlen=np.int32(word_maxlen),
+        words=np.frombuffer(json.dumps(list(frequencies)).encode(), np.uint8),
+        frequencies=np.fromiter(frequencies.values(), np.int64, len(frequencies)),
+        total=np.int64(total),
+        vocabulary_digest=np.array(digest),
+    )
+
+
+def _basic_tokenize(word, kind, vocabulary, unk, word_maxlen):
+    """((id, begin, end), …) of one word of the dictionary that is not in the vocabulary.
+
+    Punctuation and Chinese characters stand alone; runs of other characters go through WordPiece.
+    Source: `Tokenizer._tokenize` of bert4keras; a block of jieba has no space or control in it.
+    """
+    ids, place = [], 0
+    for isolated, run in itertools.groupby(word, key=lambda c: kind[ord(c)] == ISOLATED):
+        run = "".join(run)
+        if isolated:
+            ids += ((vocabulary.get(c, unk), i, i + 1) for i, c in enumerate(run, place))
+        else:
+            ids += _word_piece(run, place, vocabulary, unk, word_maxlen)
+        place += len(run)
+    return tuple(ids)
+
+
+def _word_piece(word, place, vocabulary, unk, word_maxlen):
+    """Greedy longest-match-first: the pieces of a word, or [UNK] for all of it."""
+    pieces, start = [], 0
+    while start < len(word) <= word_maxlen:
+        prefix = "##" if start else ""
+        ends = range(len(word), start, -1)
+        end = next((end for end in ends if prefix + word[start:end] in vocabulary), None)
+        if end is None:
+            break
+        pieces.append((vocabulary[prefix + word[start:end]], place + start, place + end))
+        start = end
+    if start == len(word):
+        return pieces
+    return [(vocabulary.get(word, unk), place, place + len(word))]
+
+
+def _tries(strings, roots, code, n_symbols, first_entry, next_node):
+    """The edges of the tries, one depth after another; `strings` of one root are distinct."""
+    lengths = np.fromiter(map(len, strings), np.int64, len(strings))
+    points = np.frombuffer("".join(strings).encode("utf-32-le"), np.uint32)
+    symbols, starts = code[points].astype(np.int64), np.cumsum(lengths) - lengths
+    node, alive, depth = roots.copy(), np.arange(len(strings)), 0
+    keys, children = [np.int64([-1])], [np.int64([-1])]  # a table on the graph cannot be empty
+    while alive.size:
+        key = node[alive] * n_symbols + symbols[starts[alive] + depth]
+        key, edge = np.unique(key, return_inverse=True)
+        child = np.full(key.size, -1, np.int64)
+        ended = lengths[alive] == depth + 1
+        child[edge[ended]] = first_entry + alive[ended]
+        new = np.flatnonzero(child < 0)
+        child[new] = next_node + np.arange(new.size)
+        next_node += new.size
+        node[alive] = child[edge]
+        keys.append(key)
+        children.append(child)
+        alive, depth = alive[~ended], depth + 1
+    return np.concatenate(keys), np.concatenate(children)
+
+
+def _two_stage(dense):
+    """-> page of every 256 values, values of the distinct pages."""
+    pages = {}
+    index = [pages.setdefault(page.tobytes(), len(pages)) for page in dense.reshape(-1, 256)]
+    return np.int32(index), np.frombuffer(b"".join(pages), dense.dtype)
+
+
+def _ragged(lists):
+    """-> start, count, concatenated values, int32; values that are tuples stay side by side."""
+    count = np.fromiter(map(len, lists), np.int32, len(lists))
+    start = np.cumsum(count, dtype=np.int32) - count
+    return start, count, np.array([i for x in lists for i in x], np.int32)

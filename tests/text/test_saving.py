@@ -121,12 +121,12 @@ def test_the_folder_of_an_original_checkpoint(dictionary, tmp_path):
 
 
 def test_tables_are_kept_on_disk(tmp_path, monkeypatch, dictionary):
-    monkeypatch.setattr("roformer_tf.text.tables_cache.SMALL", 0)
+    monkeypatch.setattr("roformer_tf.text.tokenizer_tables.SMALL", 0)
     monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
     expected = RoFormerTokenizer(VOCABULARY, dictionary=dictionary)(["追一科"])
     (file,) = (tmp_path / "cache").iterdir()
     with monkeypatch.context() as patch:  # the second time nothing is built
-        patch.setattr("roformer_tf.text.tables_cache.build_tables", None)
+        patch.setattr("roformer_tf.text.tokenizer_tables.build_tables", None)
         assert RoFormerTokenizer(VOCABULARY, dictionary=dictionary)(["追一科"]) == expected
     # a damaged file is as good as none
     size = file.stat().st_size

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from roformer_tf.text import RoFormerTokenizer
-from roformer_tf.text.word_starts import tokenize_with_words
+from roformer_tf.text.graph_tokenizer import tokenize_with_word_starts
 from tests.text.compare import assert_same_rows, in_batches, split_rows
 from tests.text.conftest import WITH_OFFSETS
 
@@ -15,9 +15,9 @@ from tests.text.conftest import WITH_OFFSETS
 def test_words_of_the_original(mode, tokenizers, requests, original):
     inputs, theirs = requests[f"words_{mode}"][2], original(f"words_{mode}")
     graph = tokenizers(mode).graph
-    ids, begins = in_batches(lambda texts: tokenize_with_words(graph, None, texts), inputs)
+    ids, begins = in_batches(lambda texts: tokenize_with_word_starts(graph, None, texts), inputs)
     (plain,) = in_batches(graph, inputs)
-    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_words")
+    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_word_starts")
     assert_same_rows(
         inputs,
         (begins[0].astype(np.int32), begins[1]),
@@ -31,9 +31,11 @@ def test_words_of_the_original(mode, tokenizers, requests, original):
 def test_characters_with_the_words_of_jieba(case, tokenizers, requests, original):
     inputs, theirs = requests[f"segmented_word{case}"][2], original(f"segmented_word{case}")
     graph, segmenter = tokenizers(f"char{case}").graph, tokenizers(f"word{case}").graph
-    ids, begins = in_batches(lambda texts: tokenize_with_words(graph, segmenter, texts), inputs)
+    ids, begins = in_batches(
+        lambda texts: tokenize_with_word_starts(graph, segmenter, texts), inputs
+    )
     (plain,) = in_batches(graph, inputs)
-    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_words")
+    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_word_starts")
     rows = zip(
         inputs,
         split_rows(*begins),
@@ -49,44 +51,48 @@ def test_characters_with_the_words_of_jieba(case, tokenizers, requests, original
 
 def test_words_that_are_not_in_the_vocabulary(tokenizer, by_character):
     # 追一 and 科技 are words of the dictionary; 二 is no word and no token
-    ids, begins = tokenizer.tokenize_with_words(["追一科技的RoFormer二，。", ""])
+    ids, begins = tokenizer.tokenize_with_word_starts(["追一科技的RoFormer二，。", ""])
     assert begins == [[True, True, True, True, False, True, True, True], []]
     assert ids == tokenizer(["追一科技的RoFormer二，。", ""])
-    ids, begins = by_character.tokenize_with_words("追一RoFormerxyz é ro")
+    ids, begins = by_character.tokenize_with_word_starts("追一RoFormerxyz é ro")
     assert ids.shape == begins.shape
     assert begins.numpy().tolist() == [True, True, True, True, True]
 
 
 def test_a_segmenter_gives_its_words_to_characters(tokenizer, by_character):
     text = "追一科技 的，追RoFormer一"
-    ids, begins = by_character.tokenize_with_words([text], tokenizer)
+    ids, begins = by_character.tokenize_with_word_starts([text], tokenizer)
     assert ids == by_character([text])
     t, f = True, False
     assert begins == [[t, f, t, f, t, t, t, t, f, t]]
     # jieba takes each character of a foreign script for a word: the run stays one all the same
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "か", "##な", "天", "气"]
     characters = RoFormerTokenizer(vocabulary, word_level=False)
-    assert characters.tokenize_with_words(["かな天气"], tokenizer)[1] == [[t, f, t, t]]
+    assert characters.tokenize_with_word_starts(["かな天气"], tokenizer)[1] == [[t, f, t, t]]
     # dropped characters: closed up at character level, breaks at word level
-    _, begins = by_character.tokenize_with_words(["追\u200b一\x07", "\u200b", "科\0技"], tokenizer)
+    _, begins = by_character.tokenize_with_word_starts(
+        ["追\u200b一\x07", "\u200b", "科\0技"], tokenizer
+    )
     assert begins == [[t, t], [], [t, t]]
     with pytest.raises(ValueError, match="gives the words of a word-level tokenizer"):
-        tokenizer.tokenize_with_words(["追"], tokenizer)
+        tokenizer.tokenize_with_word_starts(["追"], tokenizer)
     with pytest.raises(ValueError, match="gives the words of a word-level tokenizer"):
-        by_character.tokenize_with_words(["追"], by_character)
+        by_character.tokenize_with_word_starts(["追"], by_character)
 
 
 def test_in_tf_data_and_of_any_rank(tokenizer, by_character):
     texts = ["追一科技", "", "的", "科技追一"]
     data = tf.data.Dataset.from_tensor_slices(texts).batch(3)
     for segmenter in (None, tokenizer):
-        expected = by_character.tokenize_with_words(texts, segmenter)
-        rows = data.map(lambda x, s=segmenter: by_character.tokenize_with_words(x, s)).unbatch()
+        expected = by_character.tokenize_with_word_starts(texts, segmenter)
+        rows = data.map(
+            lambda x, s=segmenter: by_character.tokenize_with_word_starts(x, s)
+        ).unbatch()
         assert [ids.numpy().tolist() for ids, _ in rows] == expected[0]
         assert [begins.numpy().tolist() for _, begins in rows] == expected[1]
         assert rows.element_spec[1].dtype == tf.bool
     ragged = tf.ragged.constant([["追一", "的科技"], [], ["的"]])
-    ids, begins = by_character.tokenize_with_words(ragged, tokenizer)
+    ids, begins = by_character.tokenize_with_word_starts(ragged, tokenizer)
     assert ids == by_character(ragged)
     assert begins == [[[True, False], [True, True, False]], [], [[True]]]
-    assert by_character.tokenize_with_words([], tokenizer) == ([], [])
+    assert by_character.tokenize_with_word_starts([], tokenizer) == ([], [])
