@@ -1,7 +1,7 @@
-"""What bert4keras and jieba do with each character, asked of Python's own Unicode data.
+"""What bert4keras and jieba do with each character, from Python's own Unicode data.
 
-No other source of Unicode properties is used: ICU and TensorFlow Text follow other versions of
-Unicode and fold more characters than `str.lower` does.
+ICU and TensorFlow Text are not used: they follow other versions of Unicode and fold more
+characters than `str.lower` does.
 """
 
 import functools
@@ -12,20 +12,20 @@ import numpy as np
 
 from roformer_tf.checkpoint.vocabulary import CJK_BLOCKS, is_cjk, is_punctuation
 
-# Kinds of characters; also the symbols of the characters that have no symbol of their own.
-# HAN is used in symbols only: ISOLATED inside the range that jieba treats as Chinese.
+# Kinds of characters, and the symbols of characters without a symbol of their own. HAN is only a
+# symbol: an ISOLATED character in the range that jieba treats as Chinese.
 CONTROL, SPACE, ISOLATED, LETTER, HAN = range(1, 6)
 CODE_POINTS = 0x110000
 JIEBA_HAN = slice(0x4E00, 0x9FD6)
 IN_BLOCK = re.compile(r"[\u4E00-\u9FD5a-zA-Z0-9+#&\._%\-]")  # jieba.re_han_default
 ALPHANUMERIC = re.compile(r"[a-zA-Z0-9]")  # jieba.re_eng
 FINAL_SIGMA, SIGMA, CAPITAL_SIGMA = "\u03c2", "\u03c3", "\u03a3"
-# Of these every character is like every other here, and there are a million of them
+# The tokenizer treats all million characters of these categories alike
 UNASSIGNED, PRIVATE, SURROGATE = "Cn", "Co", "Cs"
 
 
 def normalize(text):
-    """Lower case, then canonical decomposition without nonspacing marks.
+    """Lower-cases a text, then decomposes it (NFD) and drops nonspacing marks.
 
     >>> normalize("Ｃafé")
     'ｃafe'
@@ -37,7 +37,7 @@ def normalize(text):
 
 
 def character_kind(char):
-    r"""CONTROL (dropped), SPACE, ISOLATED (a word by itself) or LETTER (any other).
+    r"""Classifies a character: CONTROL (dropped), SPACE, ISOLATED (its own word) or LETTER.
 
     >>> [character_kind(c) for c in ("\0", "\u2028", "追", "a", "€")] == [
     ...     CONTROL, SPACE, ISOLATED, LETTER, LETTER]
@@ -52,12 +52,12 @@ def character_kind(char):
         return SPACE
     if char in "\0\ufffd" or category in ("Cc", "Cf"):
         return CONTROL
-    return SPACE if char.isspace() else LETTER  # U+2028 and U+2029: str.split() parts there
+    return SPACE if char.isspace() else LETTER  # str.split() splits at U+2028 and U+2029
 
 
 @functools.cache
 def _individual_code_points():
-    """All code points but those that are neither changed by `normalize` nor of any special kind."""
+    """Lists all code points that `normalize` may change or that may have a special kind."""
     alike = {UNASSIGNED, PRIVATE, SURROGATE}
     return [
         c
@@ -69,29 +69,29 @@ def _individual_code_points():
 
 @functools.cache
 def character_kinds():
-    """int32 (0x110000,): the kind of every code point."""
+    """Returns the kind of every code point, int32 `(0x110000,)`."""
     kinds = np.full(CODE_POINTS, LETTER, np.int32)
     for c in _individual_code_points():
         kinds[c] = character_kind(chr(c))
     for first, last in CJK_BLOCKS:
         kinds[first : last + 1] = ISOLATED
-    kinds[0xD800:0xE000] = CONTROL  # cannot come out of UTF-8
+    kinds[0xD800:0xE000] = CONTROL  # cannot occur in UTF-8
     kinds.flags.writeable = False
     return kinds
 
 
 @functools.cache
 def normalized_images():
-    """Dict of code point -> what `normalize` makes of it, for those that it changes."""
+    """Maps each code point that `normalize` changes to its normalized string."""
     images = {c: normalize(chr(c)) for c in _individual_code_points()}
     return {c: image for c, image in images.items() if image != chr(c)}
 
 
 @functools.cache
 def case_classes():
-    """int8 (0x110000,): 1 cased, 2 case-ignorable, 0 neither, as `str.lower` sees them.
+    """Returns int8 `(0x110000,)`: 1 for cased, 2 for case-ignorable characters, 0 for others.
 
-    They decide whether a capital sigma becomes a final one; asked of `str.lower` itself.
+    They decide whether `str.lower` makes a capital sigma a final one, and come from `str.lower`.
     """
     classes = np.zeros(CODE_POINTS, np.int8)
     for c in _individual_code_points():

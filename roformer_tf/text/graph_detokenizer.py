@@ -1,4 +1,4 @@
-"""bert4keras' `Tokenizer.decode` as TensorFlow ops."""
+"""bert4keras' `Tokenizer.decode` in TensorFlow ops."""
 
 import functools
 import re
@@ -10,9 +10,9 @@ import tensorflow as tf
 from roformer_tf.checkpoint.vocabulary import is_cjk, is_punctuation
 from roformer_tf.text.ragged_ops import lengths_to_splits
 
-# How a token is written; SPECIAL ones, "[…]", are left out
+# How a token is written. SPECIAL ones, "[…]", are skipped
 SPECIAL, GLUED, PUNCTUATION, WORD = range(4)
-# What the text ends with after it
+# What the text ends with after a token
 OTHER, CJK, UNCHANGED = range(3)
 
 # `Tokenizer._cjk_punctuation` of bert4keras
@@ -28,12 +28,12 @@ CJK_PUNCTUATION = (
 
 @functools.cache
 def _replacements():
-    """(pattern, replacement) pairs for RE2, to be applied in this order."""
+    """Returns (pattern, replacement) pairs for RE2, to apply in this order."""
 
     def one_of(characters):
         return "[" + "".join(map(re.escape, characters)) + "]"
 
-    # RE2 has a Unicode version of its own: digits and white space are spelt out, as Python's
+    # RE2 follows another Unicode version, so Python's digits and white space are spelled out
     characters = [chr(c) for c in range(sys.maxunicode + 1)]
     digit = one_of(c for c in characters if unicodedata.category(c) == "Nd")
     space = one_of(c for c in characters if c.isspace())
@@ -47,7 +47,7 @@ def _replacements():
 
 
 class GraphDetokenizer(tf.Module):
-    """Maps rows of token ids to readable text with core TensorFlow ops only.
+    """Maps token ids to readable text with core TensorFlow ops only.
 
     Args:
         vocabulary: `Vocabulary`.
@@ -59,7 +59,7 @@ class GraphDetokenizer(tf.Module):
         string tensor (batch,).
 
     Raises:
-        tf.errors.InvalidArgumentError: an id that is not in the vocabulary.
+        tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
 
     Example:
 
@@ -68,8 +68,8 @@ class GraphDetokenizer(tf.Module):
     >>> detokenizer(tf.ragged.constant([[0, 2, 3, 1, 4]]))[0].numpy().decode()
     'roformer 追一。'
 
-    Source: `Tokenizer.decode` of bert4keras 0.11.5.  Where that raises IndexError, for a word after
-    nothing but the token `##`, a space goes before the word, which is then stripped.
+    Source: `Tokenizer.decode` of bert4keras 0.11.5.  Where that raises IndexError, for
+    a word that follows only the token `##`, this strips the space before the word.
     """
 
     def __init__(self, vocabulary, name=None):
@@ -100,7 +100,7 @@ class GraphDetokenizer(tf.Module):
             )
             values, kinds = tf.boolean_mask(ids.values, keep), tf.boolean_mask(kinds, keep)
 
-            # what the text before each token ends with: see the nearest token that says it
+            # what precedes each token, according to the nearest earlier token that defines it
             lasts = tf.gather(self._lasts, values)
             says = tf.not_equal(lasts, UNCHANGED)
             said = lengths_to_splits(tf.cast(says, tf.int32))
@@ -121,12 +121,12 @@ class GraphDetokenizer(tf.Module):
 
 
 def _describe(token):
-    """-> the token as it is written, how, and what the text ends with after it."""
+    """Returns a token's text, how it is written, and what the text ends with after it."""
     if token is None or token[:1] == "[" and token[-1:] == "]":
         return "", SPECIAL, UNCHANGED
     if len(token) == 1 and is_punctuation(token) and not is_cjk(token):
         return token + " ", PUNCTUATION, OTHER
     kind = GLUED if token[:2] == "##" or len(token) == 1 and is_cjk(token) else WORD
     text = token[2:] if token[:2] == "##" else token
-    # an empty WORD gives a space after anything but a Chinese character, and nothing after one
+    # an empty WORD adds a space, except after a Chinese character
     return text, kind, (CJK if is_cjk(text[-1]) else OTHER) if text else UNCHANGED

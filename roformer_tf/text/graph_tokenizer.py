@@ -1,4 +1,4 @@
-"""bert4keras' `Tokenizer` over `jieba.cut(HMM=False)` as TensorFlow ops."""
+"""bert4keras' `Tokenizer` with `jieba.cut(HMM=False)` in TensorFlow ops."""
 
 import math
 import types
@@ -19,22 +19,22 @@ from roformer_tf.text.ragged_ops import (
 class GraphTokenizer(tf.Module):
     """Maps a batch of UTF-8 strings to token ids with core TensorFlow ops only.
 
-    A `tf.Module` whose tables travel with it, so a module that holds one can be saved by
-    `tf.saved_model.save` and answers in a process that has neither Keras nor TensorFlow Text.
-    After `unicode_decode` all is integer arithmetic on one flat array of symbols: those of all rows
-    one after the other, every row closed by a newline, which belongs to no word.
+    A `tf.Module` that holds its tables, so `tf.saved_model.save` can save it as part of another
+    module, for processes with neither Keras nor TensorFlow Text. After `unicode_decode` all is
+    integer arithmetic on one flat array of symbols: the texts follow one another, each ends with a
+    newline, which belongs to no word.
 
-    Time is linear in the length of the text and, besides, in the longest run without punctuation or
-    space of the batch: about 20 µs for each of its characters.
+    Time is linear in the length of the text, plus about 20 µs for each character of the longest run
+    in the batch without punctuation or space.
 
     Args:
         tables: `TokenizerTables`.
 
     Call arguments:
-        texts: string tensor (batch,), UTF-8.
+        texts: string tensor `(batch,)`, UTF-8.
 
     Returns:
-        RaggedTensor int32 (batch, tokens), without special tokens.
+        RaggedTensor int32 `(batch, tokens)`, without special tokens.
 
     Example:
 
@@ -56,10 +56,10 @@ class GraphTokenizer(tf.Module):
         self._final_sigma = int(tables.final_sigma)
         self._n_symbols = len(tables.symbol_kind)
         self._n_entries = len(tables.entry_start)
-        # Strings have no kernel on accelerators: left to itself TensorFlow may put the tables on a
-        # GPU and copy them back for every batch.  So the CPU is named here and in each method.
+        # Strings have no kernels on accelerators. By default TensorFlow may put the tables on a GPU
+        # and copy them back for every batch, so the CPU is set here and in each method.
         with tf.device("CPU"), tf.init_scope():
-            # a plain object: TensorFlow would wrap a dict, to track its values
+            # not a dict, which TensorFlow would wrap to track its values
             self._tables = types.SimpleNamespace()
             for field in (
                 *("char_page", "char_code", "case_page", "case_code"),
@@ -84,11 +84,11 @@ class GraphTokenizer(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def tokenize_with_offsets(self, texts):
-        """Token ids, and where each token begins and ends in its text.
+        """Returns token ids, and where each token begins and ends in its text.
 
         Returns:
-            Three RaggedTensors int32 (batch, tokens): ids; start and end, in characters of the
-            original string (an invalid byte counts as one character).
+            Three RaggedTensors int32 `(batch, tokens)`: ids, starts and ends, in characters of the
+            original string. An invalid byte counts as one character.
         """
         t = self._tables
         with tf.device("CPU"):
@@ -108,19 +108,19 @@ class GraphTokenizer(tf.Module):
             return tuple(tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in flat)
 
     def tokenize_with_word_starts(self, texts):
-        """Token ids, which tokens begin a word, and where each token begins in its text.
+        """Returns token ids, which tokens begin a word, and where each token begins in its text.
 
-        Not a `tf.function`: it would become a part of every saved model.
+        Not a `tf.function`, which would become part of every saved model.
 
         Returns:
-            Three RaggedTensors (batch, tokens): int32 ids; bool; int32 starts, in characters of the
-            original string.  A caller in a graph that leaves the last one alone does not pay for it.
+            Three RaggedTensors `(batch, tokens)`: int32 ids; bool word starts; int32 starts, in
+            characters of the original string. In a graph unused starts cost nothing.
         """
         with tf.device("CPU"):
             symbols, splits, origin = self._symbols(texts, with_origin=True)
             entries, _, letters = self._entries(symbols)
             index, place, splits = self._parts(entries, splits)
-            # An entry is a word, but for the pieces of a run of letters that are not its first.
+            # each entry is a word, except for later wordpieces of a run of letters
             later_piece = letters & tf.concat([[False], letters[:-1]], 0)
             begins = tf.equal(index, tf.gather(self._tables.entry_start, tf.gather(entries, place)))
             flat = (
@@ -131,8 +131,12 @@ class GraphTokenizer(tf.Module):
             return tuple(tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in flat)
 
     def _entries(self, symbols):
-        """The entry at the first place of every word or piece, 0 elsewhere; the length of each run
-        that is [UNK] as a whole, at its first place; flags of the letters in runs.
+        """Finds words and wordpieces.
+
+        Returns:
+            For each symbol: the entry of the word or wordpiece that begins there, or 0; the length
+            of the run that begins there if all of it is [UNK], or 0; whether it is a letter in a
+            run.
         """
         if self._word_level:
             entries, letters = self._jieba(symbols)
@@ -143,7 +147,7 @@ class GraphTokenizer(tf.Module):
         return *self._word_piece(symbols, letters, entries), letters
 
     def _parts(self, entries, splits):
-        """Of every token: its index in `entry_ids`, the place of its entry; and row splits."""
+        """Returns the index in `entry_ids` and the position of each token's entry, and row splits."""
         count = tf.gather(self._tables.entry_count, entries)
         splits = tf.cast(tf.gather(lengths_to_splits(count), splits), tf.int64)
         place = true_indices(count > 0)
@@ -154,11 +158,11 @@ class GraphTokenizer(tf.Module):
     # -- characters
 
     def _symbols(self, texts, with_origin=False):
-        """Normalised symbols of all rows, row splits; and the place of each symbol in its text."""
+        """Returns normalized symbols, row splits, and optionally each symbol's position in its text."""
         t = self._tables
         rows = tf.strings.unicode_decode(texts + "\n", "UTF-8")
         codes, splits = rows.flat_values, tf.cast(rows.row_splits, tf.int32)
-        # what goes with every symbol: always the symbol, and its place when somebody asks for it
+        # arrays that are expanded and filtered together with the symbols
         extra = [_places_in_rows(splits)] if with_origin else []
 
         def look_up(page, table):
@@ -167,9 +171,9 @@ class GraphTokenizer(tf.Module):
         symbols = look_up(t.char_page, t.char_code)
 
         def final_sigma():
-            """A capital sigma after a cased and not before a cased character.
+            """Replaces a capital sigma that follows a cased character and precedes none.
 
-            Case-ignorable characters in between are not counted.
+            Case-ignorable characters in between do not count.
             """
             case = tf.cast(look_up(t.case_page, t.case_code), tf.int32)
             sigma = true_indices(tf.equal(codes, ord(CAPITAL_SIGMA)))
@@ -202,7 +206,7 @@ class GraphTokenizer(tf.Module):
             symbols, splits, *extra = tf.cond(
                 tf.reduce_any(symbols < 0), expanded, lambda: (symbols, splits, *extra)
             )
-        if not self._word_level:  # control characters vanish, what is around closes up
+        if not self._word_level:  # drop control characters, which joins their neighbours
             keep = tf.not_equal(tf.gather(t.symbol_kind, symbols), CONTROL)
             splits = tf.gather(lengths_to_splits(tf.cast(keep, tf.int32)), splits)
             symbols, *extra = (tf.boolean_mask(x, keep) for x in (symbols, *extra))
@@ -211,7 +215,11 @@ class GraphTokenizer(tf.Module):
     # -- words
 
     def _matches(self, symbols, starts, roots):
-        """All entries that begin at `starts`, short ones first: (index into starts, length, entry)."""
+        """Finds all entries that begin at `starts`, short ones first.
+
+        Returns:
+            For each match: its index into `starts`, its length, its entry.
+        """
 
         def body(depth, who, node, m_who, m_len, m_entry):
             symbol = tf.gather(symbols, tf.gather(starts, who) + depth)
@@ -229,8 +237,8 @@ class GraphTokenizer(tf.Module):
                 tf.concat([m_entry, tf.cast(tf.gather(node, hit), tf.int32)], 0),
             )
 
-        # Not tf.zeros([0]): Grappler (TensorFlow 2.21) takes the static shape of what a loop
-        # variable starts with for the shape it ends with, and folds its tf.size to 0.
+        # Not tf.zeros([0]): Grappler (TensorFlow 2.21) mistakes the static shape of a loop
+        # variable's initial value for that of its final value, and folds its tf.size to 0
         none = true_indices(starts < 0)
         return tf.while_loop(
             lambda depth, who, *_: tf.size(who) > 0,
@@ -240,10 +248,11 @@ class GraphTokenizer(tf.Module):
         )[3:]
 
     def _jieba(self, symbols):
-        """`jieba.cut(HMM=False)`.
+        """Segments as `jieba.cut(HMM=False)`.
 
-        Returns the entry at the first place of every word, 0 elsewhere; and flags of the single
-        letters and digits, whose runs are words for WordPiece.
+        Returns:
+            For each symbol: the entry of the word that begins there, or 0; whether it is a single
+            letter or digit. Runs of these go through WordPiece.
         """
         t = self._tables
         place, first, run, left = runs(tf.gather(t.symbol_block, symbols))
@@ -267,10 +276,11 @@ class GraphTokenizer(tf.Module):
         )
 
     def _word_piece(self, symbols, letters, entries):
-        """Greedy longest-match-first WordPiece of the runs of `letters`.
+        """Splits the runs of `letters` by WordPiece: greedy, longest match first.
 
-        Returns `entries` with those of the pieces; and, at the first place of every run that is
-        [UNK] as a whole, the length of the run, 0 elsewhere.
+        Returns:
+            `entries` with those of the wordpieces; and, for each symbol, the length of the run that
+            begins there if all of it is [UNK], or 0.
         """
         place, first, run, left = runs(letters)
         n_places = tf.size(place)
@@ -284,8 +294,8 @@ class GraphTokenizer(tf.Module):
         longest = tf.gather(tf.concat([size, [0]], 0), last)
         piece = tf.gather(tf.concat([entry, [0]], 0), last)
         begins = visited(longest, left, first)
-        # One place without a piece, or too many letters: [UNK] for the run.  A run that is in the
-        # vocabulary is never [UNK], since the original looks up the word that it could not split.
+        # A run with a position where no wordpiece matches, or with too many letters, is [UNK]. A
+        # run in the vocabulary never is, since the original looks up what it could not split
         bad = begins & tf.equal(longest, 0)
         bad |= first & (left > self._word_maxlen) & (longest < left)
         n_runs = tf.reduce_sum(tf.cast(first, tf.int32))
@@ -299,34 +309,35 @@ class GraphTokenizer(tf.Module):
 
 
 def _places_in_rows(splits):
-    """0, 1, 2, … for each row; no row is empty."""
+    """Returns 0, 1, 2, … for each row. No row may be empty."""
     begins, size = splits[:-1], splits[-1]
-    # at the start of each row, how far it is from the start of the row before
+    # at the start of each row: the length of the row before
     steps = tf.concat([[0], begins[1:] - begins[:-1]], 0)[: tf.size(begins)]
     return tf.range(size) - tf.cumsum(tf.scatter_nd(begins[:, None], steps, [size]))
 
 
 def best_word_lengths(first, run, left, who, size, score, unknown_score):
-    """Length of jieba's best word at every place of the runs.
+    """Returns the length of jieba's best word at each position of the runs.
 
-    jieba goes from the end of each run to its start and takes at each place the maximum of (score
-    of the word + score of the rest, end of the word).  The same is done here in float64 and in
-    jieba's own order of additions, so that even ties come out the same: the longer word wins.
-    Step t of the loop treats the t-th last place of all runs that are longer than t; with the runs
-    sorted by length these are the first ones.
+    jieba goes from the end of each run to its start, and at each position takes the maximum of
+    (score of the word + score of the rest, end of the word). This does the same in float64 and in
+    jieba's order of additions, so even ties come out the same: the longer word wins. Step t of the
+    loop handles the t-th last position of all runs longer than t. With the runs sorted by length
+    these are the first ones.
 
     Args:
-        first, run, left: of every place, see `ragged_ops.runs`.
-        who, size, score: of every word found: place where it begins, length, float64 score.
-        unknown_score: score of a character that is no word.
+        first, run, left: For each position, as `ragged_ops.runs` returns them.
+        who, size, score: For each word found: the position where it begins, its length, and its
+            float64 score.
+        unknown_score: float. Score of a character that is not a word.
 
     Returns:
-        int32, of every place.
+        int32 lengths, one for each position.
 
     Source: `jieba.Tokenizer.calc` of jieba 0.42.1.
     """
     n_places = tf.size(run)
-    alone = true_indices(~indices_to_mask(n_places, who))  # no word of the dictionary begins here
+    alone = true_indices(~indices_to_mask(n_places, who))  # where no word of the dictionary begins
     who = tf.concat([who, alone], 0)
     size = tf.concat([size, tf.ones_like(alone)], 0)
     unknown = tf.fill([tf.size(alone)], tf.constant(unknown_score, tf.float64))
@@ -340,7 +351,7 @@ def best_word_lengths(first, run, left, who, size, score, unknown_score):
     splits = lengths_to_splits(tf.math.bincount(left - 1))
     order = tf.gather(splits, left - 1) + tf.gather(rank, run)
 
-    # (place, widest): column widest - s belongs to words of s characters; missing ones score lowest
+    # (position, widest): column widest - s is for words of s characters; missing ones score lowest
     cell = tf.gather(order, who) * widest + widest - size
     scores = tf.math.unsorted_segment_max(score, cell, n_places * widest)
     scores = tf.reshape(scores, [n_places, widest])
@@ -372,19 +383,19 @@ def best_word_lengths(first, run, left, who, size, score, unknown_score):
 
 @tf.function(autograph=False, reduce_retracing=True)
 def tokenize_with_word_starts(graph, segmenter, texts):
-    """Token ids, and which of them begin a word.
+    """Returns token ids, and which of them begin a word.
 
-    A word of the segmenter begins at the first token behind its start, unless that is a later piece
-    of a run of letters: where jieba takes every character of another script for a word, the pieces
-    of a run stay together.
+    A word of the segmenter begins at the first token after its start, unless that token is a later
+    wordpiece: jieba treats each character of another script as a word, but the wordpieces of a run
+    stay together.
 
     Args:
         graph: `GraphTokenizer`.
-        segmenter: None, or a `GraphTokenizer` of word level, whose words count.
-        texts: string tensor (batch,).
+        segmenter: None, or the word-level `GraphTokenizer` whose words count.
+        texts: string tensor `(batch,)`.
 
     Returns:
-        Two RaggedTensors (batch, tokens): int32 ids, bool.
+        Two RaggedTensors `(batch, tokens)`: int32 ids, bool word starts.
     """
     ids, begins, starts = graph.tokenize_with_word_starts(texts)
     if segmenter is None:
@@ -393,10 +404,10 @@ def tokenize_with_word_starts(graph, segmenter, texts):
         _, theirs, places = segmenter.tokenize_with_word_starts(texts)
         width = tf.reduce_max(tf.concat([starts.flat_values, places.flat_values, [0]], 0)) + 1
         words = tf.boolean_mask(_unique_places(places, width), theirs.flat_values)
-        # the number of words that have begun: it grows from token to token where one begins
+        # the number of words begun so far grows at each token that begins one
         begun = tf.searchsorted(words, _unique_places(starts, width), side="right")
         grows = tf.concat([[True], tf.not_equal(begun[1:], begun[:-1])], 0)[: tf.size(begun)]
-        # no row begins within a word, whatever becomes of the segmenter's first token
+        # each text begins a word, even if the segmenter drops its first token
         row_starts = tf.boolean_mask(starts.row_starts(), starts.row_lengths() > 0)
         grows = tf.tensor_scatter_nd_update(
             grows, row_starts[:, None], tf.fill([tf.size(row_starts)], True)
@@ -405,9 +416,9 @@ def tokenize_with_word_starts(graph, segmenter, texts):
 
 
 def _unique_places(places, width):
-    """Places in rows -> int64 numbers that rise over all rows."""
+    """Maps positions in rows to int64 numbers that increase over all rows."""
     lengths = places.row_lengths()
-    # the row of every token; not value_rowids, which costs rows x longest row
+    # the row of each token; value_rowids would cost rows x longest row
     begins = tf.math.unsorted_segment_sum(
         tf.ones_like(lengths), places.row_starts(), tf.size(places.flat_values) + 1
     )

@@ -5,14 +5,16 @@ import tensorflow as tf
 
 
 class PairPacker:
-    """Packs one or two rows of token ids into the dense inputs of a model.
+    """Packs one or two segments of token ids into the dense inputs of a model.
 
-    A row becomes `[start] first [end]` or `[start] first [end] second [end]`, truncated as
-    bert4keras does (one token at a time from the longest segment, from the first of two equally
-    long ones) and padded.  Only core TensorFlow ops: works eagerly, in `tf.data` and in a SavedModel.
+    The sequence is `[start] first [end]` or `[start] first [end] second [end]`. It is truncated as
+    in bert4keras (one token at a time from the longest segment, from the first of two equally long
+    ones) and padded. Uses core TensorFlow ops only, so it works eagerly, in `tf.data` and in a
+    SavedModel. Unlike `keras_hub.layers.MultiSegmentPacker` it truncates as the original does, and
+    its padding mask does not depend on the ids.
 
-    Preprocessors call it inside a method that is decorated with KerasHub's
-    `preprocessing_function`, which turns its tensors into those of the Keras backend::
+    Preprocessors call it in a method decorated with KerasHub's `preprocessing_function`, which
+    converts the outputs to tensors of the Keras backend::
 
         packer = PairPacker(t.start_token_id, t.end_token_id, t.pad_token_id, sequence_length=512)
         inputs = packer((t(first),))            # or packer((t(first), t(second)))
@@ -22,24 +24,24 @@ class PairPacker:
         end_value: int. Id of the token after each segment (`[SEP]`).
         pad_value: int. Id of the padding token (`[PAD]`).
         sequence_length: int or None. Static length of the result, at least 2 for single segments
-            and 3 for pairs.  None: the longest row of the batch, nothing is truncated.
+            and 3 for pairs. None pads to the longest sequence of the batch and truncates nothing.
         truncate_from: `"right"` drops tokens before a segment's end token, `"left"` after the start
-            token; an integer drops them at that place of the segment with its special tokens.
+            token. An integer drops them at this index in the segment with its special tokens.
 
     Call arguments:
-        segments: tuple of one or two segments; each a RaggedTensor or dense integer tensor or list
-            of lists, (batch, tokens), or one unbatched row, (tokens,).
+        segments: tuple of one or two segments; each a RaggedTensor, dense integer tensor or list
+            of lists `(batch, tokens)`, or one unbatched segment `(tokens,)`.
 
     Returns:
-        dict of int32 tensors (batch, length), without the batch axis for unbatched rows:
-        `token_ids`; `segment_ids`, 0 for the first segment and its special tokens, 1 for the
-        second, 0 for padding; `padding_mask`, 1 for the row's tokens and 0 for padding.  The mask
-        goes by length, not by id, and is an integer, because a boolean input breaks `fit` under
+        dict of int32 tensors `(batch, length)`, or `(length,)` for unbatched segments: `token_ids`;
+        `segment_ids`, 0 for the first segment and its special tokens, 1 for the second, 0 for
+        padding; `padding_mask`, 1 for tokens and 0 for padding. The mask depends on the lengths,
+        not on the ids. It is an integer because a boolean input breaks `fit` under
         `tf.distribute.MirroredStrategy`.
 
     Raises:
-        ValueError: for no or more than two segments, segments of different ranks, a
-            `sequence_length` with no room for the special tokens, ids that are not integers.
+        ValueError: If there are not one or two segments, their ranks differ, `sequence_length` has
+            no room for the special tokens, or ids are not integers.
 
     Example:
 
@@ -64,8 +66,8 @@ class PairPacker:
             not isinstance(sequence_length, int) or sequence_length < 2
         ):
             raise ValueError(
-                "`sequence_length` must be None or an integer of at least 2, the room for the start "
-                f"and the end token. Received: sequence_length={sequence_length!r}"
+                "`sequence_length` must be None or an integer of at least 2, to hold the start and "
+                f"the end token. Received: sequence_length={sequence_length!r}"
             )
         self.start_value = start_value
         self.end_value = end_value
@@ -114,7 +116,7 @@ class PairPacker:
 
 
 def truncation_index(truncate_from, has_start, has_end):
-    """The place from which the original pops tokens, in a row that has its special tokens.
+    """Returns the index at which the original drops tokens from a segment with special tokens.
 
     Source: `TokenizerBase.encode` of bert4keras 0.11.5.
     """
@@ -125,16 +127,16 @@ def truncation_index(truncate_from, has_start, has_end):
     if isinstance(truncate_from, int) and not isinstance(truncate_from, bool):
         return truncate_from
     raise ValueError(
-        "`truncate_from` must be 'right', 'left' or an integer place in the row of tokens. "
+        "`truncate_from` must be 'right', 'left' or an integer index into the tokens. "
         f"Received: truncate_from={truncate_from!r}"
     )
 
 
 def to_ragged_ids(segment):
-    """-> RaggedTensor int32 (batch, tokens), and whether `segment` was one unbatched row."""
+    """Converts to a RaggedTensor int32 `(batch, tokens)`; also returns whether it was unbatched."""
     if not isinstance(segment, tf.Tensor | tf.RaggedTensor):
         if isinstance(segment, list | tuple):
-            # tf.ragged.constant cannot guess that [] is a row and [[]] a batch of one row
+            # tf.ragged.constant cannot tell [], one segment, from [[]], a batch of one
             nested = bool(segment) and not isinstance(segment[0], int | np.integer)
             rows = [np.asarray(row, np.int32) for row in (segment if nested else [segment])]
             flat = np.concatenate(rows) if rows else np.zeros([0], np.int32)
@@ -145,7 +147,7 @@ def to_ragged_ids(segment):
         raise ValueError(f"Token ids must be integers. Received: dtype={segment.dtype.name}")
     if segment.shape.rank not in (1, 2):
         raise ValueError(
-            "A segment must be one row of token ids (rank 1) or a batch of rows (rank 2). "
+            "A segment must be token ids (rank 1) or a batch of them (rank 2). "
             f"Received: shape={segment.shape}"
         )
     unbatched = segment.shape.rank == 1
@@ -157,22 +159,23 @@ def to_ragged_ids(segment):
 
 
 def join_segments(rows, start, end, maxlen, index, repeat_start=False):
-    """[start] first [end] (second [end]), truncated, as if made one token at a time.
+    """Joins and truncates segments: `[start] first [end]`, then `second [end]` if there is one.
 
-    bert4keras puts the special tokens around every segment, then, while the sum of the lengths is
-    over the limit, pops the token at `index` of the longest row, of the first one of equally long
-    rows, and last drops the second start token.  So every row loses `cut` tokens in one piece, and
-    both `cut` and its place follow from the lengths alone: all rows of the batch at once.
+    bert4keras puts the special tokens around each segment. While the sum of the lengths exceeds the
+    limit, it drops the token at `index` from the longest segment, from the first of equally long
+    ones. At last it drops the second start token. So each segment loses one span of tokens, whose
+    length and position follow from the segments' lengths: here for the whole batch at once.
 
     Args:
-        rows: list of one or two RaggedTensors int32 (batch, tokens).
+        rows: list of one or two RaggedTensors int32 `(batch, tokens)`, the segments.
         start, end: int, or None for no such token.
         maxlen: int, or None for no limit.
-        index: int, see `truncation_index`.
-        repeat_start: keep the start token of the second segment (pattern `S*ES*E`).
+        index: int. See `truncation_index`.
+        repeat_start: bool. Whether to keep the second start token (pattern `S*ES*E`).
 
     Returns:
-        token_ids, segment_ids: int32 (batch, longest), 0 after a row's end; lengths: int32 (batch,).
+        `(token_ids, segment_ids, lengths)`: two int32 tensors `(batch, longest)`, 0 in padding, and
+        the int32 lengths `(batch,)`.
     """
     n_start, n_end = int(start is not None), int(end is not None)
     skips = [0, 0 if repeat_start else n_start][: len(rows)]
@@ -192,11 +195,11 @@ def join_segments(rows, start, end, maxlen, index, repeat_start=False):
         index if index >= 0 else n + index + 1 - cut for n, cut in zip(full, cuts, strict=True)
     ]
     if maxlen is not None and (index not in (1, -2) or maxlen < 3):
-        # "left" and "right" always find a token to drop when there is room for the special tokens
+        # "left" and "right" always find a token to drop if there is room for the special tokens
         for n, cut, hole in zip(full, cuts, holes, strict=True):
             tf.debugging.Assert(
                 tf.reduce_all((cut == 0) | (hole >= 0) & (hole <= n - cut)),
-                [f"cannot truncate to {maxlen} tokens by dropping the token at place {index}"],
+                [f"cannot truncate to {maxlen} tokens by dropping the token at index {index}"],
             )
     kept = [tf.maximum(n - cut - skip, 0) for n, cut, skip in zip(full, cuts, skips, strict=True)]
     lengths = tf.add_n(kept)
@@ -207,7 +210,7 @@ def join_segments(rows, start, end, maxlen, index, repeat_start=False):
     begin = tf.zeros_like(lengths)
     for number, row in enumerate(rows):
         n, cut, hole, keep, skip = (x[number] for x in (full, cuts, holes, kept, skips))
-        own = place - begin[:, tf.newaxis]  # place in the segment, negative before it
+        own = place - begin[:, tf.newaxis]  # position in the segment, negative before it
         inside = (own >= 0) & (own < keep[:, tf.newaxis])
         own += skip
         own = tf.where(

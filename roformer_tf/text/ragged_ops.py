@@ -1,38 +1,39 @@
-"""Small tools for flat arrays with row splits.
+"""Ops for ragged batches as flat tensors with row splits.
 
-All rows of a batch lie one after the other in one flat tensor.  `tf.repeat` of rows and
-`RaggedTensor.value_rowids` are avoided on purpose: they cost rows x longest row.
+The rows of a batch follow one another in one flat tensor. `tf.repeat` of rows and
+`RaggedTensor.value_rowids` are avoided because they cost rows x longest row.
 """
 
 import tensorflow as tf
 
 
 def true_indices(mask):
-    """int32 places of True."""
+    """Returns the int32 indices of True."""
     return tf.cast(tf.where(mask)[:, 0], tf.int32)
 
 
 def lengths_to_splits(counts):
-    """Exclusive cumulative sum with the total at the end: row splits from row lengths."""
+    """Converts row lengths to row splits: the exclusive cumulative sum, then the total."""
     return tf.concat([[0], tf.cumsum(counts)], 0)
 
 
 def ranges(starts, counts):
-    """concat(range(s, s + c) for s, c in zip(starts, counts)), for small counts."""
+    """Concatenates `range(s, s + c)` for each start `s` and its (small) count `c`."""
     shift = tf.repeat(starts - tf.cumsum(counts, exclusive=True), counts)
     return shift + tf.range(tf.size(shift))
 
 
-def indices_to_mask(size, places):
-    """Bool (size,), True at `places`."""
-    return tf.math.unsorted_segment_max(tf.ones_like(places), places, size) > 0
+def indices_to_mask(size, indices):
+    """Returns a bool tensor `(size,)` that is True at `indices`."""
+    return tf.math.unsorted_segment_max(tf.ones_like(indices), indices, size) > 0
 
 
 def runs(mask):
-    """The maximal runs of True.
+    """Finds the maximal runs of True.
 
-    Returns, for every True: its place; whether it is the first of its run; the number of its run;
-    how many are left in the run, itself included.
+    Returns:
+        For each True: its position; whether it is the first in its run; the number of its run;
+        and how many positions are left in the run, including itself.
     """
     place = true_indices(mask)
     first = tf.concat([[True], tf.not_equal(place[1:], place[:-1] + 1)], 0)[: tf.size(place)]
@@ -42,10 +43,9 @@ def runs(mask):
 
 
 def visited(size, left, first):
-    """Flags of the places met when every run is walked from its first place in steps of `size`.
+    """Marks the positions visited when each run is walked from its start in steps of `size`.
 
-    A step of 0 ends the walk.  Pointer doubling: the number of rounds is logarithmic in the number
-    of steps.
+    A step of 0 ends the walk. Pointer doubling takes logarithmically many rounds.
     """
     end = tf.size(size)
     step = tf.where((size > 0) & (size < left), tf.range(end) + size, end)

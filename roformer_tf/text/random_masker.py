@@ -7,28 +7,29 @@ import tensorflow as tf
 
 
 class RandomMasker:
-    """Chooses tokens of each row at random and hides them, anew on every call and in every epoch.
+    """Masks random tokens of each sequence: other ones in each call and in each epoch.
 
-    `keras_hub.layers.MaskedLMMaskGenerator` does the same with TensorFlow's stateful random operations. Once a global
-    seed is set (`keras.utils.set_random_seed`), those begin from the start whenever a function is traced or a dataset
-    is iterated: each epoch would mask the same tokens.
+    `keras_hub.layers.MaskedLMMaskGenerator` uses TensorFlow's stateful random ops. With a global
+    seed (`keras.utils.set_random_seed`) these restart whenever a function is traced or a dataset is
+    iterated, so each epoch would mask the same tokens.
 
     Args:
-        vocabulary_size: positive integer; random tokens are drawn from all of the vocabulary.
-        mask_token_id: integer.
-        unselectable_token_ids: integers that are never chosen.
-        mask_selection_rate: float, share of the other tokens to choose; one at least.
-        mask_selection_length: positive integer, the most tokens to choose, and the width of the result.
-        mask_token_rate, random_token_rate: floats, shares of the chosen tokens that become the mask token, and a
-            random one. The rest stays as it is.
+        vocabulary_size: int. Random tokens are drawn from the whole vocabulary.
+        mask_token_id: int.
+        unselectable_token_ids: list of int. Ids that are never selected.
+        mask_selection_rate: float. Share of the other tokens to select, but at least one.
+        mask_selection_length: int. Maximum number of selected tokens, and the width of the outputs.
+        mask_token_rate: float. Share of the selected tokens that become the mask token.
+        random_token_rate: float. Share of the selected tokens that become a random token. The rest
+            stays unchanged.
 
     Call arguments:
         token_ids: int32 tensor `(batch, length)` or `(length,)`.
 
     Returns:
-        `(token_ids, positions, labels, weights)`: the ids with hidden tokens; the chosen positions in ascending order,
-        int32 `(batch, mask_selection_length)`; the tokens that were there; and 1.0 for each of them. Positions, labels
-        and weights are 0 where fewer tokens were chosen.
+        `(token_ids, positions, labels, weights)`: the masked ids; and, each
+        `(batch, mask_selection_length)`, the selected positions in ascending order, int32; their
+        original ids; and weights of 1.0. The last three are 0 where fewer tokens were selected.
 
     Example:
 
@@ -92,8 +93,8 @@ class RandomMasker:
 
 
 def seed_generator():
-    """A function that gives a new seed, an int64 tensor `(2,)`, whenever it runs, also inside `tf.data`."""
-    # Python's generator is the one that `keras.utils.set_random_seed` surely seeds.
+    """Returns a function that draws a new int64 seed `(2,)` at each call, in `tf.data`, too."""
+    # `keras.utils.set_random_seed` always seeds Python's generator
     generator = np.random.default_rng(random.getrandbits(64))
 
     def draw():
@@ -112,20 +113,21 @@ def mask_tokens(
     random_token_rate,
     first_random_id=0,
 ):
-    """Replaces chosen tokens by the mask token or by a random one, each for itself.
+    """Replaces each chosen token by the mask token or by a random token, or keeps it.
 
     Args:
-        token_ids: int32 tensor `(rows, width)`.
-        chosen: bool tensor `(rows, width)`.
-        seed: integer tensor `(2,)`: the same seed gives the same tokens.
-        vocabulary_size: integer.
-        mask_token_id: integer.
-        mask_token_rate, random_token_rate: floats, probabilities that a chosen token becomes the mask token, and a
-            random one of `first_random_id` … `vocabulary_size - 1`. Otherwise it stays as it is.
-        first_random_id: integer.
+        token_ids: int32 tensor `(batch, length)`.
+        chosen: bool tensor `(batch, length)`.
+        seed: integer tensor `(2,)`. The same seed gives the same tokens.
+        vocabulary_size: int.
+        mask_token_id: int.
+        mask_token_rate: float. Probability that a chosen token becomes the mask token.
+        random_token_rate: float. Probability that it becomes a random token from
+            `[first_random_id, vocabulary_size)`.
+        first_random_id: int.
 
     Returns:
-        int32 tensor `(rows, width)`.
+        int32 tensor `(batch, length)`.
     """
     seeds = tf.random.experimental.stateless_split(seed, 2)
     shape = tf.shape(token_ids)
@@ -139,14 +141,15 @@ def mask_tokens(
 
 
 def masked_positions(chosen, slots):
-    """The places of True in each row, in ascending order.
+    """Returns the positions of the chosen tokens of each sequence, in ascending order.
 
     Args:
-        chosen: bool tensor `(rows, width)`.
-        slots: integer or scalar tensor, number of columns of the result; further places are left out.
+        chosen: bool tensor `(batch, length)`.
+        slots: int or scalar tensor. Width of the result. Positions beyond it are dropped.
 
     Returns:
-        `(positions, used)`: int32 and bool tensors `(rows, slots)`; positions are 0 where `used` is False.
+        `(positions, used)`: int32 and bool tensors `(batch, slots)`. Positions are 0 where `used`
+        is False.
 
     >>> positions, used = masked_positions(tf.constant([[False, True, True], [True, False, False]]), 2)
     >>> positions.numpy().tolist(), used.numpy().tolist()
@@ -165,18 +168,18 @@ def masked_positions(chosen, slots):
 
 
 def tokenize_with_masks(tokenizer, texts):
-    """Tokenizes the parts of each text around the mask token, which the tokenizer itself takes for text.
+    """Tokenizes texts that contain the mask token, which the tokenizer itself treats as text.
 
     Args:
         tokenizer: `RoFormerTokenizer` with a mask token.
-        texts: string tensor (batch,).
+        texts: string tensor `(batch,)`.
 
     Returns:
-        ids: RaggedTensor int32 (batch, tokens), in which the masks of each text are -1, -2, …;
-        counts: int32 (batch,), how many masks each text has.
+        `(ids, counts)`: RaggedTensor int32 `(batch, tokens)`, in which the masks of each text are
+        -1, -2, …; and the number of masks in each text, int32 `(batch,)`.
 
     Raises:
-        ValueError: the tokenizer has no mask token.
+        ValueError: If the tokenizer has no mask token.
 
     Example:
 
@@ -189,13 +192,14 @@ def tokenize_with_masks(tokenizer, texts):
     """
     if tokenizer.mask_token is None:
         raise ValueError(
-            "The tokenizer has no mask token. Make it with `mask_token='[MASK]'`, or whatever the vocabulary calls it."
+            "The tokenizer has no mask token. Pass `mask_token='[MASK]'`, or the name that the "
+            "vocabulary has for it, when you create the tokenizer."
         )
     with tf.device("CPU"):
         parts = tf.strings.split(texts, sep=tokenizer.mask_token)
         ids = tokenizer.graph(parts.values)
         counts = tf.cast(parts.row_lengths(), tf.int32)
-        # a mask after every part, then off with the last one of each text
+        # add a mask after each part, then drop the last mask of each text
         marks = -1 - tf.ragged.range(counts).values
         ids = tf.concat([ids, tf.RaggedTensor.from_tensor(marks[:, tf.newaxis])], axis=1)
         rows = parts.with_values(ids).merge_dims(1, 2)

@@ -9,6 +9,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checkpoint import open_folder
 from roformer_tf.checkpoint.vocabulary import Vocabulary
+from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_file
 from roformer_tf.naming import automatic_name
 from roformer_tf.text.graph_detokenizer import GraphDetokenizer
@@ -19,63 +20,64 @@ from roformer_tf.text.tokenizer_tables import TokenizerTables, load_or_build_tab
 
 VOCABULARY_FILE = "vocabulary.txt"
 TABLES_FILE = "tokenizer_tables.npz"
+SPECIAL_TOKENS = ("pad_token", "unk_token", "start_token", "end_token", "mask_token")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
-    r"""The original tokenizer of RoFormer: the token ids of bert4keras on every input.
+    r"""The original tokenizer of RoFormer: the same token ids as bert4keras on every input.
 
-    Word level, as the released word models were trained: lower case and accents off, jieba's
-    segmentation by dictionary (`HMM=False`), a word of the vocabulary is one token, any other
-    goes through BERT's basic tokenizer and WordPiece.  Character level: the same without jieba.
+    At word level, as the released word models were trained, it removes case and accents, then
+    segments with jieba's dictionary (`HMM=False`). A word in the vocabulary is one token, any other
+    word goes through BERT's basic tokenizer and WordPiece. Character level does the same without
+    jieba.
 
-    All of it is core TensorFlow ops.  The layer runs eagerly under every Keras backend, in
-    `tf.data`, in a `tf.function`; and a `tf.Module` that holds `tokenizer.graph` can be saved by
-    `tf.saved_model.save` and used where there is no Python package but TensorFlow.
+    Uses core TensorFlow ops only. The layer runs eagerly under every Keras backend, in `tf.data`
+    and in a `tf.function`. A `tf.Module` that holds `tokenizer.graph` can be saved with
+    `tf.saved_model.save` and needs no Python package other than TensorFlow.
 
-    Making the tables of jieba's dictionary takes about four seconds.  They are kept among the
-    assets of a saved layer, and in a folder on disk for the next time (see `tables_cache`:
-    `ROFORMER_TF_CACHE`).
+    Building the tables of jieba's dictionary takes about four seconds. They are saved as assets of
+    the layer, and kept in a cache folder (set `ROFORMER_TF_CACHE` to choose it).
 
     Args:
-        vocabulary: path of a vocabulary file, list of tokens, or dict of token -> id as
-            `load_vocabulary` gives. None: set later, by `set_vocabulary` or `load_assets`.
+        vocabulary: Path of a vocabulary file, list of tokens, or dict of token -> id, as
+            `load_vocabulary` returns it. None leaves it to `set_vocabulary` or `load_assets`.
         word_level: bool. False for character level.
-        lowercase: bool. False leaves case and accents as they are.
-        user_words: list of words, or mapping of words to frequencies, added to the dictionary as
-            `jieba.add_word` does; a frequency of 0 deletes the word.  Words are taken as they
-            are: with `lowercase=True` give them in lower case.
-        dictionary: path of a dictionary in jieba's format. None: the one that comes with jieba.
-        pad_token, unk_token, start_token, end_token, mask_token: str, looked up in the
-            vocabulary. All but `unk_token` may be None where a vocabulary has none.
+        lowercase: bool. False keeps case and accents.
+        user_words: list of words, or mapping from words to frequencies. They are added to the
+            dictionary as by `jieba.add_word`. A frequency of 0 deletes the word. Words are not
+            normalized: with `lowercase=True` pass them in lower case.
+        dictionary: Path of a dictionary in jieba's format. None uses jieba's own.
+        pad_token, unk_token, start_token, end_token, mask_token: str. Tokens of the vocabulary.
+            All but `unk_token` may be None if the vocabulary lacks them.
         word_maxlen: int. A longer word that is not in the vocabulary is [UNK].
-        sequence_length: int or None. Cut and pad every row to this length.
+        sequence_length: int or None. Truncates and pads each sequence to this length.
         dtype: `"int32"`.
-        **kwargs: of the Keras layer.
+        **kwargs: Arguments of the Keras layer.
 
     Call arguments:
-        inputs: str, bytes, a (nested) list, NumPy array or string tensor of them.
+        inputs: str, bytes, or a (nested) list, NumPy array or string tensor of them.
 
     Returns:
-        int32 token ids without special tokens. As everywhere in KerasHub: in a `tf.function` or
-        `tf.data` a RaggedTensor (batch, tokens); in an eager call a list of lists; for a single
-        string a tensor (tokens,); with `sequence_length` a dense tensor.
+        int32 token ids without special tokens. As in KerasHub: in a `tf.function` or `tf.data` a
+        RaggedTensor `(batch, tokens)`; eagerly a list of lists; for a single string a tensor
+        `(tokens,)`; with `sequence_length` a dense tensor.
 
-    Odd input is defined:
+    Unusual input:
 
     * An invalid byte counts as one U+FFFD, as in `bytes.decode(errors="replace")`.
-    * U+FFFD, NUL and control characters are dropped. At character level what is around them
-      closes up ("a\0b" is one word), at word level they part words.
+    * U+FFFD, NUL and control characters are dropped. At character level this joins their
+      neighbours ("a\0b" is one word), at word level they separate words.
     * A lone surrogate in a Python string is an unknown letter.
-    * An empty or blank string has no tokens, an empty batch no rows.
-    * Special tokens in a text, such as "[MASK]", are text.
-    * No length limit: time is linear, 1 MB takes seconds.
+    * An empty or blank string has no tokens. An empty batch gives an empty batch.
+    * Special tokens in a text, such as "[MASK]", are treated as text.
+    * There is no length limit. Time is linear, 1 MB takes seconds.
 
     Raises:
-        FileNotFoundError: no such vocabulary or dictionary file.
-        ValueError: a vocabulary that is empty, not UTF-8, lacks a special token or has white space
-            in a token; a broken dictionary; a call before the vocabulary is set.
-        TypeError: input that is no string.
+        FileNotFoundError: If the vocabulary or dictionary file does not exist.
+        ValueError: If the vocabulary is empty, not UTF-8, lacks a special token or has white space
+            in a token; if the dictionary is broken; if the layer is called without a vocabulary.
+        TypeError: If the input is not a string.
 
     Example:
 
@@ -86,7 +88,7 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
     >>> tokenizer.detokenize([2, 5, 6, 7, 8, 3])
     '追一roformer'
 
-    Word level, with a dictionary of one's own and a user word:
+    Word level, with another dictionary and a user word:
 
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "dict.txt")
@@ -128,14 +130,8 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         self.word_maxlen = word_maxlen
         self.sequence_length = sequence_length
         self._vocabulary = self._tables = None
-        special = {
-            "pad_token": pad_token,
-            "unk_token": unk_token,
-            "start_token": start_token,
-            "end_token": end_token,
-            "mask_token": mask_token,
-        }
-        for name, token in special.items():
+        special = (pad_token, unk_token, start_token, end_token, mask_token)
+        for name, token in zip(SPECIAL_TOKENS, special, strict=True):
             if token is None:
                 if name == "unk_token":
                     raise ValueError("`unk_token` must be a token of the vocabulary, not None.")
@@ -179,11 +175,7 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
             "lowercase": self.lowercase,
             "user_words": self.user_words,
             "dictionary": self.dictionary,
-            "pad_token": self.pad_token,
-            "unk_token": self.unk_token,
-            "start_token": self.start_token,
-            "end_token": self.end_token,
-            "mask_token": self.mask_token,
+            **{name: getattr(self, name) for name in SPECIAL_TOKENS},
             "word_maxlen": self.word_maxlen,
             "sequence_length": self.sequence_length,
         }
@@ -191,9 +183,9 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
     @classmethod
     def from_config(cls, config):
         if isinstance(config.get("vocabulary"), str):
-            # as KerasHub: a configuration out of an archive must not make anyone read a file
+            # as in KerasHub: a configuration from an archive must not read files
             raise ValueError(
-                "The configuration of a tokenizer must not name a vocabulary file. "
+                "The configuration of a tokenizer must not contain a path. "
                 f"Received: vocabulary={config['vocabulary']!r}. Remove it and call "
                 "`set_vocabulary(path)` on the new tokenizer."
             )
@@ -201,13 +193,13 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
 
     # -- strings and ids
 
-    # not decorated: KerasHub's conversion of a list of strings takes, for each, the space of the
-    # longest one; `to_string_tensor` does not
+    # Not decorated: KerasHub would convert a list of strings by way of an array, where each takes
+    # the space of the longest one
     def call(self, inputs, *args, training=None, **kwargs):
         return self.tokenize(inputs, *args, **kwargs)
 
     def tokenize(self, inputs):
-        """Strings to token ids: see the class."""
+        """Converts strings to token ids. See the class."""
         self._check_vocabulary()
         return self._tokenize(to_string_tensor(inputs))
 
@@ -223,15 +215,15 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         return ids
 
     def tokenize_with_offsets(self, inputs):
-        """Token ids, and the part of the text that each token stands for.
+        """Returns token ids, and the span of the text that each token covers.
 
         Args:
-            inputs: as of the layer.
+            inputs: Strings, as in a call of the layer.
 
         Returns:
-            Three times the structure of `tokenize` (`sequence_length` does not count here): ids;
-            starts; ends. `text[start:end]`, in characters of the original string, is what became
-            the token; dropped characters at its end, such as accents, are not counted.
+            `(ids, starts, ends)`, each like the result of `tokenize` without `sequence_length`.
+            `text[start:end]` in the original string became the token, except for dropped
+            characters at its end, such as accents.
 
         Example:
 
@@ -241,8 +233,8 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         >>> ids, starts, ends
         ([[6, 7]], [[2, 6]], [[6, 7]])
 
-        Source: `Tokenizer.rematch` of bert4keras 0.11.5, whose places count in the lower-cased
-        text; that is one longer for each "İ" (U+0130).
+        Source: `Tokenizer.rematch` of bert4keras 0.11.5, which counts in the lower-cased text,
+        longer by one for each "İ" (U+0130).
         """
         self._check_vocabulary()
         return self._tokenize_with_offsets(to_string_tensor(inputs))
@@ -252,23 +244,23 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         return map_strings(self._graph.tokenize_with_offsets, texts)
 
     def tokenize_with_word_starts(self, inputs, segmenter=None):
-        """Token ids, and which tokens begin a word, as whole-word masking needs it.
+        """Returns token ids, and which tokens begin a word, for whole-word masking.
 
-        A word is, at word level, what jieba's segmentation gives, in the vocabulary or not; at
-        character level a token of BERT's basic tokenizer: a Chinese character, a punctuation mark,
-        or all pieces of a run of letters.  [UNK] for a run is one word.  With a `segmenter` the
-        Chinese characters of one of its words, and what else it holds, belong together.
+        At word level the words are jieba's, whether or not they are in the vocabulary. At character
+        level they are the tokens of BERT's basic tokenizer: a Chinese character, a punctuation mark,
+        or all wordpieces of a run of letters. An [UNK] is one word. With a `segmenter`, all tokens
+        in one of its words belong together.
 
         Args:
-            inputs: as of the layer.
-            segmenter: None, or a word-level `RoFormerTokenizer`, whose words count instead of the
-                character level's own, as in Chinese-BERT-wwm.  Its vocabulary plays no part.
+            inputs: Strings, as in a call of the layer.
+            segmenter: None, or a word-level `RoFormerTokenizer` that provides the words for a
+                character-level one, as in Chinese-BERT-wwm. Its vocabulary does not matter.
 
         Returns:
-            Twice the structure of `tokenize` (`sequence_length` does not count here): ids; bools.
+            `(ids, word_starts)`, each like the result of `tokenize` without `sequence_length`.
 
         Raises:
-            ValueError: a `segmenter` that is not of word level, or where this one is itself.
+            ValueError: If `segmenter` is not of word level, or this tokenizer is.
 
         Example:
 
@@ -283,7 +275,7 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         self._check_vocabulary()
         if segmenter is not None and (self.word_level or not segmenter.word_level):
             raise ValueError(
-                "`segmenter` gives the words of a word-level tokenizer to one of character level. "
+                "`segmenter` must be a word-level tokenizer, passed to a character-level one. "
                 f"Received: word_level={segmenter.word_level} for word_level={self.word_level}"
             )
         return self._tokenize_with_words(to_string_tensor(inputs), segmenter=segmenter)
@@ -296,17 +288,18 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         )
 
     def detokenize(self, inputs):
-        """Token ids to readable text.
+        """Converts token ids to readable text.
 
         Args:
-            inputs: integer ids, (tokens,) or (batch, tokens); list, array, dense or ragged tensor.
+            inputs: Integer ids `(tokens,)` or `(batch, tokens)`, as a list, array, dense or ragged
+                tensor.
 
         Returns:
-            The text, or a list of texts; in a `tf.function` a string tensor.  Special tokens,
-            padding among them, are left out.
+            The text, or a list of texts; in a `tf.function` a string tensor. Special tokens are
+            skipped, padding included.
 
         Raises:
-            tf.errors.InvalidArgumentError: an id that is not in the vocabulary.
+            tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
 
         Source: `Tokenizer.decode` of bert4keras 0.11.5.
         """
@@ -322,24 +315,25 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         return texts[0] if unbatched else texts
 
     def encode(self, first, second=None, maxlen=None, truncate_from="right", pattern="S*E*E"):
-        """`[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`, truncated as the original does.
+        """Encodes `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated as the original.
 
         While there are more than `maxlen` tokens, one is dropped from the longest text, from the
-        first of two equally long ones.  For the padded inputs of a model see `PairPacker`.
+        first of two equally long ones. For the padded inputs of a model see `PairPacker`.
 
         Args:
-            first, second: str or batch of strings, both alike; `second` may be None.
-            maxlen: int or None. The highest number of tokens with the special ones.
-            truncate_from: `"right"`, `"left"`, or int: a place in each text with its special
-                tokens, at which tokens are dropped.
-            pattern: `"S*E*E"`; or `"S*ES*E"`, which gives the second text a start token too.
+            first: str or batch of strings.
+            second: None, or the same as `first`.
+            maxlen: int or None. Maximum number of tokens, special ones included.
+            truncate_from: `"right"`, `"left"`, or an int: the index in each text with its special
+                tokens at which tokens are dropped.
+            pattern: `"S*E*E"`, or `"S*ES*E"`, which gives the second text a start token, too.
 
         Returns:
-            token_ids, segment_ids: like `tokenize`.
+            `(token_ids, segment_ids)`, each like the result of `tokenize`.
 
         Raises:
-            ValueError: `maxlen`, `truncate_from` or `pattern` is of no such form.
-            tf.errors.InvalidArgumentError: no token at the place `truncate_from` of a text.
+            ValueError: If `maxlen`, `truncate_from` or `pattern` is not one of these.
+            tf.errors.InvalidArgumentError: If a text has no token at the index `truncate_from`.
 
         Example:
 
@@ -351,16 +345,17 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         Source: `TokenizerBase.encode` of bert4keras 0.11.5.
         """
         self._check_vocabulary()
-        if pattern not in ("S*E*E", "S*ES*E"):
-            raise ValueError(f"`pattern` must be 'S*E*E' or 'S*ES*E'. Received: {pattern!r}")
+        check_one_of("pattern", pattern, ("S*E*E", "S*ES*E"))
         if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 0):
-            raise ValueError(f"`maxlen` must be None or a whole number. Received: {maxlen!r}")
+            raise ValueError(
+                f"`maxlen` must be None or an integer of at least 0. Received: {maxlen!r}"
+            )
         texts = (first,) if second is None else (first, second)
         texts = tuple(map(to_string_tensor, texts))
         ranks = {text.shape.rank for text in texts}
         if not ranks <= {0, 1} or len(ranks) > 1:
             raise ValueError(
-                "`encode` takes strings or batches of strings, both texts alike. Received shapes: "
+                "`first` and `second` must both be strings, or both batches of strings. Received shapes: "
                 f"{[tuple(text.shape) for text in texts]}"
             )
         index = truncation_index(
@@ -389,7 +384,7 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
     def set_vocabulary(self, vocabulary):
         """Sets the vocabulary: a path, list of tokens, dict of token -> id, or None.
 
-        Keeps the dictionary that a loaded layer has brought along.
+        Keeps the dictionary of a loaded layer.
         """
         if vocabulary is None:
             self._vocabulary = self._tables = self._graph = self._graph_detokenizer = None
@@ -411,13 +406,13 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         wanted = {getattr(self, name) for name in self._special_token_attrs}
         missing = sorted(wanted - set(vocabulary.ids))
         if missing:
-            tip = "Check that the file is the `vocab.txt` of the checkpoint"
+            tip = "Check that the file is the checkpoint's `vocab.txt`"
             if vocabulary.tokens[0].startswith("\ufeff"):
                 tip = "Its first line begins with a byte order mark: save it as UTF-8 without one"
             raise ValueError(
                 f"The vocabulary lacks the special tokens {missing}; it has {vocabulary.size} "
-                f"tokens that begin with {vocabulary.tokens[:3]}. {tip}; or name its own special "
-                "tokens, e.g. `mask_token=None` where there is none."
+                f"tokens that begin with {vocabulary.tokens[:3]}. {tip}; or pass its own special "
+                "tokens, e.g. `mask_token=None` if it has none."
             )
         return vocabulary
 
@@ -428,14 +423,14 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         self._update_special_token_ids()
 
     def save_assets(self, dir_path):
-        """Writes the vocabulary and the tables, with the dictionary in them, into a folder."""
+        """Writes the vocabulary, and the tables with their dictionary, to a folder."""
         self._check_vocabulary()
         with replace_file(os.path.join(dir_path, VOCABULARY_FILE)) as file:
             file.write("".join(f"{token}\n" for token in self._vocabulary.tokens).encode())
         self._tables.save(os.path.join(dir_path, TABLES_FILE))
 
     def load_assets(self, dir_path):
-        """Reads what `save_assets` wrote; where there are no tables they are made anew."""
+        """Reads what `save_assets` wrote. Builds the tables if they are missing."""
         path = os.path.join(dir_path, VOCABULARY_FILE)
         tables_path = os.path.join(dir_path, TABLES_FILE)
         if not os.path.exists(tables_path):
@@ -452,24 +447,24 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         wrong = [name for name, value in expected.items() if getattr(tables, name) != value]
         if wrong:
             raise ValueError(
-                f"{tables_path!r} was made for another vocabulary or configuration "
-                f"({', '.join(wrong)} differ). Delete it: the tables are made anew, with jieba's "
-                "dictionary or the one named by `dictionary`."
+                f"{tables_path!r} is for another vocabulary or configuration "
+                f"({', '.join(wrong)} differ). Delete it: the tables are rebuilt with jieba's "
+                "dictionary, or with the argument `dictionary`."
             )
         self._set(vocabulary, tables)
 
     def get_vocabulary(self):
-        """The tokens in the order of the vocabulary file."""
+        """Returns the tokens in the order of the vocabulary file."""
         self._check_vocabulary()
         return list(self._vocabulary.tokens)
 
     def vocabulary_size(self):
-        """One more than the highest id."""
+        """Returns one more than the highest id."""
         self._check_vocabulary()
         return self._vocabulary.size
 
     def id_to_token(self, id):
-        """The token of an id."""
+        """Returns the token of an id."""
         self._check_vocabulary()
         token = self._vocabulary.token(int(id))
         if token is None:
@@ -479,7 +474,7 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         return token
 
     def token_to_id(self, token):
-        """The id of a token."""
+        """Returns the id of a token."""
         self._check_vocabulary()
         if token not in self._vocabulary.ids:
             raise ValueError(f"Token {token!r} is not in the vocabulary.")
@@ -487,7 +482,7 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
 
     @property
     def graph(self):
-        """The `GraphTokenizer`, a `tf.Module`: to track in what `tf.saved_model.save` shall save."""
+        """The `GraphTokenizer`, a `tf.Module` to hold in what `tf.saved_model.save` saves."""
         self._check_vocabulary()
         return self._graph
 

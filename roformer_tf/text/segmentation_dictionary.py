@@ -1,26 +1,28 @@
-"""The dictionary that word-level segmentation walks through."""
+"""The dictionary of word-level segmentation."""
 
 import hashlib
 import os
 
 import jieba
 
+from roformer_tf.files import open_compressed
+
 
 class SegmentationDictionary:
-    r"""Words and their frequencies: jieba's dictionary, or one of its format, and user words.
+    r"""Holds words and their frequencies: jieba's dictionary or another one, plus user words.
 
-    A thin cover of `jieba.Tokenizer`, so that adding a word means here exactly what it means
-    there.  Unlike jieba it keeps no cache in the folder for temporary files and logs nothing.
+    Wraps `jieba.Tokenizer`, so adding a word means exactly what it means there. Unlike jieba it
+    writes no cache file and logs nothing.
 
     Args:
-        path: str, path-like or None. A UTF-8 text file of lines `word frequency [tag]`.
-            None: the dictionary that comes with jieba, 349,045 words.
-        user_words: None, an iterable of words, or a mapping of words to frequencies; added in
-            this order by `add_word`.  A frequency of 0 deletes the word.
+        path: str, path-like or None. A UTF-8 text file, plain, `.gz` or `.xz`, with lines
+            `word frequency [tag]`. None uses jieba's own dictionary of 349,045 words.
+        user_words: None, an iterable of words, or a mapping from words to frequencies. They are
+            added in this order by `add_word`. A frequency of 0 deletes the word.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: a line that is not `word frequency`; a word that is empty or no string.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If a line is not `word frequency`, or a word is empty or not a string.
 
     Example:
 
@@ -41,11 +43,11 @@ class SegmentationDictionary:
     def __init__(self, path=None, user_words=None):
         self._jieba = jieba.Tokenizer()
         try:
-            with open_dictionary(path) as file:
+            with open_compressed(_dictionary_path(path)) as (file, _):
                 self._jieba.FREQ, self._jieba.total = jieba.Tokenizer.gen_pfdict(file)
         except ValueError as error:
             raise ValueError(
-                f"The dictionary must have a word, a space and a whole number on each line. {error}"
+                f"Each line of the dictionary must be a word, a space and an integer. {error}"
             ) from error
         if not self._jieba.total:
             raise ValueError(f"The dictionary {path!r} has no words with a frequency above 0.")
@@ -55,9 +57,9 @@ class SegmentationDictionary:
 
     @classmethod
     def from_frequencies(cls, frequencies, total):
-        """A dictionary from what `frequencies` and `total` of another one give.
+        """Builds a dictionary from the `frequencies` and `total` of another one.
 
-        `total` is not the sum of the frequencies once a word was changed: jieba only ever adds to it.
+        After an edit `total` is not the sum of the frequencies: jieba only ever adds to it.
 
         >>> SegmentationDictionary.from_frequencies({"追": 1, "追一": 9}, 10).cut("追一")
         ['追一']
@@ -70,29 +72,29 @@ class SegmentationDictionary:
 
     @property
     def frequencies(self):
-        """Dict of word -> frequency; 0 marks the beginnings of words and deleted words."""
+        """Dict of word -> frequency. 0 marks prefixes of words and deleted words."""
         return self._jieba.FREQ
 
     @property
     def total(self):
-        """The number that frequencies are divided by."""
+        """The number by which frequencies are divided."""
         return self._jieba.total
 
     def add_word(self, word, frequency=None):
-        """Adds a word, or changes its frequency; None: just high enough for it to be found.
+        """Adds a word, or changes its frequency. None makes it just frequent enough to be found.
 
-        Words are taken as they are.  A tokenizer with `lowercase=True` cuts text that is in lower
-        case and without accents, so give it words of that form.
+        Words are not normalized. A tokenizer with `lowercase=True` segments lower-cased text
+        without accents, so pass words in that form.
         """
         if not isinstance(word, str) or not word:
-            raise ValueError(f"A user word must be a string, not empty. Received: {word!r}")
+            raise ValueError(f"A user word must be a non-empty string. Received: {word!r}")
         if frequency is not None and int(frequency) < 0:
             raise ValueError(
                 "The frequency of a user word must be 0 (delete) or more, or None. "
                 f"Received: {word!r}: {frequency!r}"
             )
-        # not jieba's add_word itself: for a frequency of 0 that also changes, for the whole
-        # process, the hidden Markov model of jieba, which takes no part here
+        # Not jieba's own add_word: a frequency of 0 would also change jieba's hidden Markov
+        # model for the whole process
         if frequency is None:
             frequency = self._jieba.suggest_freq(word)
         if int(frequency) > 0:
@@ -103,15 +105,15 @@ class SegmentationDictionary:
         self._jieba.FREQ[word] = 0
 
     def del_word(self, word):
-        """Deletes a word: its characters are cut apart, or become parts of other words."""
+        """Deletes a word, so that its characters are segmented otherwise."""
         self.add_word(word, 0)
 
     def suggest_freq(self, segment, tune=False):
-        """The frequency at which a word is found, or is cut apart.
+        """Returns the frequency at which a word is found, or is split.
 
         Args:
-            segment: str, a word that shall stay whole; or a tuple of the parts that shall be cut.
-            tune: bool. Also set that frequency.
+            segment: str, a word to keep whole; or a tuple of the parts to split it into.
+            tune: bool. Whether to set that frequency, too.
 
         Returns:
             int.
@@ -122,31 +124,31 @@ class SegmentationDictionary:
         return frequency
 
     def cut(self, text):
-        """The words of a text, in Python: `jieba.lcut(text, HMM=False)`."""
+        """Segments a text in Python: `jieba.lcut(text, HMM=False)`."""
         return self._jieba.lcut(text, HMM=False)
 
 
-def open_dictionary(path):
-    """Opens a dictionary file for reading bytes; None: the one that comes with jieba."""
+def _dictionary_path(path):
+    """Returns the path of a dictionary, by default jieba's, if the file exists."""
     if path is None:
         path = os.path.join(os.path.dirname(jieba.__file__), "dict.txt")
     if not os.path.isfile(path):
         raise FileNotFoundError(
-            f"There is no dictionary file {os.fspath(path)!r}. Give the path of a text file of "
-            "lines `word frequency`, or None for the dictionary of jieba."
+            f"There is no dictionary file {os.fspath(path)!r}. Pass the path of a text file "
+            "with lines `word frequency`, or None for jieba's dictionary."
         )
-    return open(path, "rb")
+    return path
 
 
 def list_user_words(user_words):
-    """-> list of (word, frequency or None), from a list of words or a mapping.
+    """Lists (word, frequency or None), given a list of words or a mapping.
 
     >>> list_user_words(["追一"]), list_user_words({"追一": 9})
     ([('追一', None)], [('追一', 9)])
     """
     if isinstance(user_words, str):
         raise ValueError(
-            "`user_words` must be a list of words or a mapping of words to frequencies. "
+            "`user_words` must be a list of words or a mapping from words to frequencies. "
             f"Received the string {user_words!r}; did you mean [{user_words!r}]?"
         )
     if hasattr(user_words, "items"):
@@ -155,6 +157,6 @@ def list_user_words(user_words):
 
 
 def dictionary_digest(path):
-    """SHA-256 of a dictionary file, in hexadecimal digits."""
-    with open_dictionary(path) as file:
+    """Returns the SHA-256 digest of a dictionary's text in hexadecimal."""
+    with open_compressed(_dictionary_path(path)) as (file, _):
         return hashlib.file_digest(file, "sha256").hexdigest()

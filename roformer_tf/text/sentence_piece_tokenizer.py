@@ -1,4 +1,4 @@
-"""A SentencePiece vocabulary: training it, and the tokenizer."""
+"""SentencePiece: the tokenizer, and training its vocabulary."""
 
 import hashlib
 import io
@@ -23,24 +23,26 @@ SPECIAL = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer):
     """KerasHub's SentencePiece tokenizer with the special tokens of a translation model.
 
-    All of it is TensorFlow and TensorFlow Text ops: the same object serves Python calls, `tf.data` and a SavedModel.
-    The vocabulary is saved with the model, as an asset.
+    Uses TensorFlow and TensorFlow Text ops only, so the same object serves Python calls, `tf.data`
+    and a SavedModel. The vocabulary is saved with the model as an asset.
 
     Args:
-        proto: bytes of a SentencePiece model with the pieces `<pad>`, `<unk>`, `<s>` and `</s>`, such as
-            `train_sentencepiece` makes; or the `pathlib.Path` of such a file. `None`: loaded later, by `load_assets`.
-        **kwargs: of `keras_hub.tokenizers.SentencePieceTokenizer`.
+        proto: bytes. A SentencePiece model with the subwords `<pad>`, `<unk>`, `<s>` and `</s>`, as
+            `train_sentencepiece` returns it; or the `pathlib.Path` of such a file. `None` leaves it
+            to `load_assets`.
+        **kwargs: Arguments of `keras_hub.tokenizers.SentencePieceTokenizer`.
 
     Call arguments:
-        inputs: str, bytes, a list, NumPy array or string tensor of them.
+        inputs: str, bytes, or a list, NumPy array or string tensor of them.
 
     Returns:
-        int32 token ids without special tokens: a list of lists, for a single string a tensor `(tokens,)`; in a
-        `tf.function` or `tf.data` a RaggedTensor `(batch, tokens)`.
+        int32 token ids without special tokens: a list of lists, or a tensor `(tokens,)` for a single
+        string; in a `tf.function` or `tf.data` a RaggedTensor `(batch, tokens)`.
 
     Raises:
-        ValueError: if there is no such file, it is no SentencePiece model, or one without these special tokens.
-        TypeError: for input that is no string.
+        ValueError: If the file does not exist, is not a SentencePiece model, or lacks these special
+            tokens.
+        TypeError: If the input is not a string.
 
     Example:
 
@@ -60,7 +62,7 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         self._add_special_token(SPECIAL["unk"], "unk_token")
         self._add_special_token(SPECIAL["bos"], "start_token")
         self._add_special_token(SPECIAL["eos"], "end_token")
-        kwargs.setdefault("_allow_python_workflow", False)  # one way of computing for all
+        kwargs.setdefault("_allow_python_workflow", False)  # eager calls use the same ops as graphs
         kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(proto=proto, **kwargs)
 
@@ -86,20 +88,20 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         return super().from_preset(str(preset), **kwargs)
 
     def set_proto(self, proto):
-        # no `str`: KerasHub refuses one that a model's config has
+        # not `str`: KerasHub rejects paths in a model's config
         if isinstance(proto, os.PathLike):
             proto = _read(proto)
         try:
             super().set_proto(proto)
         except (RuntimeError, tf.errors.OpError) as error:
             raise ValueError(
-                "`proto` must be a SentencePiece model, as `roformer_tf.text.train_sentencepiece` makes it. "
-                f"Received: {len(proto)} bytes that are none, the first of them {proto[:16]!r}"
+                "`proto` must be a SentencePiece model, as `roformer_tf.text.train_sentencepiece` "
+                f"returns it. Received: {len(proto)} bytes that begin with {proto[:16]!r}"
             ) from error
 
     @property
     def graph(self):
-        """The tokenizer of TensorFlow Text inside, a `tf.Module` that `tf.saved_model.save` can write."""
+        """TensorFlow Text's tokenizer, a `tf.Module` for `tf.saved_model.save`."""
         return self._sentence_piece
 
     def load_assets(self, dir_path):
@@ -110,12 +112,12 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         self._sentence_piece._model_resource = _SharedModel(proto, None)
 
     def tokenize(self, inputs):
-        """Strings to token ids: see the class."""
+        """Converts strings to token ids. See the class."""
         return super().tokenize(to_string_tensor(inputs))
 
 
 class _SharedModel(sentencepiece_tokenizer._SentencepieceModelResource):
-    """A resource with a name: one without is gone as soon as `tf.random.set_seed` clears the cache of kernels."""
+    """A named resource: `tf.random.set_seed` clears the kernel cache and unnamed ones with it."""
 
     def _create_resource(self):
         return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
@@ -130,24 +132,25 @@ def _read(file):
 
 
 def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
-    """A SentencePiece model of texts, for translation of those of both languages together.
+    """Trains a SentencePiece model. For translation, pass the texts of both languages.
 
-    Texts are taken as they are but for no-break spaces, which become spaces, so that a translation can be compared with
-    a reference to the letter; every character of them is in the vocabulary. The same texts in the same order give the
-    same bytes.
+    Texts are not normalized, except that no-break spaces become spaces, so a translation can be
+    compared with a reference letter by letter. The vocabulary has every character of the texts. The
+    same texts in the same order give the same bytes.
 
     Args:
         texts: iterable of str.
-        vocabulary_size: positive integer, with the four special tokens and the characters.
+        vocabulary_size: int. Includes the four special tokens and the characters.
         model_type: `"bpe"` or `"unigram"`.
-        **options: further options of the trainer, such as `byte_fallback=True` for characters that are in no text, or
-            `input_sentence_size` for texts that would take too long.
+        **options: More options of the trainer, such as `byte_fallback=True` for characters that the
+            texts do not have, or `input_sentence_size` to train on a sample.
 
     Returns:
-        The model as bytes.
+        bytes. The model.
 
     Raises:
-        ValueError: if the texts have too many characters, or too few different words, for such a vocabulary.
+        ValueError: If the texts have too many characters, or too few different words, for this
+            `vocabulary_size`.
 
     Example:
 
@@ -168,7 +171,7 @@ def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
         "model_type": model_type,
         "character_coverage": 1.0,
         "minloglevel": 2,
-        "max_sentence_length": 2**30,  # by default longer texts than 4,192 bytes are left out
+        "max_sentence_length": 2**30,  # by default texts longer than 4,192 bytes are dropped
         **special,
         **options,
     }
@@ -184,9 +187,11 @@ def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
             )
     except RuntimeError as error:
         raise ValueError(
-            f"There is no vocabulary of {vocabulary_size} pieces for these texts: take another `vocabulary_size`. "
-            f"SentencePiece says: {error}"
+            f"These texts do not give a vocabulary of {vocabulary_size} subwords. Choose another "
+            f"`vocabulary_size`. SentencePiece says: {error}"
         ) from error
     proto = ModelProto.FromString(model.getvalue())
-    proto.normalizer_spec.normalization_rule_tsv = ""  # the file is gone; the compiled rules stay
+    proto.normalizer_spec.normalization_rule_tsv = (
+        ""  # the file was temporary; the compiled rules stay
+    )
     return proto.SerializeToString()

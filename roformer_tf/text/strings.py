@@ -1,18 +1,18 @@
-"""Whatever holds strings -> TensorFlow string tensors."""
+"""Conversion of strings of any form to TensorFlow string tensors."""
 
 import re
 
 import numpy as np
 import tensorflow as tf
 
-# A code point that has, like a surrogate, no case, no decomposition and no place in a vocabulary
+# Like a surrogate it has no case and no decomposition, and is in no vocabulary
 _LIKE_A_SURROGATE = "\U0010ffff"
 
 
 def encode_utf8(text):
-    r"""The UTF-8 bytes of a string; a lone surrogate, which UTF-8 cannot hold, becomes U+10FFFF.
+    r"""Encodes a string as UTF-8. A lone surrogate, which UTF-8 cannot hold, becomes U+10FFFF.
 
-    Both are, for the tokenizer, unknown letters: the ids are those of the original.
+    The tokenizer treats both as unknown letters, so the ids equal the original's.
 
     >>> encode_utf8("追"), encode_utf8("\ud83d")
     (b'\xe8\xbf\xbd', b'\xf4\x8f\xbf\xbf')
@@ -31,7 +31,7 @@ def encode_utf8(text):
 
 
 def to_string_tensor(inputs):
-    """-> string Tensor or RaggedTensor from str, bytes, (nested) lists, arrays or tensors."""
+    """Converts str, bytes, (nested) lists, arrays or tensors to a string Tensor or RaggedTensor."""
     if isinstance(inputs, tf.Tensor | tf.RaggedTensor):
         if inputs.dtype != tf.string:
             raise TypeError(
@@ -41,18 +41,18 @@ def to_string_tensor(inputs):
         return inputs
     if isinstance(inputs, np.ndarray):
         inputs = inputs.tolist()
-    elif hasattr(inputs, "to_list"):  # a column of pandas
+    elif hasattr(inputs, "to_list"):  # a pandas column
         inputs = inputs.to_list()
     if not isinstance(inputs, list | tuple):
         return tf.constant(encode_utf8(inputs))
     if any(isinstance(x, list | tuple) for x in inputs):
         return tf.ragged.stack([to_string_tensor(x) for x in inputs])
-    # A list of bytes does not go by way of a NumPy array, in which every string takes the space of the longest
+    # From a list of bytes, not a NumPy array, where each string takes the space of the longest one
     return tf.constant([encode_utf8(x) for x in inputs], tf.string, shape=[len(inputs)])
 
 
 def map_strings(tokenize, texts):
-    """Applies what maps (batch,) strings to one or several (batch, tokens) to texts of any rank."""
+    """Applies `tokenize`, which maps `(batch,)` to `(batch, tokens)`, to strings of any rank."""
     with tf.device("CPU"):
         if isinstance(texts, tf.RaggedTensor):
             texts = texts.with_row_splits_dtype(tf.int64)

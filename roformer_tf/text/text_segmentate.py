@@ -1,4 +1,4 @@
-"""Long texts to pieces that end where sentences do."""
+"""Splits long texts into segments that end where sentences do."""
 
 import functools
 
@@ -10,35 +10,35 @@ from roformer_tf.text.strings import to_string_tensor
 
 
 def text_segmentate(texts, max_characters, separators="\n。", cut_long=False):
-    r"""Splits texts at separators into pieces of about `max_characters`, in TensorFlow ops only.
+    r"""Splits texts at separators into segments of about `max_characters`, in TensorFlow ops only.
 
-    A text that is longer than `max_characters` is split behind the first of the `separators`, and
-    neighbouring parts are put together again as long as they fit; a piece that is still too long
-    is split in the same way at the next separator, and so on.  White space around every piece is
-    dropped.  All texts are treated at once, in time linear in their length.
+    A text longer than `max_characters` is split after each occurrence of the first separator, and
+    neighbouring parts are joined again as long as they fit. A segment that is still too long is
+    split in the same way at the next separator, and so on. White space around segments is dropped.
+    All texts are split at once, in time linear in their length.
 
-    The pieces are those of the original, but for those that are empty: it gives them for blank
-    text and blank paragraphs, here there are none, so a blank text has no piece at all.
+    The segments equal the original's, without the empty ones that it returns for blank texts and
+    paragraphs. So a blank text has no segments.
 
     Args:
-        texts: string tensor (batch,), or a list of strings.  An invalid byte counts as one
+        texts: string tensor `(batch,)`, or a list of strings. An invalid byte counts as one
             U+FFFD, as in the tokenizer.
-        max_characters: int, at least 1.
-        separators: str. Its characters, in the order in which they are tried; may be empty.
-        cut_long: bool. Whether pieces without a separator to split them at are cut after every
-            `max_characters` characters.  False, as the original: they stay whole.
+        max_characters: int. At least 1.
+        separators: str. The separator characters, in the order in which they are tried. May be empty.
+        cut_long: bool. Whether to cut segments without a separator after every
+            `max_characters` characters. By default they stay whole, as in the original.
 
     Returns:
-        RaggedTensor of strings (batch, pieces), UTF-8.
+        RaggedTensor of UTF-8 strings `(batch, segments)`.
 
     Raises:
-        ValueError: `max_characters` or `separators` is of no such form.
+        ValueError: If `max_characters` is not a positive integer, or `separators` not a string.
 
     Example:
 
     >>> from roformer_tf.text import text_segmentate
     >>> text = "春眠不觉晓。处处闻啼鸟。夜来风雨声。\n花落知多少，很长"
-    >>> [piece.decode() for piece in text_segmentate([text], 12).to_list()[0]]
+    >>> [segment.decode() for segment in text_segmentate([text], 12).to_list()[0]]
     ['春眠不觉晓。处处闻啼鸟。', '夜来风雨声。', '花落知多少，很长']
     >>> text_segmentate(["abcdefg", " "], 3, cut_long=True).to_list()
     [[b'abc', b'def', b'g'], []]
@@ -59,7 +59,7 @@ def text_segmentate(texts, max_characters, separators="\n。", cut_long=False):
 
 @tf.function(autograph=False, reduce_retracing=True)
 def _segmentate(texts, limit, separators, cut_long):
-    """`text_segmentate`, made a graph once: `separators` is a tuple of code points, `limit` a tensor."""
+    """Runs `text_segmentate` in a graph. `separators` are code points, `limit` is a tensor."""
     with tf.device("CPU"):
         rows = tf.strings.unicode_decode(texts, "UTF-8")
         codes, splits = rows.flat_values, tf.cast(rows.row_splits, tf.int32)
@@ -69,35 +69,35 @@ def _segmentate(texts, limit, separators, cut_long):
             starts, ends = strip(*_split(codes, starts, ends, separator, limit))
         if cut_long:
             starts, ends = strip(*_cut(starts, ends, limit))
-        pieces = tf.RaggedTensor.from_row_splits(
+        segments = tf.RaggedTensor.from_row_splits(
             tf.gather(codes, tf.ragged.range(starts, ends).flat_values),
             lengths_to_splits(ends - starts),
             validate=False,
         )
         return tf.RaggedTensor.from_row_splits(
-            tf.strings.unicode_encode(pieces, "UTF-8"),
+            tf.strings.unicode_encode(segments, "UTF-8"),
             tf.searchsorted(starts, splits, out_type=tf.int64),
             validate=False,
         )
 
 
 def _split(codes, starts, ends, separator, limit):
-    """Splits every piece that is longer than `limit`; a new piece ends with a separator.
+    """Splits each segment that is longer than `limit`. A new segment ends with a separator.
 
-    The original collects parts from left to right.  A part opens a new piece when it is not empty
-    and the piece with it, its separator not counted, would have `limit` characters or more.  Where
-    the next piece begins is so a function of where this one begins, for all places alike; then the
-    places that are met from the start of each text are found by pointer doubling.
+    The original collects parts from left to right. A part opens a new segment if it is not empty
+    and would make the current one, without its last separator, `limit` characters or longer. So the
+    start of a segment determines the start of the next one. This is computed for all positions;
+    pointer doubling then finds those that are reached from the start of each text.
     """
     size = tf.size(codes)
     place = true_indices(tf.equal(codes, separator))
     whole = ends - starts <= limit
-    # The parts that can open a piece: the first of every text, and those that are not empty.
+    # A segment can begin with the first part of a text, and with each non-empty part
     owner = tf.searchsorted(starts, place, side="right")
     opens = place + 1 < tf.gather(tf.concat([[0], tf.where(whole, 0, ends)], 0), owner)
     opens &= tf.not_equal(tf.gather(codes, tf.minimum(place + 1, size - 1)), separator)
     opening = tf.boolean_mask(place, opens) + 1
-    # both, merged in order
+    # merge both in order
     at = tf.range(tf.size(starts)) + tf.searchsorted(opening, starts)
     at = tf.concat([at, tf.range(tf.size(opening)) + tf.boolean_mask(owner, opens)], 0)
     part = tf.scatter_nd(at[:, None], tf.concat([starts, opening], 0), tf.shape(at))
@@ -119,7 +119,7 @@ def _split(codes, starts, ends, separator, limit):
 
 
 def _cut(starts, ends, limit):
-    """Cuts pieces after every `limit` characters."""
+    """Cuts segments after every `limit` characters."""
     cut = tf.ragged.range(starts, ends, limit).flat_values
     return cut, tf.minimum(
         cut + limit, tf.gather(ends, tf.searchsorted(starts, cut, side="right") - 1)
@@ -127,7 +127,7 @@ def _cut(starts, ends, limit):
 
 
 def _stripper(codes):
-    """A function that takes white space off both ends of pieces, and drops blank pieces."""
+    """Returns a function that strips white space from segments and drops blank ones."""
     space = tf.constant(_white_space())
     place = true_indices(~tf.gather(space, tf.minimum(codes, tf.size(space) - 1)))
 
@@ -142,7 +142,7 @@ def _stripper(codes):
 
 @functools.cache
 def _white_space():
-    """Bool: the code points that `str.strip` drops; the last one stands for all that are higher."""
+    """Returns bool: whether `str.strip` drops a code point. The last entry is for all higher ones."""
     spaces = [code for code in range(0x110000) if chr(code).isspace()]
     table = np.zeros(max(spaces) + 2, bool)
     table[spaces] = True

@@ -1,35 +1,38 @@
-"""Pairs of texts -> batches of about as many tokens each."""
+"""Batches pairs of texts by number of tokens."""
 
 import tensorflow as tf
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.text.strings import to_string_tensor
 
-AT_ONCE = 1024  # pairs that are tokenized together, for their lengths
+TOKENIZED_TOGETHER = 1024  # pairs
 
 
 def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multiple_of=1):
-    """Batches of pairs of similar length, each with as many pairs as `max_tokens` has room for.
+    """Batches pairs of similar length, with as many pairs in a batch as fit into `max_tokens`.
 
-    The length of a pair is that of its longer text, with its two special tokens; padded, neither the sources nor the
-    targets of a batch are more than `max_tokens` tokens. Longer pairs than `max_length` are left out.
+    The length of a pair is that of its longer text with two special tokens. After padding, neither
+    the sources nor the targets of a batch have more than `max_tokens` tokens. Pairs longer than
+    `max_length` are dropped.
 
     Args:
         pairs: `(sources, targets)`, lists or arrays of strings.
-        tokenizer: a tokenizer of this package or of KerasHub.
-        max_tokens: positive integer.
-        max_length: positive integer.
-        seed: integer. The order is drawn anew for each pass over the data, of which there is no end; it depends on this
-            seed, and on that of `keras.utils.set_random_seed`. `None`: one pass, of each length in the order of the
-            data.
-        multiple_of: positive integer, such as the number of replicas; batches have a multiple of it in pairs, but for
-            the last ones of a single pass.
+        tokenizer: A tokenizer of this package or of KerasHub.
+        max_tokens: int. Maximum number of tokens in a batch, on each side.
+        max_length: int. Maximum length of a pair.
+        seed: int. Repeats the data forever and shuffles each pass differently; the order depends on
+            this seed and on that of `keras.utils.set_random_seed`. `None` makes one pass, which
+            keeps the order of the data among pairs of similar length.
+        multiple_of: int. Each batch has a multiple of this many pairs, such as the number of
+            replicas, except for the last ones of a single pass.
 
     Returns:
-        `tf.data.Dataset` of dictionaries of `encoder_text` and `decoder_text`, string tensors `(pairs,)`.
+        `tf.data.Dataset` of dictionaries with `encoder_text` and `decoder_text`, string tensors
+        `(pairs,)`.
 
     Raises:
-        ValueError: if there are no pairs, or none of at most `max_length`; if there are not as many sources as targets;
-            or if there is no room for a pair of `max_length`.
+        ValueError: If there are no pairs, or none of at most `max_length`; if there are not as many
+            sources as targets; or if a pair of `max_length` does not fit into a batch.
 
     Example:
 
@@ -47,15 +50,14 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
     count = len(sources)
     if not count or count != len(targets):
         raise ValueError(
-            "`pairs` must be as many sources as targets, one at least. "
+            "`pairs` must be equally many sources and targets, at least one each. "
             f"Received: {count} sources, {len(targets)} targets"
         )
-    for name, value in {"max_length": max_length, "multiple_of": multiple_of}.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+    check_positive_integer("max_length", max_length)
+    check_positive_integer("multiple_of", multiple_of)
     if max_tokens < max_length * multiple_of:
         raise ValueError(
-            "`max_tokens` must have room for `multiple_of` pairs of `max_length` tokens. Received: "
+            "`max_tokens` must be at least `multiple_of` times `max_length`. Received: "
             f"max_tokens={max_tokens}, max_length={max_length}, multiple_of={multiple_of}"
         )
 
@@ -69,14 +71,17 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
         return length <= max_length
 
     places = tf.data.Dataset.range(count)
-    # without end and without a pair that passes, the dataset would never answer
-    if not any(places.batch(AT_ONCE).map(with_length).unbatch().filter(is_short).take(1)):
+    # otherwise an endless dataset without any short pair would hang
+    if not any(
+        places.batch(TOKENIZED_TOGETHER).map(with_length).unbatch().filter(is_short).take(1)
+    ):
         raise ValueError(
-            f"No pair has at most `max_length` tokens, with its special ones. Received: max_length={max_length}"
+            "No pair has at most `max_length` tokens, special tokens included. Received: "
+            f"max_length={max_length}"
         )
     if seed is not None:
         places = places.shuffle(count, seed=seed).repeat()
-    rows = places.batch(AT_ONCE).map(with_length, num_parallel_calls=2).unbatch()
+    rows = places.batch(TOKENIZED_TOGETHER).map(with_length, num_parallel_calls=2).unbatch()
     limits = _limits(max_length)
     sizes = [max_tokens // limit // multiple_of * multiple_of for limit in limits]
     batches = (
@@ -88,7 +93,7 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
         )
         .map(lambda texts, length: texts)
     )
-    # Keras warns of data whose end it does not know
+    # Keras warns if it does not know the number of batches
     number = tf.data.INFINITE_CARDINALITY
     if seed is None:
         number = batches.reduce(tf.constant(0, tf.int64), lambda number, _: number + 1)
@@ -96,7 +101,7 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
 
 
 def _limits(max_length):
-    """The longest pair of each kind of batch, 8, 9, 10, … and then in steps of a tenth."""
+    """Lists the maximum lengths of the buckets: 8, 9, 10, …, later in steps of 10 %."""
     limits = [min(8, max_length)]
     while limits[-1] < max_length:
         limits.append(min(max(limits[-1] + 1, int(limits[-1] * 1.1)), max_length))

@@ -42,32 +42,32 @@ SMALL = 50_000  # a dictionary with fewer words is quicker to build from than to
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenizerTables:
-    """What `GraphTokenizer` looks up, and the file that it is kept in; `build_tables` makes it.
+    """The arrays that `GraphTokenizer` looks up. `build_tables` builds them.
 
-    Text becomes *symbols*: one for each normalised character.  A trie over symbols finds words of
-    the dictionary and pieces of the vocabulary.  What was found is an *entry*: a symbol, [UNK], a
-    word or a piece; an entry has ids, and for each id the part of the entry that it stands for.
+    Text becomes *symbols*, one for each normalized character. A trie over symbols finds words of
+    the dictionary and wordpieces of the vocabulary. Each match is an *entry*: a symbol, [UNK], a
+    word or a wordpiece. An entry has ids, and for each id the span of the entry that it covers.
 
     Attributes:
-        char_page, char_code: two-stage table, code point -> symbol, or -k for expansion k.
-        case_page, case_code: two-stage table, code point -> 1 cased, 2 case-ignorable, 0 neither.
-        expand_start, expand_count, expand_symbols: the symbols of each expansion: characters whose
-            normalised form is not one character.
-        symbol_kind, symbol_block, symbol_alnum: properties of the symbols: kind; whether jieba
-            cuts it with others; whether it is one of [a-zA-Z0-9].
-        edge_key, edge_child: the tries, (node * number of symbols + symbol) -> node.  A node that
-            ends a word or a piece has the number of its entry, the others higher ones.
-        roots: (3,) the roots of the tries of words, of first pieces, of other pieces.
-        entry_start, entry_count: for each entry, the place of its ids in the three next arrays.
-        entry_ids, entry_begin, entry_end: token ids, and the symbols they stand for, counted
-            from the start of the entry.
-        entry_score: log(frequency) - log(total), jieba's float64 value.
-        unknown_score: the score of a character that is no word.
-        unk_entry, final_sigma: the entry of [UNK]; the symbol of a final sigma.
-        word_level, lowercase, word_maxlen: as of the tokenizer.
-        words, frequencies, total: the dictionary: JSON list of words as UTF-8 bytes, their
-            frequencies, and what these are divided by.
-        vocabulary_digest: SHA-256 of the tokens that the tables were made for.
+        char_page, char_code: Two-stage table, code point -> symbol, or -k for expansion k.
+        case_page, case_code: Two-stage table, code point -> 1 cased, 2 case-ignorable, 0 neither.
+        expand_start, expand_count, expand_symbols: The symbols of each expansion, a character
+            whose normalized form is not one character.
+        symbol_kind, symbol_block, symbol_alnum: Properties of the symbols: kind; whether jieba
+            segments it together with others; whether it is one of [a-zA-Z0-9].
+        edge_key, edge_child: The tries, (node * number of symbols + symbol) -> node. A node that
+            ends a word or wordpiece has the number of its entry, other nodes have higher ones.
+        roots: `(3,)`. Roots of the tries of words, first wordpieces, and later wordpieces.
+        entry_start, entry_count: For each entry, where its ids are in the next three arrays.
+        entry_ids, entry_begin, entry_end: Token ids, and the symbols they cover, counted from the
+            start of the entry.
+        entry_score: `log(frequency) - log(total)`, jieba's float64 value.
+        unknown_score: Score of a character that is not a word.
+        unk_entry, final_sigma: The entry of [UNK]; the symbol of a final sigma.
+        word_level, lowercase, word_maxlen: Arguments of the tokenizer.
+        words, frequencies, total: The dictionary: a JSON list of words as UTF-8 bytes, their
+            frequencies, and the number to divide these by.
+        vocabulary_digest: SHA-256 of the vocabulary.
     """
 
     char_page: np.ndarray
@@ -101,7 +101,7 @@ class TokenizerTables:
     vocabulary_digest: np.ndarray
 
     def dictionary(self):
-        """The `SegmentationDictionary` that the tables were made with; None at character level."""
+        """Returns the `SegmentationDictionary` in the tables, or None at character level."""
         if not self.word_level:
             return None
         words = json.loads(self.words.tobytes())
@@ -109,41 +109,41 @@ class TokenizerTables:
         return SegmentationDictionary.from_frequencies(frequencies, int(self.total))
 
     def save(self, path):
-        """Writes all arrays to one compressed file, at once or not at all."""
+        """Writes all arrays to one compressed file, atomically."""
         arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         with replace_file(path) as file:
             np.savez_compressed(file, tables_format=np.int32(TABLES_FORMAT), **arrays)
 
     @classmethod
     def load(cls, path):
-        """Reads what `save` wrote.
+        """Reads a file that `save` wrote.
 
         Raises:
-            ValueError: not such a file, or one of another version.
+            ValueError: If the file is not such a file, or was written by another version.
         """
-        with open(path, "rb") as file:  # np.load itself would not close a damaged file
+        with open(path, "rb") as file:  # np.load would not close a damaged file
             try:
                 with np.load(file, allow_pickle=False) as npz:
                     arrays = dict(npz)
-            except Exception as error:  # whatever zipfile, zlib and NumPy make of damage
+            except Exception as error:  # zipfile, zlib and NumPy raise many kinds
                 raise ValueError(
-                    f"{os.fspath(path)!r} is no file of tokenizer tables, or a damaged one ({error}). Delete "
-                    "it: the tables are made anew from the vocabulary."
+                    f"{os.fspath(path)!r} is damaged, or does not hold tokenizer tables ({error}). "
+                    "Delete it: the tables are rebuilt from the vocabulary."
                 ) from error
         found = arrays.pop("tables_format", None)
         if found != TABLES_FORMAT or set(arrays) != {f.name for f in dataclasses.fields(cls)}:
             raise ValueError(
                 f"{os.fspath(path)!r} holds tokenizer tables of format {found}; expected {TABLES_FORMAT}. "
-                "Delete it: the tables are made anew from the vocabulary."
+                "Delete it: the tables are rebuilt from the vocabulary."
             )
         return cls(**arrays)
 
 
 def cache_folder():
-    """Where tables are kept, or None for nowhere.
+    """Returns the folder in which tables are kept, or None.
 
-    The environment variable `ROFORMER_TF_CACHE` names the folder; set but empty, nothing is kept.
-    Otherwise it is `roformer_tf` in the user's cache folder (`XDG_CACHE_HOME` or `~/.cache`).
+    The environment variable `ROFORMER_TF_CACHE` names it. If that is empty, no tables are kept. By
+    default it is `roformer_tf` in the user's cache folder (`XDG_CACHE_HOME` or `~/.cache`).
     """
     folder = os.environ.get("ROFORMER_TF_CACHE")
     if folder is not None:
@@ -154,13 +154,13 @@ def cache_folder():
 def load_or_build_tables(
     vocabulary, word_level, dictionary, user_words, lowercase, unk_token, word_maxlen
 ):
-    """The tables of a tokenizer: made, or taken from the cache when nothing has changed.
+    """Loads the tables of a tokenizer from the cache, or builds them, which takes seconds.
 
     Args:
         vocabulary: `Vocabulary`.
-        dictionary: a `SegmentationDictionary`, or the path of a dictionary file or None for the one
-            of jieba, to which `user_words` are added.
-        word_level, lowercase, unk_token, word_maxlen: as of `RoFormerTokenizer`.
+        dictionary: `SegmentationDictionary`; or the path of a dictionary file, or None for jieba's,
+            to which `user_words` are added.
+        word_level, lowercase, unk_token, word_maxlen: Arguments of `RoFormerTokenizer`.
 
     Returns:
         TokenizerTables.
@@ -178,13 +178,13 @@ def load_or_build_tables(
         ]
         key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
         path = folder / f"tokenizer_tables_{key[:32]}.npz"
-        # a file that is damaged or went away meanwhile is as good as none
+        # rebuild if the file is missing or damaged
         with contextlib.suppress(OSError, ValueError):
             return TokenizerTables.load(path)
     dictionary = SegmentationDictionary(dictionary, user_words)
     tables = build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen)
     if folder and len(dictionary.frequencies) >= SMALL:
-        # a folder that cannot be written to costs time, not the result
+        # the tables are right even if they cannot be kept
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             tables.save(path)
@@ -195,12 +195,12 @@ def load_or_build_tables(
 
 
 def build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen):
-    """Makes the tables: about three seconds with jieba's own dictionary.
+    """Builds the tables. Takes about three seconds with jieba's own dictionary.
 
     Args:
         vocabulary: `Vocabulary`.
         dictionary: `SegmentationDictionary`, or None for character level.
-        lowercase, unk_token, word_maxlen: as of `RoFormerTokenizer`.
+        lowercase, unk_token, word_maxlen: Arguments of `RoFormerTokenizer`.
 
     Returns:
         TokenizerTables.
@@ -226,15 +226,15 @@ def build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen):
         symbols = tuple(int(code[ord(o)]) for o in out)
         if len(symbols) == 1:
             code[c] = symbols[0]
-        else:  # no symbol: a nonspacing mark
+        else:  # an empty expansion is a nonspacing mark
             code[c] = -expansions.setdefault(symbols, len(expansions) + 1)
 
-    # -- entries: symbols, [UNK], words, pieces; ids are (id, begin, end)
+    # -- entries: symbols, [UNK], words, wordpieces; ids are (id, begin, end)
     ids = [()] * n_symbols
     for generic in (ISOLATED, LETTER, HAN):
         ids[generic] = ((unk, 0, 1),)
     for char, sym in symbol.items():
-        # at word level jieba gives the character to the vocabulary before BERT drops it
+        # at word level the character is looked up as a word before BERT would drop it
         if kind[ord(char)] in (ISOLATED, LETTER) or word_level and char in vocabulary:
             ids[sym] = ((vocabulary.get(char, unk), 0, 1),)
     unk_entry = len(ids)
@@ -318,10 +318,12 @@ def build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen):
 
 
 def _basic_tokenize(word, kind, vocabulary, unk, word_maxlen):
-    """((id, begin, end), …) of one word of the dictionary that is not in the vocabulary.
+    """Returns ((id, begin, end), …) of a dictionary word that is not in the vocabulary.
 
-    Punctuation and Chinese characters stand alone; runs of other characters go through WordPiece.
-    Source: `Tokenizer._tokenize` of bert4keras; a block of jieba has no space or control in it.
+    Punctuation and Chinese characters stand alone, runs of other characters go through WordPiece.
+    jieba's blocks contain no space or control characters.
+
+    Source: `Tokenizer._tokenize` of bert4keras.
     """
     ids, place = [], 0
     for isolated, run in itertools.groupby(word, key=lambda c: kind[ord(c)] == ISOLATED):
@@ -335,7 +337,7 @@ def _basic_tokenize(word, kind, vocabulary, unk, word_maxlen):
 
 
 def _word_piece(word, place, vocabulary, unk, word_maxlen):
-    """Greedy longest-match-first: the pieces of a word, or [UNK] for all of it."""
+    """Splits a word into wordpieces, greedy and longest match first, or returns one [UNK]."""
     pieces, start = [], 0
     while start < len(word) <= word_maxlen:
         prefix = "##" if start else ""
@@ -351,12 +353,12 @@ def _word_piece(word, place, vocabulary, unk, word_maxlen):
 
 
 def _tries(strings, roots, code, n_symbols, first_entry, next_node):
-    """The edges of the tries, one depth after another; `strings` of one root are distinct."""
+    """Returns the edges of the tries, depth by depth. `strings` of one root are distinct."""
     lengths = np.fromiter(map(len, strings), np.int64, len(strings))
     points = np.frombuffer("".join(strings).encode("utf-32-le"), np.uint32)
     symbols, starts = code[points].astype(np.int64), np.cumsum(lengths) - lengths
     node, alive, depth = roots.copy(), np.arange(len(strings)), 0
-    keys, children = [np.int64([-1])], [np.int64([-1])]  # a table on the graph cannot be empty
+    keys, children = [np.int64([-1])], [np.int64([-1])]  # a lookup table cannot be empty
     while alive.size:
         key = node[alive] * n_symbols + symbols[starts[alive] + depth]
         key, edge = np.unique(key, return_inverse=True)
@@ -374,14 +376,14 @@ def _tries(strings, roots, code, n_symbols, first_entry, next_node):
 
 
 def _two_stage(dense):
-    """-> page of every 256 values, values of the distinct pages."""
+    """Splits into pages of 256 values. Returns each page's index, and the distinct pages' values."""
     pages = {}
     index = [pages.setdefault(page.tobytes(), len(pages)) for page in dense.reshape(-1, 256)]
     return np.int32(index), np.frombuffer(b"".join(pages), dense.dtype)
 
 
 def _ragged(lists):
-    """-> start, count, concatenated values, int32; values that are tuples stay side by side."""
+    """Returns start, count and concatenated values of the lists, int32."""
     count = np.fromiter(map(len, lists), np.int32, len(lists))
     start = np.cumsum(count, dtype=np.int32) - count
     return start, count, np.array([i for x in lists for i in x], np.int32)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 import tensorflow as tf
 
 from roformer_tf.text import PairPacker
@@ -61,6 +62,7 @@ class Exported(tf.Module):
         return self.graph_detokenizer(ids)
 
 
+@pytest.mark.slow
 def test_a_saved_model_needs_nothing_but_tensorflow(tokenizers, texts, tmp_path):
     sample = texts["real"][::30] + texts["hostile"][::2]
     sample = [t for t in sample if not any("\ud800" <= c <= "\udfff" for c in t)]

@@ -11,7 +11,7 @@ from roformer_tf.text.strings import to_string_tensor
 from tests.text.compare import assert_same_rows, in_batches, split_rows
 from tests.text.conftest import MODES, SIMPLIFIED_START
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]  # test_golden.py has recorded outputs
 
 
 def test_there_are_enough_texts(texts):

@@ -210,7 +210,7 @@ def test_before_the_vocabulary_is_set():
         ({"maxlen": 2.5}, "`maxlen` must be None or"),
         ({"truncate_from": "both"}, "`truncate_from` must be"),
         ({"pattern": "S*E"}, "`pattern` must be"),
-        ({"second": ["a", "b"]}, "both texts alike"),
+        ({"second": ["a", "b"]}, "must both be strings"),
     ],
 )
 def test_encode_errors(arguments, message, tokenizer):

@@ -83,7 +83,7 @@ def test_saved(protos, tmp_path):
 
 
 def test_refusals(protos):
-    with pytest.raises(ValueError, match="no vocabulary of 5000 pieces for these texts"):
+    with pytest.raises(ValueError, match="do not give a vocabulary of 5000 subwords"):
         train_sentencepiece(TEXTS, 5000)
     foreign = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -93,7 +93,7 @@ def test_refusals(protos):
         RoFormerSentencePieceTokenizer(foreign.getvalue())
     with pytest.raises(TypeError):
         RoFormerSentencePieceTokenizer(protos["bpe"])([1, 2])
-    with pytest.raises(ValueError, match="5 bytes that are none, the first of them b'wrong'"):
+    with pytest.raises(ValueError, match="5 bytes that begin with b'wrong'"):
         RoFormerSentencePieceTokenizer(b"wrong")
     with pytest.raises(ValueError, match="no SentencePiece model at nowhere.spm"):
         RoFormerSentencePieceTokenizer(Path("nowhere.spm"))

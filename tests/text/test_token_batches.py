@@ -71,5 +71,5 @@ def test_refusals(pairs, tokenizer):
             token_batches(pairs, tokenizer, MAX_TOKENS, 2, seed=seed)
     with pytest.raises(ValueError, match="`max_length` must be a positive integer"):
         token_batches(pairs, tokenizer, MAX_TOKENS, 0)
-    with pytest.raises(ValueError, match="must have room"):
+    with pytest.raises(ValueError, match="must be at least `multiple_of` times"):
         token_batches(pairs, tokenizer, max_tokens=10, max_length=20)
