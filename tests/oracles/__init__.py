@@ -1,4 +1,4 @@
-"""What the tests compare with: bert4keras itself in a process of its own, and plain NumPy in float64."""
+"""References for tests: bert4keras in a separate process, and plain float64 NumPy."""
 
 from tests.oracles.run_original import Original
 

@@ -1,4 +1,4 @@
-"""The position schemes of the paper's equations 3 to 10 in float64 NumPy: loops over queries and keys, no tricks."""
+"""The position schemes of the paper's equations 3 to 10 in float64 NumPy, as plain loops over queries and keys."""
 
 import math
 
@@ -38,18 +38,18 @@ def t5_bucket(distance, num_buckets, max_distance, bidirectional=True):
     if distance < exact:
         return bucket + distance
     share = math.log(distance / exact) / math.log(max_distance / exact)
-    # a whole number, where it is one, whatever the last bit of the logarithms
+    # rounding of the logarithms must not move an exact integer
     large = exact + math.floor(share * (num_buckets - exact) + 1e-9)
     return bucket + min(large, num_buckets - 1)
 
 
 def by_pairs(positions, number):
-    """`number(query position, key position)` for each row of positions: `(batch, query, key, ...)`."""
+    """Applies `number(query position, key position)` to all pairs: `(batch, query, key, ...)`."""
     return np.array([[[number(m, n) for n in row] for m in row] for row in positions])
 
 
 def counted(x, position_ids):
-    """The positions there are: those given, or 0, 1, 2, …"""
+    """Returns the given positions, or 0, 1, 2, …"""
     return np.arange(x.shape[1])[None] if position_ids is None else position_ids
 
 
@@ -87,12 +87,12 @@ def tupe_bias(weights, positions, heads, bidirectional=True, untie_cls=False):
 
 
 class NoScheme:
-    """What a scheme makes of a score and of a value; the attention of the tokens alone.
+    """No position scheme: attention of the tokens alone. Subclasses change scores and values.
 
     Args:
-        weights: of the scheme, by path.
-        qkv: function, the projection of the block: vectors -> queries, keys and values one after the other.
-        heads: number of heads.
+        weights: The scheme's weights, by path.
+        qkv: Function, the block's projection of vectors to queries, keys and values, concatenated.
+        heads: Number of heads.
         positions: `(batch, length)`.
     """
 
@@ -102,16 +102,16 @@ class NoScheme:
         self.weights, self.qkv, self.heads, self.positions = weights, qkv, heads, positions
 
     def distance(self, b, i, j):
-        """Key less query."""
+        """Key position minus query position."""
         row = self.positions[b % len(self.positions)]
         return row[j] - row[i]
 
     def score(self, b, h, i, j, q, k):
-        """The score, still to be divided by `sqrt(terms * head_dim)`."""
+        """Returns the score before division by `sqrt(terms * head_dim)`."""
         return q @ k
 
     def added(self, b, h, i, j):
-        """What is added to the divided score."""
+        """Returns what is added to the score after the division."""
         return 0.0
 
     def value(self, b, i, j, v):
@@ -136,7 +136,7 @@ class Relative(NoScheme):
 
 
 class Nezha(NoScheme):
-    """Equation 5 with sinusoids in place of the tables."""
+    """Equation 5 with sinusoids instead of tables."""
 
     max_distance = 2
 
@@ -156,7 +156,7 @@ class TransformerXL(NoScheme):
     def score(self, b, h, i, j, q, k):
         u, v = self.weights["content_bias"][h], self.weights["position_bias"][h]
         kernel = self.weights["kernel"]  # rows: all sines, then all cosines
-        distance = sinusoid(-self.distance(b, i, j), len(kernel))  # query less key
+        distance = sinusoid(-self.distance(b, i, j), len(kernel))  # query minus key
         distance = np.concatenate([distance[::2], distance[1::2]])
         projected = (distance @ kernel)[h * len(q) : (h + 1) * len(q)]
         return q @ k + q @ projected + u @ k + v @ projected
@@ -203,8 +203,8 @@ def attention(scheme, weights, x, heads, position_ids=None, attention_bias=None,
     """Equation 2 with a scheme: `(batch, length, hidden_dim)`.
 
     Args:
-        scheme: one of the classes above; `options` set its class attributes.
-        weights: of a `SelfAttention` by path, the scheme's below "position_scheme".
+        scheme: One of the classes above. `options` set its class attributes.
+        weights: Weights of a `SelfAttention` by path, the scheme's under "position_scheme".
     """
     x = x.astype("float64")
     prefix = "position_scheme/"

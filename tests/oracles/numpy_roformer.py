@@ -1,4 +1,4 @@
-"""RoFormer in float64 NumPy, straight from the equations and shared with nothing: slow, and easy to check by eye.
+"""RoFormer in float64 NumPy, directly from the equations, sharing no code: slow and easy to check by eye.
 
 Weights come as a dict of the variables of an original checkpoint, by name. Sizes in comments: b batch,
 t length, h heads, d head size, H hidden size, E embedding size, V vocabulary.
@@ -51,43 +51,40 @@ def rms_norm(x, epsilon=1e-7):
 
 
 def rotary_interleaved(x, positions, base=10000.0):
-    """Turns each pair (2i, 2i+1) of a token at position m by the angle m * base^(-2i/d).
+    """Rotates each pair (2i, 2i+1) of a token at position m by the angle m * base^(-2i/d).
 
     RoFormer paper, equations 14 and 15. `x` is (b, t, h, d), `positions` (t,) or (b, t).
     """
     x = np.asarray(x, np.float64)
     positions = np.broadcast_to(np.asarray(positions, np.float64), x.shape[:2])
     size = x.shape[-1]
-    turned = np.empty_like(x)
+    rotated = np.empty_like(x)
     for i in range(size // 2):
         angle = positions * base ** (-2 * i / size)  # (b, t)
-        cos, sin = (
-            np.cos(angle)[:, :, None],
-            np.sin(angle)[:, :, None],
-        )  # (b, t, 1): same for all heads
-        turned[..., 2 * i] = x[..., 2 * i] * cos - x[..., 2 * i + 1] * sin
-        turned[..., 2 * i + 1] = x[..., 2 * i] * sin + x[..., 2 * i + 1] * cos
-    return turned
+        cos, sin = np.cos(angle)[:, :, None], np.sin(angle)[:, :, None]  # (b, t, 1): for all heads
+        rotated[..., 2 * i] = x[..., 2 * i] * cos - x[..., 2 * i + 1] * sin
+        rotated[..., 2 * i + 1] = x[..., 2 * i] * sin + x[..., 2 * i + 1] * cos
+    return rotated
 
 
 def rotary_half(x, positions, base=10000.0):
     """The same rotation of the pairs (i, i + d/2), as GPT-NeoX and LLaMA lay them out."""
     size = np.shape(x)[-1]
     order = [i // 2 + (i % 2) * (size // 2) for i in range(size)]  # 0, d/2, 1, d/2 + 1, ...
-    turned = np.empty(np.shape(x))
-    turned[..., order] = rotary_interleaved(np.asarray(x)[..., order], positions, base)
-    return turned
+    rotated = np.empty(np.shape(x))
+    rotated[..., order] = rotary_interleaved(np.asarray(x)[..., order], positions, base)
+    return rotated
 
 
 def padding_mask(token_ids):
-    """The original's: id 0 is padding wherever it stands, except at position 0. (b, t) bool."""
+    """The original's mask: id 0 is padding everywhere except at position 0. (b, t) bool."""
     mask = np.asarray(token_ids) != 0
     mask[:, 0] = True
     return mask
 
 
 def attention_mask(padding, application="encoder", segment_ids=None):
-    """Which key (last axis) a query (axis 1) may see: (b, t, t) bool. `padding` (b, t) is true where real."""
+    """Which key (last axis) a query (axis 1) may see: (b, t, t) bool. `padding` (b, t) is True for tokens."""
     b, t = np.shape(padding)
     visible = np.empty((b, t, t), bool)
     for n in range(b):
@@ -121,14 +118,14 @@ def dense(x, variables, name):
 
 
 def norm(x, variables, name, epsilon):
-    """Layer norm with the weights `name`/{gamma,beta}, or RMS norm where there are none (RoFormerV2)."""
+    """Layer norm with the weights `name`/{gamma,beta}, or RMS norm if there are none (RoFormerV2)."""
     if f"{name}/gamma" not in variables:
         return rms_norm(x, epsilon)
     return layer_norm(x, variables[f"{name}/gamma"], variables[f"{name}/beta"], epsilon)
 
 
 def embeddings(variables, token_ids, segment_ids=None, epsilon=1e-7):
-    """Token and segment embeddings, normalised and, if E != H, mapped to H. (b, t) -> (b, t, H)."""
+    """Token and segment embeddings, normalized and, if E != H, mapped to H. (b, t) -> (b, t, H)."""
     x = np.asarray(variables["bert/embeddings/word_embeddings"], np.float64)[token_ids]
     if segment_ids is not None:
         x = x + np.asarray(variables["bert/embeddings/token_type_embeddings"])[segment_ids]
@@ -176,8 +173,8 @@ def encoder(
 ):
     """Embeddings and all blocks. Returns the list [embedding output, block 0, block 1, ...].
 
-    `config` is the content of `bert_config.json`; `segment_ids` None leaves segments out; `position_ids`
-    None is 0, 1, 2, ...
+    `config` is the content of `bert_config.json`. Without `segment_ids` there are no segments. By default
+    `position_ids` are 0, 1, 2, ...
     """
     token_ids = np.asarray(token_ids)
     positions = np.arange(token_ids.shape[1]) if position_ids is None else position_ids
@@ -202,7 +199,7 @@ def encoder(
 def mlm_head(x, variables, activation="gelu", epsilon=1e-12):
     """Transform, norm, product with the word embeddings, bias: logits (b, t, V).
 
-    RoFormerV2's head is the product alone.
+    RoFormerV2's head is only the product.
     """
     transform = "cls/predictions/transform"
     if f"{transform}/dense/kernel" in variables:
@@ -231,9 +228,9 @@ def masked_mean(x, mask):
 
 
 def select_tokens(variables, keep_tokens=None, compound_tokens=None):
-    """A vocabulary of kept rows and, after them, (weighted) means of rows, as the original's arguments.
+    """Selects rows of the vocabulary, then appends (weighted) means, like the original's arguments.
 
-    An item of `compound_tokens` is a list of ids, or [ids, weights]; ids count after `keep_tokens`.
+    An item of `compound_tokens` is a list of ids, or [ids, weights]. Ids refer to the selected rows.
     """
     variables = dict(variables)
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):

@@ -1,10 +1,10 @@
-"""The losses of RoFormer-Sim in float64 NumPy, from the lines of its training scripts."""
+"""The losses of RoFormer-Sim in float64 NumPy, from its training scripts."""
 
 import numpy as np
 
 
 def neighbours(rows):
-    """Numbers of pairs `(rows, 1)`: row 2i + 1 belongs to row 2i."""
+    """Returns the pair numbers `(rows, 1)`: rows 2i and 2i + 1 are a pair."""
     return np.arange(rows)[:, None] // 2
 
 
@@ -14,7 +14,7 @@ def unit(vectors):
 
 
 def contrastive(vectors, scale=20.0):
-    """stage1.py: softmax over the other rows of scale * cosine; the right one is the neighbour."""
+    """stage1.py: softmax of scale * cosine over the other rows; the label is the neighbour."""
     scores = scale * (unit(vectors) @ unit(vectors).T - 1e12 * np.eye(len(vectors)))
     scores = scores - scores.max(axis=1, keepdims=True)
     log_shares = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
@@ -28,7 +28,7 @@ def distillation(teacher, vectors):
 
 
 def language_model(logits, next_tokens, counted):
-    """stage1.py: cross entropy of the next tokens, over those that count."""
+    """stage1.py: cross entropy of the next tokens, over the counted ones."""
     logits = np.asarray(logits, np.float64)
     log_sum = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
     chosen = np.take_along_axis(logits, np.asarray(next_tokens)[..., None], -1)[..., 0]
@@ -36,7 +36,7 @@ def language_model(logits, next_tokens, counted):
 
 
 def grouped(labels, logits, groups):
-    """supervised.py: cross entropy within the group of classes that the label is of."""
+    """supervised.py: cross entropy within the label's group of classes."""
     logits, ends = np.asarray(logits, np.float64), np.cumsum(groups)
     total = 0.0
     for label, row in zip(labels, logits, strict=True):

@@ -1,6 +1,6 @@
-"""The original implementation, bert4keras 0.11.5 on tf-keras, as a process that answers requests.
+"""The original implementation, bert4keras 0.11.5 on tf-keras, in a process that answers requests.
 
-`tests.oracles.Original` starts it and speaks with it: a request is a pickled `(name, arguments)` on standard
+`tests.oracles.Original` starts it and sends requests. A request is a pickled `(name, arguments)` on standard
 input, an answer is a pickled `("result", value)` or `("error", traceback)` on what was standard output.
 bert4keras needs Keras 2, so it cannot share a process with the Keras 3 under test.
 """
@@ -16,7 +16,7 @@ SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def import_bert4keras():
-    """Imports bert4keras unedited on a current TensorFlow: five shims, none of which touches a number."""
+    """Imports bert4keras unedited on a current TensorFlow: five shims, none of which changes a number."""
     os.environ.update(
         TF_KERAS="1",  # 1. bert4keras on tf.keras, as the original train.py requires
         TF_USE_LEGACY_KERAS="1",  # 2. and tf.keras is tf-keras (Keras 2)
@@ -27,13 +27,12 @@ def import_bert4keras():
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    tf.keras.optimizers.Optimizer = (
-        tf.keras.optimizers.legacy.Optimizer
-    )  # 3. its optimizers subclass it
+    # 3. the class that its optimizers extend
+    tf.keras.optimizers.Optimizer = tf.keras.optimizers.legacy.Optimizer
     tf.Session, tf.train.Saver = tf.compat.v1.Session, tf.compat.v1.train.Saver  # 4. for saving
     from bert4keras.backend import K
 
-    def batch_get_value(variables):  # 5. the same, also inside `with tf.Graph()`
+    def batch_get_value(variables):  # 5. the same, but works inside `with tf.Graph()`
         with context.eager_mode():
             return [variable.numpy() for variable in variables]
 
@@ -51,7 +50,7 @@ def build(folder, model, application, kwargs, dtype="float32", load=True):
     kwargs = dict(kwargs)
     if (
         "compound_tokens" in kwargs
-    ):  # bert4keras wants ids with weights as a tuple, JSON gives a list
+    ):  # bert4keras needs a tuple of ids and weights, JSON gives a list
         kwargs["compound_tokens"] = [
             tuple(item) if isinstance(item[0], (list, tuple)) else item
             for item in kwargs["compound_tokens"]
@@ -67,7 +66,7 @@ def build(folder, model, application, kwargs, dtype="float32", load=True):
 
 
 def add_head(transformer, head):
-    """The two outputs of the goldens that no argument of bert4keras gives."""
+    """Adds one of the goldens' two outputs that bert4keras has no argument for."""
     import keras  # tf-keras, as bert4keras registers it
 
     model = transformer.model
@@ -75,7 +74,7 @@ def add_head(transformer, head):
         return model
     if (
         head == "masked_mean"
-    ):  # as finetune_scm.py; bert4keras replaces this layer by one that skips padding
+    ):  # as finetune_scm.py; bert4keras' own layer of this name skips padding
         output = keras.layers.GlobalAveragePooling1D()(model.output)
     elif head == "all_layers":
         names = [f"Transformer-{i}-FeedForward-Norm" for i in range(transformer.num_hidden_layers)]
@@ -90,7 +89,7 @@ def forward(folder, model, application, kwargs, inputs, head, dtype):
     import tensorflow as tf
 
     transformer = build(folder, model, application, kwargs, dtype)
-    # what `predict` gives, without the second that it takes to make a graph
+    # the same as `predict`, which would need a second to build a graph
     outputs = add_head(transformer, head)([tf.cast(x, dtype) for x in inputs], training=False)
     outputs = outputs if isinstance(outputs, list) else [outputs]
     return [output.numpy() for output in outputs]
@@ -104,7 +103,7 @@ def named_weights(transformer):
 
 
 def make_checkpoint(folder, config, model, seed, kwargs, embedding_scale, vocabulary):
-    """Writes an original folder of random weights, distributed as those of the golden fixtures."""
+    """Writes an original folder with random weights, distributed as in the golden fixtures."""
     import numpy as np
 
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -157,7 +156,7 @@ def gradients(folder, model, application, kwargs, inputs, labels, dtype):
         mask = tf.cast(tf.not_equal(labels, 0), dtype)
         loss = tf.keras.backend.sparse_categorical_crossentropy(labels, logits, from_logits=True)
         loss = tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)
-    # the word embedding's gradient is sparse without a head: dense here, repeated rows summed
+    # without a head the word embedding's gradient is sparse: make it dense, summing repeated rows
     values = tape.gradient(loss, weights)
     return float(loss), {
         name: tf.convert_to_tensor(value).numpy() for name, value in values.items()
@@ -167,7 +166,7 @@ def gradients(folder, model, application, kwargs, inputs, labels, dtype):
 def train(folder, kwargs, optimizer, batches, snapshots, dtype):
     """`train_on_batch` with the model, the loss and the optimizer of train.py, all dropout off.
 
-    `optimizer` has the arguments of the chain; each extension of Adam is there if its argument is.
+    `optimizer` has the arguments of the optimizer. Each extension of Adam is used if its argument is given.
     Returns the loss before every step, the variables after the steps in `snapshots`, the names that decay.
     """
     import tensorflow as tf
@@ -196,7 +195,7 @@ def train(folder, kwargs, optimizer, batches, snapshots, dtype):
         if argument in optimizer:
             cls = extend(cls)
     chain = cls(**optimizer)
-    # graphs of ten steps take longer to make than to run without
+    # ten eager steps are faster than building a graph
     trained.compile(optimizer=chain, run_eagerly=True)
     losses, found = [], {}
     for step, batch in enumerate(batches, 1):
@@ -208,7 +207,7 @@ def train(folder, kwargs, optimizer, batches, snapshots, dtype):
 
 
 def piecewise_linear(steps, schedule):
-    """bert4keras' function of that name, at each of the steps."""
+    """Returns bert4keras' `piecewise_linear` at each of the steps."""
     from bert4keras.backend import K, piecewise_linear
 
     K.set_floatx("float32")
@@ -216,7 +215,7 @@ def piecewise_linear(steps, schedule):
 
 
 def encode(vocab_path, texts, second_texts, word_level, do_lower_case, arguments):
-    """`Tokenizer.encode` for many strings: a list of [token ids, segment ids], or the exception's name."""
+    """Runs `Tokenizer.encode`: for each text [token ids, segment ids], or the exception's name."""
     import jieba
     from bert4keras.tokenizers import Tokenizer
 
@@ -229,16 +228,16 @@ def encode(vocab_path, texts, second_texts, word_level, do_lower_case, arguments
     for text, second in zip(texts, second_texts or [None] * len(texts), strict=True):
         try:
             results.append(list(map(list, tokenizer.encode(text, second, **arguments))))
-        except Exception as error:  # what the original raises is part of what it does
+        except Exception as error:  # its errors are part of its behaviour
             results.append(type(error).__name__)
     return results
 
 
 def decode(method, options, arguments, prompt, table, folder, application, seed):
-    """`AutoRegressiveDecoder`: its `beam_search` or `random_sample`, of a table of logits or of a model.
+    """Runs a method of `AutoRegressiveDecoder`, with a table of logits or a model.
 
-    `options` are those of its constructor, `arguments` those of the method. With a table the new tokens are a node of
-    a tree, whose root is 0 and whose children are `node * vocabulary + 1 + token`.
+    `options` are passed to its constructor, `arguments` to the method. In a table the new tokens are a node of a tree:
+    the root is 0, and a node's children are `node * vocabulary + 1 + token`.
     """
     import numpy as np
     from bert4keras.snippets import AutoRegressiveDecoder
@@ -283,7 +282,7 @@ REQUESTS = {
 
 def main():
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print goes elsewhere
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
     import_bert4keras()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The tests' side of the original implementation: starts it once and asks it."""
+"""The tests' side of the original implementation: starts its process once and sends requests."""
 
 import pickle
 import subprocess
@@ -12,10 +12,10 @@ INPUT_ORDER = ("token_ids", "segment_ids", "position_ids")
 
 
 class Original:
-    """bert4keras 0.11.5 itself, in one process for the whole run of the tests.
+    """bert4keras 0.11.5 itself, in one process for the whole test run.
 
-    The process starts with the first request (some five seconds) and ends with `close`.
-    Every `folder` is an original one: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
+    The process starts with the first request (about five seconds) and ends with `close`.
+    Each `folder` is an original one: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
     `model`, `application` and keyword arguments are those of `bert4keras.models.build_transformer_model`:
     `model` is "roformer", "roformer_v2", "bert" or "nezha"; `application` "encoder", "lm" or "unilm".
     """
@@ -37,18 +37,18 @@ class Original:
         """Writes an original folder with random weights, by bert4keras' `save_weights_as_checkpoint`.
 
         Args:
-            folder: where to; made if it is not there.
-            config: dict written as `bert_config.json`; `tests.oracles.run_original.small_config()` is a start.
-            seed: int or list of ints for `numpy.random.default_rng`.
-            model: the original's name of the model.
-            embedding_scale: standard deviation of the embeddings; below 0.1 it is also that of the kernel
-                of the MLM transform, which makes the epsilon of layer normalisation visible (0.003).
-            vocabulary: list of tokens for `vocab.txt`; the five special ones and placeholders if None.
-            **kwargs: heads whose variables shall be there: `with_mlm`, `with_pool`, `with_nsp`. All three
-                for RoFormer if none is named, none for RoFormerV2, which has no variables of heads.
+            folder: Folder to write, created if missing.
+            config: dict. Written as `bert_config.json`; see `small_config`.
+            seed: int or list of int, for `numpy.random.default_rng`.
+            model: bert4keras' name of the model.
+            embedding_scale: Standard deviation of the embeddings. Below 0.1 it is also used for the kernel of
+                the MLM transform, which makes the epsilon of layer normalization visible (0.003).
+            vocabulary: list of tokens for `vocab.txt`. None: the five special ones and placeholders.
+            **kwargs: Heads to create: `with_mlm`, `with_pool`, `with_nsp`. By default all three for
+                RoFormer and none for RoFormerV2, whose heads have no variables.
 
         Returns:
-            dict of the variables by name, as `variables(folder)`.
+            dict of the variables by name, like `variables(folder)`.
         """
         if not kwargs and model != "roformer_v2":
             kwargs = {"with_mlm": "linear", "with_pool": True, "with_nsp": True}
@@ -65,7 +65,7 @@ class Original:
         return self.variables(folder)
 
     def variables(self, folder) -> dict[str, np.ndarray]:
-        """Every variable of the checkpoint in `folder`, by name."""
+        """Returns the variables of the checkpoint in `folder` by name."""
         return self._ask("variables", folder=str(folder))
 
     def forward(
@@ -78,13 +78,13 @@ class Original:
         dtype="float32",
         **kwargs,
     ) -> list[np.ndarray]:
-        """The outputs of bert4keras for the checkpoint in `folder`, as the list it returns them in.
+        """Returns the list of bert4keras' outputs for the checkpoint in `folder`.
 
         Args:
-            folder: an original folder.
-            inputs: dict of `token_ids`, `segment_ids` (unless `segment_vocab_size=0`) and, with
-                `custom_position_ids=True`, `position_ids`; arrays of shape (batch, length).
-            model: the original's name of the model.
+            folder: An original folder.
+            inputs: dict of arrays `(batch, length)`: `token_ids`, `segment_ids` (unless
+                `segment_vocab_size=0`) and, with `custom_position_ids=True`, `position_ids`.
+            model: bert4keras' name of the model.
             application: "encoder", "lm" or "unilm".
             head: None, "masked_mean" (mean of the encoder's output over the real tokens) or "all_layers"
                 (embedding output and output of each layer).
@@ -104,7 +104,7 @@ class Original:
         )
 
     def forward_with_noise(self, folder, inputs, **kwargs) -> tuple[list[np.ndarray], list[float]]:
-        """Float32 outputs, and for each `float32_noise`: its max |difference| from the same model in float64."""
+        """Returns float32 outputs, and the maximum difference of each from the same model in float64."""
         single = self.forward(folder, inputs, **kwargs)
         double = self.forward(folder, inputs, dtype="float64", **kwargs)
         return single, [float(np.abs(s - d).max()) for s, d in zip(single, double, strict=True)]
@@ -119,7 +119,7 @@ class Original:
         dtype="float32",
         **kwargs,
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """Loss and gradients (by variable name) of the original `train.py`, all dropout off.
+        """Returns the loss and the gradients by variable name of the original `train.py`, without dropout.
 
         The loss is the mean cross entropy of the MLM logits over positions whose label is not 0;
         `labels` are token ids of shape (batch, length).
@@ -138,20 +138,19 @@ class Original:
     def train(
         self, folder, optimizer, batches, snapshots=(), dtype="float32", **kwargs
     ) -> tuple[list[float], dict[int, dict[str, np.ndarray]], list[str]]:
-        """Steps of the original `train.py` from the checkpoint in `folder`, all dropout off.
+        """Trains as the original `train.py` from the checkpoint in `folder`, without dropout.
 
         Args:
-            folder: an original folder of RoFormer with the variables of the masked language model.
-            optimizer: dict of arguments of bert4keras' optimizer: `learning_rate` and, for each extension of Adam
-                that shall be there, `weight_decay_rate` with `exclude_from_weight_decay`, `lr_schedule` or
-                `grad_accum_steps`.
-            batches: a list of (token ids, segment ids, labels), labels 0 where nothing is predicted.
-            snapshots: after how many steps to look at the variables.
+            folder: An original RoFormer folder with the variables of the masked language model.
+            optimizer: dict. Arguments of bert4keras' optimizer: `learning_rate`, and for each extension of Adam to
+                use, `weight_decay_rate` with `exclude_from_weight_decay`, `lr_schedule` or `grad_accum_steps`.
+            batches: list of (token ids, segment ids, labels). Labels are 0 where nothing is predicted.
+            snapshots: Numbers of steps after which to return the variables.
             dtype: "float32" or "float64".
-            **kwargs: of `build_transformer_model`.
+            **kwargs: Arguments of `build_transformer_model`.
 
         Returns:
-            the loss before every step; dict from snapshot to the variables by name; the names that decay.
+            The loss before each step; dict from snapshot to variables by name; the names with weight decay.
         """
         return self._ask(
             "train",
@@ -164,7 +163,7 @@ class Original:
         )
 
     def piecewise_linear(self, steps, schedule) -> list[float]:
-        """The factor of the learning rate at each of `steps` for `lr_schedule`, a dict {step: factor}."""
+        """Returns the learning rate factor at each of `steps` for `schedule`, a dict {step: factor}."""
         return self._ask(
             "piecewise_linear", steps=[int(step) for step in steps], schedule=dict(schedule)
         )
@@ -178,18 +177,18 @@ class Original:
         do_lower_case=True,
         **arguments,
     ) -> list:
-        """bert4keras' `Tokenizer.encode` of each text (or pair of texts).
+        """Encodes each text, or pair of texts, with bert4keras' `Tokenizer.encode`.
 
         Args:
-            vocab_path: a `vocab.txt`.
+            vocab_path: Path of a `vocab.txt`.
             texts: list of strings.
             second_texts: list of strings of the same length, or None.
-            word_level: segment with `jieba.cut(text, HMM=False)` first, as the word models do.
-            do_lower_case: as the original's.
+            word_level: Whether to segment with `jieba.cut(text, HMM=False)` first, as for the word models.
+            do_lower_case: Argument of `Tokenizer`.
             **arguments: `maxlen`, `pattern`, `truncate_from` of `encode`.
 
         Returns:
-            for each text `[token ids, segment ids]`, or the name of the exception that the original raises.
+            For each text `[token ids, segment ids]`, or the name of the exception that the original raises.
         """
         return self._ask(
             "encode",
@@ -214,18 +213,18 @@ class Original:
         seed=0,
         **arguments,
     ):
-        """New tokens by bert4keras' `AutoRegressiveDecoder`, stop token included.
+        """Generates tokens with bert4keras' `AutoRegressiveDecoder`, stop token included.
 
         Args:
             method: "beam_search", which gives one text, or "random_sample", which gives a list of `n`.
-            end_id: the stop token.
-            maxlen: the most new tokens.
-            minlen: how many are needed before a stop token counts.
-            prompt: token ids, all of segment 0; new tokens are of segment 1 if `application="unilm"`.
-            table: in place of a model: the logits after any new tokens, as `tests/samplers/table_model.py` has them.
-            folder: an original folder, of RoFormer with the variables of the masked language model.
+            end_id: Id of the stop token.
+            maxlen: Maximum number of new tokens.
+            minlen: Minimum number of new tokens before a stop token counts.
+            prompt: Token ids in segment 0. New tokens are in segment 1 if `application="unilm"`.
+            table: Instead of a model: the logits after any new tokens, as in `tests/samplers/table_model.py`.
+            folder: An original RoFormer folder with the variables of the masked language model.
             application: "lm" or "unilm".
-            seed: of NumPy's random numbers.
+            seed: Seed of NumPy's random numbers.
             **arguments: `topk`, `topp`, `n`, `temperature`, `min_ends` of the method.
         """
         return self._ask(
@@ -241,7 +240,7 @@ class Original:
         )
 
     def close(self):
-        """Ends the process, if it was started."""
+        """Ends the process if it has started."""
         if self._process is not None:
             self._process.stdin.close()
             self._process.wait(timeout=60)
@@ -265,7 +264,7 @@ class Original:
         except (EOFError, BrokenPipeError) as error:
             self._log.seek(0)
             raise RuntimeError(
-                f"The process that runs bert4keras ended while it was asked for `{name}`. It needs "
+                f"The process that runs bert4keras ended during the request `{name}`. It needs "
                 "bert4keras==0.11.5 (pip install --no-deps) and tf-keras, which `make test` installs. "
                 f"It wrote:\n{self._log.read().decode(errors='replace')[-4000:]}"
             ) from error
@@ -275,7 +274,7 @@ class Original:
 
 
 def ordered(inputs) -> list[np.ndarray]:
-    """The arrays of `inputs` in the order of the original's model inputs."""
+    """Returns the arrays of `inputs` in the order of the original's model inputs."""
     unknown = set(inputs) - set(INPUT_ORDER)
     if unknown:
         raise ValueError(
@@ -285,7 +284,7 @@ def ordered(inputs) -> list[np.ndarray]:
 
 
 def small_config(**changes) -> dict:
-    """A `bert_config.json` of the size of the golden ones (2 layers, 4 heads, 32 wide, 200 tokens)."""
+    """Returns a `bert_config.json` of the golden size: 2 layers, 4 heads, width 32, 200 tokens."""
     return {
         "attention_probs_dropout_prob": 0.1,
         "hidden_act": "gelu",

@@ -1,4 +1,4 @@
-"""The NumPy oracle agrees with bert4keras: two implementations that share nothing but the equations."""
+"""Compares the NumPy oracle with bert4keras: two implementations that share only the equations."""
 
 import json
 
@@ -63,12 +63,12 @@ def test_agrees_with_golden_case(golden, name):
     )
     assert len(outputs) == len(case["outputs"])
     for i, (output, noise) in enumerate(zip(outputs, case["float32_noise"], strict=True)):
-        # `noise` is bert4keras' own distance from its float64 run, so nothing is left for this one
+        # `noise` is bert4keras' own distance from its float64 run, so the oracle has no error of its own
         np.testing.assert_allclose(output, arrays[f"output_{i}"], rtol=0, atol=1.001 * noise)
 
 
 def test_epsilon_of_the_older_release(golden):
-    """bert4keras 0.10.4, which made the release, has 1e-12 everywhere; small embeddings show it."""
+    """bert4keras 0.10.4, which made the release, uses 1e-12 everywhere. Small embeddings show it."""
     folder, cases = golden
     case = cases["small_embeddings"]
     checkpoint = folder / "checkpoints" / case["checkpoint"]
@@ -114,7 +114,7 @@ def test_half_layout_is_a_permutation(rng):
     ids=["v1", "v1-factorised", "v2"],
 )
 def test_agrees_with_live_original(original, tmp_path, rng, model, changes, application):
-    """A checkpoint, inputs and mask drawn anew in every run; both sides in float64."""
+    """Random checkpoint, inputs and mask; both sides in float64."""
     config = small_config(**changes)
     variables = original.make_checkpoint(tmp_path, config, int(rng.integers(2**31)), model=model)
     token_ids = rng.integers(1, 200, (4, 23))

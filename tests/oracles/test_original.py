@@ -1,4 +1,4 @@
-"""The oracle itself: bert4keras run here gives what bert4keras gave when the goldens were made."""
+"""The oracle reproduces the goldens: bert4keras gives the same here as when they were recorded."""
 
 import json
 
@@ -9,7 +9,7 @@ from tests.oracles.run_original import small_config
 
 pytestmark = pytest.mark.oracle
 
-# One of each kind; the golden tests of the models go through all of them.
+# one of each kind; the models' golden tests run all
 CASES = [
     "encoder_all_layers",
     "pool_nsp_mlm",
@@ -66,7 +66,7 @@ def test_reproduces_golden_gradients(original, shared_dir):
         np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=3e-6, err_msg=name)
 
 
-def test_checkpoint_it_makes_is_distributed_as_the_golden_ones(original, tmp_path, seed):
+def test_random_checkpoint_is_distributed_as_the_golden_ones(original, tmp_path, seed):
     variables = original.make_checkpoint(tmp_path, small_config(hidden_size=64), seed)
     assert {path.name for path in tmp_path.iterdir()} == {
         "bert_config.json",

@@ -1,4 +1,4 @@
-"""Comparing ragged results, with a message that shows the first text that differs."""
+"""Compares ragged results; the message shows the first texts that differ."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ BATCH = 2000
 
 
 def in_batches(function, texts):
-    """Applies a function that maps strings to one or several RaggedTensors; -> (values, lengths)."""
+    """Returns (values, lengths) of each RaggedTensor that `function` makes of the texts."""
     parts = []
     for i in range(0, len(texts), BATCH):
         outputs = function(to_string_tensor(texts[i : i + BATCH]))
@@ -23,7 +23,7 @@ def in_batches(function, texts):
 
 
 def assert_same_rows(texts, ours, theirs, what):
-    """Both are (values, lengths); the message names the first texts that differ."""
+    """Asserts that two (values, lengths) are equal, or shows the first texts that differ."""
     if all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True)):
         return
     ours, theirs = split_rows(*ours), split_rows(*theirs)

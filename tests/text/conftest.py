@@ -1,4 +1,4 @@
-"""Tokenizers and the answers of the original, made once for all tests of this folder."""
+"""Tokenizers and the original's results, made once for all tests of this folder."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def vocabulary_path(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tokenizers(vocabulary_path):
-    """A function mode -> RoFormerTokenizer, each made once."""
+    """Returns a function from a mode to its RoFormerTokenizer, each made once."""
     made = {}
 
     def get(mode):
@@ -64,7 +64,7 @@ def tokenizers(vocabulary_path):
 
 @pytest.fixture(scope="session")
 def texts(seed):
-    """Real lines, with as many as fit in 100 characters, and hostile ones."""
+    """Draws real lines, mostly of up to 100 characters, and hostile texts."""
     rng = np.random.default_rng([seed, 1])
 
     def draw(name, count, longest):
@@ -82,7 +82,7 @@ def texts(seed):
 
 @pytest.fixture(scope="session")
 def requests(texts, seed, vocabulary_path):
-    """What the original is asked, by name."""
+    """Names what to ask the original."""
     rng = np.random.default_rng([seed, 2])
     everything = texts["real"] + texts["hostile"]
     sample = [texts["real"][i] for i in rng.permutation(len(texts["real"]))[:WITH_OFFSETS]]
@@ -100,7 +100,7 @@ def requests(texts, seed, vocabulary_path):
             "pattern": "S*E*E" if rng.random() < 0.8 else "S*ES*E",
         }
         calls.append(call)
-    size = len(set(make_vocabulary()))  # ids: a repeated token has one
+    size = len(set(make_vocabulary()))  # number of ids, not of lines: a token is repeated
     rows = [rng.integers(0, size // 20, rng.integers(30)).tolist() for _ in range(1000)]
     rows += [rng.integers(0, size, rng.integers(30)).tolist() for _ in range(1000)]
     jobs = {}
@@ -123,7 +123,7 @@ def requests(texts, seed, vocabulary_path):
 
 @pytest.fixture(scope="session")
 def original(requests, vocabulary_path, tmp_path_factory):
-    """The original's answers: a function name of a request -> dict of arrays."""
+    """Runs the original; returns a function from a request's name to its arrays."""
     folder = tmp_path_factory.mktemp("original")
     jobs = [
         {
@@ -145,7 +145,7 @@ def original(requests, vocabulary_path, tmp_path_factory):
         env={**os.environ, "KERAS_BACKEND": "tensorflow"},
     )
     if done.returncode:
-        pytest.fail(f"bert4keras did not run:\n{done.stderr[-3000:]}")
+        pytest.fail(f"bert4keras failed:\n{done.stderr[-3000:]}")
     with np.load(folder / "result.npz") as file:
         arrays = dict(file)
 

@@ -1,4 +1,4 @@
-"""The tokenizer under whatever backend Keras runs; `tests/models/test_backends.py` starts the processes."""
+"""Checks the tokenizer under any Keras backend; `tests/models/test_backends.py` starts the processes."""
 
 import keras
 import tensorflow as tf
@@ -8,7 +8,7 @@ from tests.text.conftest import VOCABULARY
 
 
 def check():
-    """Strings become ids, on TensorFlow, and ids of the backend become strings."""
+    """Strings give ids through TensorFlow ops, and the backend's ids give strings."""
     tokenizer = RoFormerTokenizer(VOCABULARY, word_level=False)
     assert tokenizer(["追一", ""]) == [[5, 6], []]
     ids = tokenizer("追一")

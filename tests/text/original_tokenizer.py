@@ -1,17 +1,17 @@
 """Runs bert4keras' own tokenizer over jieba: `python original_tokenizer.py request.json result.npz`.
 
-A program of its own, because bert4keras needs Keras 2 and the tests Keras 3.  The request is
+A separate process, because bert4keras needs Keras 2 and the tests need Keras 3. The request is
 
     {"vocabulary": path, "jobs": [{"name", "kind", "mode", ...}]}
 
-where `mode` is {"word_level", "lowercase", "word_maxlen", "edits"}; `edits` are calls of the methods of
-`jieba.Tokenizer` that change its dictionary.  Kinds and their results (ragged ones as `.values` and `.lengths`):
+where `mode` is {"word_level", "lowercase", "word_maxlen", "edits"} and `edits` are calls of methods of
+`jieba.Tokenizer` that change its dictionary. Kinds and results (ragged ones as `.values` and `.lengths`):
 
     ids      texts                      -> ids
     offsets  texts                      -> starts, ends, ok (False where `rematch` raises)
     words    texts                      -> begins (1 for a token that begins a word)
-    segmented  texts                    -> begins, ok: the words of jieba, cut apart without jieba; ok is
-                                           False where the words are not cut as the whole text is
+    segmented  texts                    -> begins, ok: jieba's words, tokenized without jieba; ok is
+                                           False if the whole text is tokenized otherwise
     encode   calls (keyword arguments)  -> ids, segments, ok
     decode   rows of ids                -> texts (JSON), None where `decode` raises
     simplified                          -> tokens (JSON), keep
@@ -135,13 +135,13 @@ def run_decode(tokenizer, rows):
     for row in rows:
         try:
             texts.append(tokenizer.decode(row))
-        except (IndexError, KeyError):  # nothing but "##" so far; an id without a token
+        except (IndexError, KeyError):  # only "##" so far, or an id without a token
             texts.append(None)
     return {"texts": np.array(json.dumps(texts))}
 
 
 def main(request, result):
-    # not at the top: whoever imports this file shall not get Keras 2
+    # not at the top, so that importing this file does not switch to Keras 2
     os.environ.update(TF_KERAS="1", TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
     import jieba
     from bert4keras.tokenizers import load_vocab

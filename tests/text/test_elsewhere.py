@@ -1,4 +1,4 @@
-"""The tokenizer in a process that has only TensorFlow."""
+"""A saved tokenizer in a process that imports only TensorFlow."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from roformer_tf.text import PairPacker
 ONLY_TENSORFLOW = """
 import json, sys
 
-# importing one of these raises ImportError from here on
+# importing one of these now raises ImportError
 for name in ("keras", "keras_hub", "tf_keras", "tensorflow_text", "jieba", "roformer_tf"):
     sys.modules[name] = None
 import tensorflow as tf
@@ -63,7 +63,7 @@ class Exported(tf.Module):
 
 
 @pytest.mark.slow
-def test_a_saved_model_needs_nothing_but_tensorflow(tokenizers, texts, tmp_path):
+def test_a_saved_model_needs_only_tensorflow(tokenizers, texts, tmp_path):
     sample = texts["real"][::30] + texts["hostile"][::2]
     sample = [t for t in sample if not any("\ud800" <= c <= "\udfff" for c in t)]
     both = tf.Module()

@@ -1,4 +1,4 @@
-"""The recorded outputs of bert4keras in the shared fixtures: 408 strings, 164 pairs, 37,666 tokens."""
+"""Compares with recorded outputs of bert4keras in the shared fixtures: 408 strings, 164 pairs, 37,666 tokens."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_offsets(name, make, golden):
     for case, start, end in zip(cases, starts, ends, strict=True):
         places = case[name]["rematch"]
         if "error" in places or "\u0130" in case["text"]:
-            continue  # the original fails, or counts in the lower-cased text, which is longer
+            continue  # the original fails, or counts in the longer lower-cased text
         assert start == [place[0] for place in places[1:-1]], ascii(case["text"])
         assert end == [place[-1] + 1 for place in places[1:-1]], ascii(case["text"])
         compared += 1

@@ -1,4 +1,4 @@
-"""`RoFormerTokenizer` against bert4keras' own tokenizer, run live over the same texts."""
+"""Compares `RoFormerTokenizer` with bert4keras' tokenizer, run on the same texts."""
 
 import json
 
@@ -34,14 +34,14 @@ def test_offsets(mode, tokenizers, requests, original):
     (plain,) = in_batches(tokenizer.graph, inputs)
     assert_same_rows(inputs, ids, plain, "ids of tokenize_with_offsets")
     ok = theirs["ok"]
-    assert ok.mean() > 0.9, "the original's own rematch fails too often to say anything"
+    assert ok.mean() > 0.9, "the original's own rematch fails too often to compare"
     texts = [text for text, good in zip(inputs, ok, strict=True) if good]
     starts, ends = (split_rows(*x) for x in ours)
     their_starts, their_ends = (
         split_rows(theirs[f"{name}.values"], theirs[f"{name}.lengths"])
         for name in ("starts", "ends")
     )
-    if MODES[mode]["lowercase"]:  # the original's places count in the lower-cased text
+    if MODES[mode]["lowercase"]:  # the original counts in the lower-cased text
         for text, begin, end in zip(inputs, their_starts, their_ends, strict=True):
             if "\u0130" in text:
                 place = np.array([i for i, c in enumerate(text) for _ in c.lower()])
@@ -57,14 +57,14 @@ def test_offsets(mode, tokenizers, requests, original):
 
 @pytest.mark.parametrize("mode", ["word", "char"])
 def test_encode(mode, tokenizers, requests, original):
-    """Pairs and single texts, truncated from every side, at every odd length."""
+    """Pairs and single texts, truncated from each side and to unusual lengths."""
     calls, theirs = requests[f"encode_{mode}"][2], original(f"encode_{mode}")
     rows = [
         split_rows(theirs[f"{name}.values"], theirs[f"{name}.lengths"])
         for name in ("ids", "segments")
     ]
     tokenizer = tokenizers(mode)
-    groups = {}  # what a batch has in common
+    groups = {}  # calls that can share a batch
     for i, call in enumerate(calls):
         key = (call["second_text"] is None, call["maxlen"], call["truncate_from"], call["pattern"])
         groups.setdefault((*key, bool(theirs["ok"][i])), []).append(i)

@@ -1,4 +1,4 @@
-"""`PairPacker` against the original's loop that pops one token at a time, written out in Python."""
+"""Compares `PairPacker` with the original's loop, which drops one token at a time."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ START, END, PAD = 101, 102, 7
 
 
 def packed_by_popping(segments, maxlen, truncate_from):
-    """`TokenizerBase.encode` and `truncate_sequences` of bert4keras 0.11.5."""
+    """Does what `TokenizerBase.encode` and `truncate_sequences` of bert4keras 0.11.5 do."""
     rows = [[START, *segment, END] for segment in segments]
     index = {"right": -2, "left": 1}.get(truncate_from, truncate_from)
     if maxlen is not None:
@@ -30,7 +30,7 @@ def test_equals_popping(count, truncate_from, length, rng):
     batch = [
         [rng.integers(0, 50, rng.integers(0, 14)).tolist() for _ in range(60)] for _ in range(count)
     ]
-    if truncate_from not in ("right", "left"):  # there must be a token at that place
+    if truncate_from not in ("right", "left"):  # there must be a token at that index
         batch = [[[1, 2, *row] for row in rows] for rows in batch]
         length = length and max(length, 9)
     packer = PairPacker(START, END, PAD, length, truncate_from)
@@ -47,7 +47,7 @@ def test_equals_popping(count, truncate_from, length, rng):
         assert outputs["padding_mask"][i].numpy().tolist() == [1] * len(ids) + [0] * rest
 
 
-def test_the_mask_goes_by_length_not_by_id():
+def test_the_mask_depends_on_lengths_not_ids():
     outputs = PairPacker(START, END, PAD, 6)(([[PAD, 5]],))
     assert outputs["token_ids"].numpy().tolist() == [[START, PAD, 5, END, PAD, PAD]]
     assert outputs["padding_mask"].numpy().tolist() == [[1, 1, 1, 1, 0, 0]]
@@ -116,6 +116,6 @@ def test_errors(arguments, segments, message):
         PairPacker(START, END, PAD, **arguments)(segments)
 
 
-def test_no_token_at_the_place_to_truncate_from():
+def test_no_token_at_the_index_to_truncate_from():
     with pytest.raises(tf.errors.InvalidArgumentError, match="cannot truncate to 4 tokens"):
         PairPacker(START, END, PAD, 4, truncate_from=-6)(([1, 2, 3, 4],))

@@ -1,4 +1,4 @@
-"""The Keras layer: inputs of every form, and bad input."""
+"""The tokenizer as a Keras layer: all forms of input, and unusual input."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ def tokens_of(tokenizer, ids):
     return [tokenizer.id_to_token(i) for i in ids]
 
 
-# -- forms of input
+# -- kinds of input
 
 
 def test_every_form_of_strings(tokenizer):
@@ -47,7 +47,7 @@ def test_every_form_of_strings(tokenizer):
 
 
 @pytest.mark.parametrize("wrong", [7, None, [None], ["a", 7], tf.constant([1]), np.array([1.5])])
-def test_what_is_no_string(wrong, tokenizer):
+def test_inputs_that_are_not_strings(wrong, tokenizer):
     with pytest.raises(TypeError, match="The tokenizer takes strings"):
         tokenizer(wrong)
 
@@ -82,7 +82,7 @@ def test_sequence_length(dictionary):
     assert spec == tf.TensorSpec([None, 3], tf.int32)
 
 
-# -- bad input, as the docstring of the class defines it
+# -- unusual input, as the class docstring defines it
 
 
 @pytest.mark.parametrize("mode", ["word", "word_cased", "char", "char_cased"])
@@ -119,7 +119,7 @@ def test_invalid_utf8_counts_as_replacement_characters(mode, tokenizers, texts, 
         (b"a\xffb", ["[UNK]"], ["a", "b"]),
     ],
 )
-def test_bad_input(text, char, word, tokenizer, by_character):
+def test_unusual_input(text, char, word, tokenizer, by_character):
     assert tokens_of(by_character, np.asarray(by_character(text))) == char
     assert tokens_of(tokenizer, np.asarray(tokenizer(text))) == word
     ids, starts, ends = tokenizer.tokenize_with_offsets([text])
@@ -137,13 +137,13 @@ def test_empty_batches(tokenizer):
 
 
 def test_a_megabyte(tokenizers, texts):
-    """Beside short ones, in one batch: no row takes the space of the longest."""
+    """One long text among short ones: they do not take the space of the longest."""
     long = "".join(texts["real"])[:400_000]
     assert len(long.encode()) > 1_000_000
     tokenizer = tokenizers("word")
     rows = tokenizer([long, *texts["real"][:1000]])
     assert rows[1:] == tokenizer(texts["real"][:1000])
-    # cut where no word goes across: it is as long as its parts
+    # split where no word crosses: the whole has the tokens of its parts
     parts = long.replace("，", "，\n").split("\n")
     assert rows[0] == [i for row in tokenizer(parts) for i in row]
     by_character = tokenizers("char")

@@ -1,4 +1,4 @@
-"""The Keras layer's configuration, assets, presets and cache."""
+"""The tokenizer's configuration, assets, presets and cache."""
 
 import json
 import os
@@ -28,24 +28,24 @@ def test_config_and_assets(dictionary, tmp_path):
     # another vocabulary, the same dictionary
     again.set_vocabulary([*SPECIAL, "一科", "的"])
     assert again(["的一科"]) == [[6, 5]]
-    # tables of another vocabulary are refused
+    # tables of another vocabulary are rejected
     (tmp_path / "vocabulary.txt").write_text("\n".join([*SPECIAL, "一科"]), "utf-8")
     with pytest.raises(ValueError, match="another vocabulary or configuration .vocabulary_digest"):
         again.load_assets(tmp_path)
     with pytest.raises(ValueError, match="word_level, lowercase, word_maxlen"):
         RoFormerTokenizer(word_level=False).load_assets(tmp_path)
-    # a damaged file too
+    # so is a damaged file
     (tmp_path / "tokenizer_tables.npz").write_bytes(b"PK\3\4 no")
     with pytest.raises(ValueError, match="damaged"):
         again.load_assets(tmp_path)
-    # without tables they are made anew
+    # missing tables are rebuilt
     (tmp_path / "tokenizer_tables.npz").unlink()
     characters = RoFormerTokenizer(word_level=False)
     characters.load_assets(tmp_path)
     assert characters(["追"]) == [[1]]
 
 
-def test_a_configuration_must_not_name_a_file(tokenizer):
+def test_a_configuration_must_not_contain_a_path(tokenizer):
     config = {**tokenizer.get_config(), "vocabulary": "/etc/passwd"}
     with pytest.raises(ValueError, match="must not contain a path"):
         RoFormerTokenizer.from_config(config)
@@ -71,7 +71,7 @@ def test_a_failed_save_leaves_the_old_file(tokenizer, tmp_path, monkeypatch):
 
 @keras.saving.register_keras_serializable(package="tests.text")
 class Holder(keras.Model):
-    """A model that has a tokenizer."""
+    """A model with a tokenizer."""
 
     def __init__(self, tokenizer, **kwargs):
         super().__init__(**kwargs)
@@ -125,15 +125,15 @@ def test_tables_are_kept_on_disk(tmp_path, monkeypatch, dictionary):
     monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
     expected = RoFormerTokenizer(VOCABULARY, dictionary=dictionary)(["追一科"])
     (file,) = (tmp_path / "cache").iterdir()
-    with monkeypatch.context() as patch:  # the second time nothing is built
+    with monkeypatch.context() as patch:  # nothing is built the second time
         patch.setattr("roformer_tf.text.tokenizer_tables.build_tables", None)
         assert RoFormerTokenizer(VOCABULARY, dictionary=dictionary)(["追一科"]) == expected
-    # a damaged file is as good as none
+    # a damaged file is replaced
     size = file.stat().st_size
     file.write_bytes(b"damaged")
     assert RoFormerTokenizer(VOCABULARY, dictionary=dictionary)(["追一科"]) == expected
     assert file.stat().st_size == size
-    # all that changes the result is in the name; only the newest files stay
+    # whatever changes the result changes the name; only the newest files are kept
     for change in (
         {"user_words": ["一科"]},
         {"user_words": ["追一"]},
@@ -149,7 +149,7 @@ def test_tables_are_kept_on_disk(tmp_path, monkeypatch, dictionary):
         dictionary.write_text(f"追一 {i + 1}\n", "utf-8")
         RoFormerTokenizer(VOCABULARY, dictionary=dictionary)
     assert len(list((tmp_path / "cache").iterdir())) == 8
-    # a folder that cannot be written to, and none
+    # a folder that cannot be written to, and no folder
     (tmp_path / "file").write_text("")
     for no_folder in (tmp_path / "file" / "below", ""):
         monkeypatch.setenv("ROFORMER_TF_CACHE", str(no_folder))

@@ -1,9 +1,12 @@
-"""The dictionary means what jieba means by it."""
+"""Compares the dictionary with jieba's."""
+
+import gzip
 
 import jieba
 import pytest
 
 from roformer_tf.text import RoFormerTokenizer, SegmentationDictionary
+from roformer_tf.text.segmentation_dictionary import dictionary_digest
 from tests.text.conftest import EDITS
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -11,7 +14,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 @pytest.fixture
 def theirs():
-    """A `jieba.Tokenizer` of our own, not the module's."""
+    """A separate `jieba.Tokenizer`, not the module's."""
     tokenizer = jieba.Tokenizer()
     with open(jieba.__file__.replace("__init__.py", "dict.txt"), "rb") as file:
         tokenizer.FREQ, tokenizer.total = jieba.Tokenizer.gen_pfdict(file)
@@ -22,7 +25,7 @@ def theirs():
 def test_edits_are_those_of_jieba(theirs):
     ours = SegmentationDictionary()
     for method, *arguments in EDITS:
-        # the same value returned, the same dictionary afterwards
+        # same return value, same dictionary afterwards
         assert getattr(ours, method)(*arguments) == getattr(theirs, method)(*arguments)
     ours.suggest_freq(("中", "将"), tune=True)
     theirs.suggest_freq(("中", "将"), tune=True)
@@ -30,7 +33,7 @@ def test_edits_are_those_of_jieba(theirs):
     assert ours.total == theirs.total
     text = "「台中」正确应该不会被切开，今天北京大学生在追一科技如果放到post中将出错。"
     assert ours.cut(text) == theirs.lcut(text, HMM=False)
-    assert SegmentationDictionary().cut("今天") == ["今天"]  # the next one is untouched
+    assert SegmentationDictionary().cut("今天") == ["今天"]  # a new one is not affected
 
 
 def test_user_words_are_added_in_order(theirs):
@@ -41,7 +44,15 @@ def test_user_words_are_added_in_order(theirs):
     assert (ours.frequencies, ours.total) == (theirs.FREQ, theirs.total)
 
 
-def test_nothing_is_left_in_jieba_s_own_dictionary():
+def test_compressed_dictionary(dictionary, tmp_path):
+    path = tmp_path / "dict.txt.gz"
+    path.write_bytes(gzip.compress(dictionary.read_bytes()))
+    plain, compressed = SegmentationDictionary(dictionary), SegmentationDictionary(path)
+    assert compressed.frequencies == plain.frequencies
+    assert dictionary_digest(path) == dictionary_digest(dictionary)
+
+
+def test_jieba_s_own_dictionary_stays_unchanged():
     before = set(jieba.finalseg.Force_Split_Words)
     SegmentationDictionary(user_words={"追一科技": 10**6, "明天": 0})
     assert "追一科技" not in jieba.dt.FREQ
@@ -70,8 +81,8 @@ def test_broken_dictionaries(content, error, message, tmp_path):
     ("words", "message"),
     [
         ("追一", "did you mean"),
-        ([""], "not empty"),
-        ([7], "must be a string"),
+        ([""], "non-empty"),
+        ([7], "must be a non-empty string"),
         ({"追": -1}, "0 .delete"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The SentencePiece vocabulary: what is trained, and the tokenizer beside the library's own."""
+"""Training SentencePiece, and the tokenizer compared with the SentencePiece library."""
 
 import io
 from pathlib import Path
@@ -29,7 +29,7 @@ def protos():
 @KINDS
 def test_training_is_repeatable(protos, kind, tmp_path):
     assert train_sentencepiece(iter(TEXTS), 60, kind) == protos[kind]
-    assert b"rules.tsv" not in protos[kind]  # no path of the machine
+    assert b"rules.tsv" not in protos[kind]  # no local path
 
 
 @KINDS
@@ -48,8 +48,8 @@ def test_equals_the_library(protos, kind):
     assert tokenizer.vocabulary_size() == 60
 
 
-def test_texts_come_back_to_the_letter(protos):
-    """The usual NFKC of SentencePiece would give `fine` and `1⁄2`; of the spaces of print a plain one is left."""
+def test_texts_are_restored_letter_by_letter(protos):
+    """SentencePiece's default NFKC would give `fine` and `1⁄2`. No-break spaces become spaces."""
     tokenizer = RoFormerSentencePieceTokenizer(protos["bpe"])
     assert tokenizer.detokenize(tokenizer(TEXTS)) == TEXTS
     assert tokenizer.detokenize(tokenizer(["a\u00a0cat\u202fand\u2007a dog"])) == [
@@ -57,7 +57,7 @@ def test_texts_come_back_to_the_letter(protos):
     ]
 
 
-def test_characters_of_no_text(protos):
+def test_unknown_characters(protos):
     tokenizer = RoFormerSentencePieceTokenizer(protos["bpe"])
     assert 1 in tokenizer("a 猫")
     with_bytes = train_sentencepiece(TEXTS, 320, byte_fallback=True)
@@ -65,8 +65,8 @@ def test_characters_of_no_text(protos):
     assert 1 not in tokenizer("a 猫") and tokenizer.detokenize(tokenizer(["a 猫"])) == ["a 猫"]
 
 
-def test_long_texts_are_not_left_out():
-    """SentencePiece by itself drops those of more than 4,192 bytes, and says nothing here."""
+def test_long_texts_are_not_dropped():
+    """By default SentencePiece silently drops texts longer than 4,192 bytes."""
     proto = train_sentencepiece(["a b c " * 2000 + "Q", "a b"], vocabulary_size=12)
     tokenizer = RoFormerSentencePieceTokenizer(proto)
     assert tokenizer.detokenize(tokenizer("Q a")) == "Q a"
@@ -82,7 +82,7 @@ def test_saved(protos, tmp_path):
     assert RoFormerSentencePieceTokenizer(tmp_path / "vocabulary.spm")(TEXTS) == loaded(TEXTS)
 
 
-def test_refusals(protos):
+def test_errors(protos):
     with pytest.raises(ValueError, match="do not give a vocabulary of 5000 subwords"):
         train_sentencepiece(TEXTS, 5000)
     foreign = io.BytesIO()

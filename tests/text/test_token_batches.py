@@ -1,4 +1,4 @@
-"""Batches by tokens: the budget, that no pair is lost or doubled, and the order."""
+"""Batches by number of tokens: the budget, no lost or doubled pair, and the order."""
 
 import itertools
 
@@ -18,7 +18,7 @@ def tokenizer():
 
 @pytest.fixture
 def pairs(rng):
-    """200 pairs, each of its own, of 1 to 24 words that are a token or two each."""
+    """200 distinct pairs of texts of 1 to 12 words, each one or two tokens."""
 
     def text(number, length):
         return " ".join([f"{number:03d}", *rng.choice(list("abcdefgh"), length - 1)])
@@ -56,15 +56,15 @@ def test_order_depends_on_the_seed_alone(pairs, tokenizer):
     assert one == first(1) != first(2)
     assert all(len(rows) % 2 == 0 for rows in one)
     seen = [row for rows in one for row in rows]
-    assert len(seen) > 2 * len(set(seen))  # there is no end
+    assert len(seen) > 2 * len(set(seen))  # endless
     passes = [seen[i : i + 100] for i in (0, 200)]
-    assert passes[0] != passes[1]  # drawn anew
+    assert passes[0] != passes[1]  # shuffled differently
 
 
-def test_refusals(pairs, tokenizer):
+def test_errors(pairs, tokenizer):
     with pytest.raises(ValueError, match="200 sources, 199 targets"):
         token_batches((pairs[0], pairs[1][:-1]), tokenizer, MAX_TOKENS, MAX_LENGTH)
-    for seed in (None, 0):  # with a seed there would be no end to the search for a pair
+    for seed in (None, 0):  # with a seed the search for a pair would never end
         with pytest.raises(
             ValueError, match="No pair has at most `max_length` tokens.*max_length=2"
         ):

@@ -1,4 +1,4 @@
-"""Vocabulary files: the original's reading of odd ones, and what broken ones say."""
+"""Vocabulary files: unusual ones are read as by the original, broken ones raise errors."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_odd_files_are_read_as_the_original_does(content, ids, tmp_path):
     path.write_bytes(content.encode())
     assert load_vocabulary(path) == ids
     assert Vocabulary(path).ids == ids
-    # and such a mapping goes back into a file that gives it
+    # the mapping can be written to a file again
     assert assign_ids(list_tokens(ids)) == ids
     assert Vocabulary(ids).ids == ids
 
@@ -96,7 +96,7 @@ def test_simplify_names_what_is_missing():
 
 
 def test_simplify_keeps_the_tokenizer_s_results(tokenizers, vocabulary_path, texts):
-    """Every character-level token but the redundant ones survives, under the id that `keep` says."""
+    """Every character-level token except the redundant ones is kept, with the id in `keep`."""
     vocabulary, keep = simplify_vocabulary(vocabulary_path, SPECIAL)
     small = RoFormerTokenizer(vocabulary, word_level=False)
     old, new = tokenizers("char")(texts["real"][:500]), small(texts["real"][:500])

@@ -1,4 +1,4 @@
-"""Which tokens begin a word: against jieba and bert4keras' own tokenizer, run live."""
+"""Compares word starts with jieba and bert4keras' tokenizer."""
 
 import numpy as np
 import pytest
@@ -45,14 +45,14 @@ def test_characters_with_the_words_of_jieba(case, tokenizers, requests, original
         theirs["ok"],
         strict=True,
     )
-    # elsewhere jieba cuts through what is one token, so there is nothing to compare with
+    # where jieba splits what is one token, there is nothing to compare with
     assert theirs["ok"][: WITH_OFFSETS // 8].mean() > 0.9  # of the real texts
     for text, ours, expected, ok in rows:
         assert not ok or ours.astype(int).tolist() == expected.tolist(), ascii(text)
 
 
 def test_words_that_are_not_in_the_vocabulary(tokenizer, by_character):
-    # 追一 and 科技 are words of the dictionary; 二 is no word and no token
+    # 追一 and 科技 are words in the dictionary; 二 is neither a word nor a token
     ids, begins = tokenizer.tokenize_with_word_starts(["追一科技的RoFormer二，。", ""])
     assert begins == [[True, True, True, True, False, True, True, True], []]
     assert ids == tokenizer(["追一科技的RoFormer二，。", ""])
@@ -67,11 +67,11 @@ def test_a_segmenter_gives_its_words_to_characters(tokenizer, by_character):
     assert ids == by_character([text])
     t, f = True, False
     assert begins == [[t, f, t, f, t, t, t, t, f, t]]
-    # jieba takes each character of a foreign script for a word: the run stays one all the same
+    # jieba treats each character of another script as a word, but the run stays one word
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "か", "##な", "天", "气"]
     characters = RoFormerTokenizer(vocabulary, word_level=False)
     assert characters.tokenize_with_word_starts(["かな天气"], tokenizer)[1] == [[t, f, t, t]]
-    # dropped characters: closed up at character level, breaks at word level
+    # dropped characters join their neighbours at character level, separate them at word level
     _, begins = by_character.tokenize_with_word_starts(
         ["追\u200b一\x07", "\u200b", "科\0技"], tokenizer
     )
