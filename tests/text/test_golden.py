@@ -38,7 +38,10 @@ def make(folder):
     return get
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "word_short")) for n in CONFIGS],
+)
 def test_ids(name, make, golden):
     tokenizer = make(name)
     cases = golden["single"]

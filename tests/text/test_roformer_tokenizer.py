@@ -85,7 +85,9 @@ def test_sequence_length(dictionary):
 # -- unusual input, as the class docstring defines it
 
 
-@pytest.mark.parametrize("mode", ["word", "word_cased", "char", "char_cased"])
+@pytest.mark.parametrize(
+    "mode", ["word", pytest.param("word_cased", marks=pytest.mark.slow), "char", "char_cased"]
+)
 def test_invalid_utf8_counts_as_replacement_characters(mode, tokenizers, texts, rng):
     tokenizer = tokenizers(mode)
     broken = []
