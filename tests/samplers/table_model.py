@@ -1,6 +1,6 @@
-"""A language model that is a table with an entry for every prefix, and beam search over it written in plain Python.
+"""A table with an entry for every prefix as a language model, and beam search over it in plain Python.
 
-The new tokens of a row so far are a node of a tree: the root is 0, and the child by a token is
+The new tokens of a sequence are a node of a tree: the root is 0, and the child by a token is
 `node * vocabulary + 1 + token`. `tables[row, node]` are the logits of the next token, float32.
 """
 
@@ -9,20 +9,20 @@ from keras import ops
 
 
 def make_tables(rng, rows, vocabulary, depth, spread=1.5):
-    """Random logits of all prefixes of fewer than `depth` new tokens, for each row."""
+    """Returns random logits of all prefixes of fewer than `depth` new tokens, for each sequence."""
     nodes = sum(vocabulary**n for n in range(depth))
     return rng.normal(scale=spread, size=(rows, nodes, vocabulary)).astype("float32")
 
 
 def make_prompt(lengths, length):
-    """Rows that begin with their own number, then `lengths[row] - 1` tokens 0; and the mask of these prompts."""
+    """Returns prompts of a sequence's number and `length - 1` tokens 0, and their mask."""
     prompt = np.zeros((len(lengths), length), "int32")
     prompt[:, 0] = np.arange(len(lengths))
     return prompt, np.arange(length) < np.array(lengths)[:, None]
 
 
 def step(tables, mask):
-    """A `next` that reads the whole row."""
+    """Returns `next` without a cache."""
 
     def next(prompt, cache, index):
         row = prompt[:, 0]
@@ -37,7 +37,7 @@ def step(tables, mask):
 
 
 def cached_step(tables, mask):
-    """A `next` that reads only the token before and its cache: the node, as a structure with other things beside."""
+    """Returns `next` that reads the last token and a cache, whose structure holds the node."""
 
     def next(prompt, cache, index):
         row, last = cache["row"][:, 0], prompt[:, index - 1]
@@ -50,18 +50,18 @@ def cached_step(tables, mask):
 
 
 def first_cache(rows):
-    """The cache of `cached_step`."""
+    """Returns the first cache of `cached_step`."""
     return {"row": np.arange(rows, dtype="int32")[:, None], "node": np.zeros(rows, "int32")}
 
 
 def logits_of(tables, row, node):
     flat = ops.convert_to_tensor(tables.reshape(-1, tables.shape[2]))
-    # of a row that is full, or waits, the node may be outside of the table
+    # the node of a full or waiting sequence may lie outside the table
     node = ops.minimum(node, tables.shape[1] - 1)
     return ops.take(flat, row * tables.shape[1] + node, axis=0)
 
 
-# === The same by hand, in float64 ===
+# === The same in plain Python and float64 ===
 
 
 def log_softmax(logits):
@@ -70,14 +70,14 @@ def log_softmax(logits):
 
 
 class Row:
-    """One row of the tables, in float64."""
+    """The table of one sequence, in float64."""
 
     def __init__(self, table, temperature=1.0, min_length=0, stops=()):
         self.table, self.temperature = table, temperature
         self.min_length, self.stops = min_length, list(stops)
 
     def next(self, tokens):
-        """Log probabilities of the token after `tokens`."""
+        """Returns the log probabilities of the token after `tokens`."""
         node = 0
         for token in tokens:
             node = node * self.table.shape[1] + 1 + token
@@ -92,7 +92,7 @@ def penalty(length, alpha, form):
 
 
 def all_outputs(row, stops, room, min_ends=1, tokens=(), score=0.0):
-    """Yields (tokens, log probability) of every text: it ends by its last stop token, or fills the room."""
+    """Yields (tokens, log probability) of every text, which ends with its last stop token or fills the room."""
     ended = bool(tokens) and tokens[-1] in stops and sum(t in stops for t in tokens) >= min_ends
     if ended or len(tokens) == room:
         yield tokens, score
@@ -102,13 +102,13 @@ def all_outputs(row, stops, room, min_ends=1, tokens=(), score=0.0):
 
 
 def exhaustive_search(row, stops, room, alpha, form, min_ends=1):
-    """[(score, tokens)] of every possible text, best first."""
+    """Returns [(score, tokens)] of every possible text, best first."""
     found = all_outputs(row, stops, room, min_ends)
     return sorted(((s / penalty(len(t), alpha, form), t) for t, s in found), reverse=True)
 
 
 def beam_search(row, stops, room, beams, alpha, form, min_ends=1, early_stopping=False):
-    """[(score, tokens)] of `beams` hypotheses, best first, by the rule of `BeamSearchSampler`, without its bound."""
+    """Returns [(score, tokens)] of the best hypotheses by the rule of `BeamSearchSampler`, without its bound."""
     growing, finished = [(0.0, ())], []
     for length in range(1, room + 1):
         candidates = []
@@ -131,7 +131,7 @@ def beam_search(row, stops, room, beams, alpha, form, min_ends=1, early_stopping
 
 
 def filled(prompt_row, prompt_length, tokens):
-    """The row as a sampler returns it."""
+    """Returns the sequence as a sampler does."""
     row = np.array(prompt_row)
     row[prompt_length : prompt_length + len(tokens)] = tokens
     return row.tolist()

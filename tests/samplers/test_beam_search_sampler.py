@@ -14,6 +14,14 @@ from tests.samplers import table_model
 from tests.samplers.table_model import Row
 
 FORMS = ("fairseq", "gnmt")
+
+
+@pytest.fixture
+def rng():
+    """The same tables in each run: some seed would find two scores that tie in float32."""
+    return np.random.default_rng(5)
+
+
 # sums of half a dozen float32 logarithms of size 5, and a division
 ROUNDING = 1e-5
 LENGTHS, LENGTH = (1, 2, 4), 6  # of the prompts, and of the rows

@@ -1,4 +1,4 @@
-"""The original's beam search: bert4keras itself over the same table, over the same model, and its recorded texts."""
+"""The original's beam search, against bert4keras on the same table and model, and against its recorded texts."""
 
 import json
 
@@ -17,8 +17,14 @@ from tests.samplers import table_model
 LENGTH = 7
 
 
+@pytest.fixture
+def rng():
+    """The same tables in each run: some seed would find two scores that tie in float32."""
+    return np.random.default_rng(5)
+
+
 def texts(sampler, tables, lengths, stops, wrap=lambda function: function):
-    """The new tokens of each row, up to the stop token that ends it."""
+    """Returns the new tokens of each sequence, up to the stop token that ends it."""
     prompt, mask = table_model.make_prompt(lengths, LENGTH)
     next = table_model.cached_step(tables, mask)
 
@@ -32,7 +38,7 @@ def texts(sampler, tables, lengths, stops, wrap=lambda function: function):
     kept = numpy(valid_token_mask(found, mask, stops, sampler.min_ends, sampler.min_length))
     found = numpy(found)
     assert np.all(found[mask] == prompt[mask])
-    assert not np.any(found[~kept])  # behind the end a row is as it was given
+    assert not np.any(found[~kept])  # nothing is written after the end
     return [row[k & ~m].tolist() for row, k, m in zip(found, kept, mask, strict=True)]
 
 
@@ -69,7 +75,7 @@ def test_compiled_equals_eager(rng):
 
 
 def without_cache(model, lengths, call):
-    """A `next` that reruns whole rows; their prompts are segment 0 and the rest segment 1 (of a UniLM)."""
+    """Returns `next` without a cache. With UniLM prompts are segment 0, and the rest segment 1."""
     lengths = np.array(lengths)[:, None]
 
     def next(prompt, cache, index):
@@ -78,7 +84,7 @@ def without_cache(model, lengths, call):
         inputs = {
             "token_ids": prompt,
             "segment_ids": new.astype("int32") * (model.backbone.masking == "unilm"),
-            "padding_mask": np.ones((rows, length), "int32"),  # of what comes later nothing is seen
+            "padding_mask": np.ones((rows, length), "int32"),  # later tokens are hidden anyway
         }
         logits = call(keras.tree.map_structure(ops.convert_to_tensor, inputs))
         return ops.convert_to_tensor(logits[:, int(index) - 1]), None, cache
@@ -87,10 +93,10 @@ def without_cache(model, lengths, call):
 
 
 def generate(model, prompts, topk, end_ids, maxlen, minlen, call=None):
-    """New tokens after each prompt, which all have the same room but lengths and stop tokens of their own."""
+    """Returns the new tokens of prompts of different lengths and stop tokens, with the same room."""
     lengths = [len(prompt) for prompt in prompts]
     rows = np.zeros((len(prompts), max(lengths) + maxlen), "int32")
-    mask = np.ones_like(rows, "bool")  # what is behind the room is given too
+    mask = np.ones_like(rows, "bool")  # positions after the room count as prompt
     for row, prompt in enumerate(prompts):
         rows[row, : len(prompt)] = prompt
         mask[row, len(prompt) : len(prompt) + maxlen] = False
@@ -123,7 +129,7 @@ def load(folder, kind):
     "kind, prompt, end_id", [("lm", [2, 17, 3], 7), ("unilm", [2, 11, 8, 20, 3], 12)]
 )
 def test_model(original, tmp_path, kind, prompt, end_id):
-    # a fixed seed: which of two hypotheses wins whose scores differ by float32 noise would be a matter of luck
+    # a fixed seed: some seed would find two scores that tie in float32
     original.make_checkpoint(tmp_path, small_config(vocab_size=30), seed=5, with_mlm="linear")
     topk, maxlen, minlen = 3, 8, 2
     found = generate(load(tmp_path, kind), [prompt], topk, [end_id], maxlen, minlen)
