@@ -51,7 +51,7 @@ def main():
         intermediate_dim=4 * args.hidden_dim,
     )
     model = RoFormerSeq2SeqLM(backbone, RoFormerSeq2SeqLMPreprocessor(tokenizer))
-    schedule = InverseSquareRootDecay(2e-3, args.steps // 5)
+    schedule = InverseSquareRootDecay(2e-3, max(args.steps // 5, 1))
     model.compile(
         keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
         SmoothedCrossentropy(0.1),
