@@ -63,7 +63,7 @@ def hugging_face(sizes, seed):
 
 
 def bert4keras(sizes, seed):
-    """The original's `AutoRegressiveDecoder`, which takes one text at a time and reads it anew for each token."""
+    """The original's `AutoRegressiveDecoder`, which takes one text at a time and reads it again for each token."""
     tf = models.import_bert4keras()
     from bert4keras.models import build_transformer_model
     from bert4keras.snippets import AutoRegressiveDecoder

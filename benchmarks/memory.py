@@ -1,4 +1,4 @@
-"""Memory of this process, in MB of 2^20 bytes. The peak can be made to start anew on Linux only."""
+"""Memory of this process, in MB of 2^20 bytes. The peak can be reset on Linux only."""
 
 import resource
 import sys
@@ -16,7 +16,7 @@ def peak():
 
 
 def reset_peak():
-    """Starts the peak anew; returns whether that is possible here."""
+    """Resets the peak. Returns whether this system can."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
