@@ -29,12 +29,7 @@ from tests.layers.linear_cases import (
     linear,
     linear_oracle,
 )
-from tests.layers.test_every_layer import (
-    test_equals_float64 as check_values,
-)
-from tests.layers.test_every_layer import (
-    test_gradients_equal_finite_differences as check_gradients,
-)
+from tests.layers.test_every_layer import test_values_and_gradients as check_values_and_gradients
 
 NAMES = ("elu", "softmax", "favor", "cosine")
 LENGTH = 45
@@ -60,10 +55,9 @@ def run(layer, x=X, bias=None, start=0):
 
 
 @pytest.mark.parametrize("case", [c for c in LINEAR_CASES if c not in TYPICAL_CASES], ids=str)
-def test_equations(case, rng):
+def test_equations(case, rng, monkeypatch):
     """Equations 18 and 19 for every map, both directions, with RoPE and without."""
-    check_values(case)
-    check_gradients(case, rng)
+    check_values_and_gradients(case, rng, monkeypatch)
 
 
 @pytest.mark.parametrize("rotary", [False, True])
