@@ -222,10 +222,7 @@ def main():
     parser = experiment.make_parser(__doc__, "char_performer", seeds=(0, 1, 10))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
     experiment.add_settings(parser, SETTINGS)
-    args = parser.parse_args()
-    if not args.report:
-        run(args)
-    report(Results(args.results))
+    experiment.main(parser, run, report)
 
 
 if __name__ == "__main__":

@@ -283,10 +283,7 @@ def main():
     parser.add_argument(
         "--output", default=str(ROOT / "output" / "compare_positions"), help="for the models"
     )
-    args = parser.parse_args()
-    if not args.report:
-        run(args)
-    report(Results(args.results))
+    experiment.main(parser, run, report)
 
 
 if __name__ == "__main__":

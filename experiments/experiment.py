@@ -53,6 +53,14 @@ def make_parser(doc, name, seeds=(0, 1, 2)):
     return parser
 
 
+def main(parser, run, report):
+    """Runs an experiment: `run(args)`, unless `--report` is given, and then `report(results)`."""
+    args = parser.parse_args()
+    if not args.report:
+        run(args)
+    report(Results(args.results))
+
+
 def add_settings(parser, defaults):
     """Adds `--set`, which changes single values of a dict of settings."""
     parser.add_argument(

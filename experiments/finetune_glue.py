@@ -316,10 +316,7 @@ def main():
     )
     parser.add_argument("--learning-rates", type=float, nargs="+", default=[*OF_THE_PAPER, *LARGER])
     experiment.add_settings(parser, SETTINGS)
-    args = parser.parse_args()
-    if not args.report:
-        run(args)
-    report(Results(args.results))
+    experiment.main(parser, run, report)
 
 
 if __name__ == "__main__":

@@ -184,10 +184,7 @@ def main():
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 1536])
     experiment.add_settings(parser, SETTINGS)
-    args = parser.parse_args()
-    if not args.report:
-        run(args)
-    report(Results(args.results))
+    experiment.main(parser, run, report)
 
 
 if __name__ == "__main__":

@@ -208,10 +208,7 @@ def main():
         help="folder of a model, with {seed} in place of its seed",
     )
     experiment.add_settings(parser, SETTINGS)
-    args = parser.parse_args()
-    if not args.report:
-        run(args)
-    report(Results(args.results))
+    experiment.main(parser, run, report)
 
 
 if __name__ == "__main__":

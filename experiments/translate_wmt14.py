@@ -297,10 +297,7 @@ def main():
     )
     parser.add_argument("--paper", action="store_true", help="the paper's sizes")
     experiment.add_settings(parser, SETTINGS)
-    args = parser.parse_args()
-    if not args.report:
-        run(args)
-    report(Results(args.results))
+    experiment.main(parser, run, report)
 
 
 if __name__ == "__main__":
