@@ -6,7 +6,7 @@ import sys
 
 from roformer_tf import startup
 
-# Each is a module of `roformer_tf.cli`, see there.
+# Each is a module of `roformer_tf.cli`.
 COMMANDS = (
     "inspect",
     "convert",
@@ -24,7 +24,7 @@ COMMANDS = (
 
 
 def make_parser():
-    """The parser of the whole command line, an `argparse.ArgumentParser`."""
+    """Returns the `argparse.ArgumentParser` of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m roformer_tf", description="RoFormer for TensorFlow and Keras 3."
     )
@@ -39,10 +39,10 @@ def main(arguments=None):
     """Runs the command line.
 
     Args:
-        arguments: list of str, `sys.argv[1:]` by default.
+        arguments: list of str. Defaults to `sys.argv[1:]`.
 
     Returns:
-        Exit status of the command; 2, with a message on standard error, for wrong arguments and what they name.
+        The exit status of the command. It is 2, with a message on standard error, if an argument is wrong.
     """
     args = make_parser().parse_args(arguments)
     startup.start()

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 SUFFIXES = (".png", ".svg")
-ROWS = 16  # of the printed table
+ROWS = 16  # in the printed table
 
 
 def add_parser(subparsers):
@@ -13,9 +13,9 @@ def add_parser(subparsers):
     parser = subparsers.add_parser(
         "decay",
         help="draw how RoPE's bound on a score falls with distance (figure 2 of the paper)",
-        description="Prints the relative upper bound of the product of a query and a key against their distance, the "
-        "mean of |S_j| (section 3.4.3 of the paper), and draws it. The defaults are those of the paper's figure 2. "
-        "Rules of length scaling are laid over it by their frequencies, without YaRN's factor on queries and keys.",
+        description="Prints and draws the relative upper bound on the product of a query and a key by their distance: the "
+        "mean of |S_j| in section 3.4.3 of the paper. The defaults are those of figure 2. With --scaling, adds a curve "
+        "for the frequencies of a length scaling rule, without YaRN's factor on queries and keys.",
     )
     parser.add_argument("--head-dim", type=int, default=128, help="size of an attention head (128)")
     parser.add_argument(
@@ -29,18 +29,18 @@ def add_parser(subparsers):
         action="append",
         default=[],
         metavar="JSON",
-        help='a rule as of `rope_scaling`, such as \'{"rope_type": "linear", "factor": 4}\'; may be repeated',
+        help='length scaling rule, as `rope_scaling` takes it, such as \'{"rope_type": "linear", "factor": 4}\'; can be repeated',
     )
     parser.add_argument(
         "--length", type=int, help="current length for the dynamic rule; default: N + 1"
     )
-    parser.add_argument("--output", help="picture to write, .png or .svg")
-    parser.add_argument("--csv", help="file to write the numbers of all distances to")
+    parser.add_argument("--output", help="picture to write: .png or .svg")
+    parser.add_argument("--csv", help="CSV file to write the numbers of all distances to")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when everything is written."""
+    """Runs the command and returns the exit status."""
     import numpy as np
 
     if args.output and Path(args.output).suffix not in SUFFIXES:
@@ -58,7 +58,7 @@ def run(args):
 
 
 def _curves(args, distances):
-    """The bound at all distances, for the plain frequencies and for each rule, by what it is called."""
+    """Returns the bound at all distances, by the name of the curve."""
     from keras import ops
 
     from roformer_tf import rotary
@@ -96,7 +96,7 @@ def _name(config, length):
 
 
 def _write(path, write):
-    """The file appears complete or not at all."""
+    """Writes a file whole or not at all."""
     from roformer_tf.files import replace_files
 
     path = Path(path)

@@ -1,30 +1,24 @@
-"""`python -m roformer_tf embed MODEL TEXT…`: the vectors of texts, or how similar the texts are."""
+"""`python -m roformer_tf embed MODEL TEXT…`: embeddings of texts, or their cosine similarities."""
 
-from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
+from roformer_tf.cli.arguments import add_json, add_model, add_texts, print_json, read_texts
 
 
 def add_parser(subparsers):
     """Adds the command to the command line."""
     parser = subparsers.add_parser(
         "embed",
-        help="vectors of texts by a RoFormer-Sim",
-        description="Prints the cosines between texts or, with --json, their vectors.",
+        help="embed texts with RoFormer-Sim",
+        description="Prints the cosine similarities of the texts, or their embeddings with --json.",
     )
-    parser.add_argument(
-        "model",
-        help="original RoFormer-Sim folder, folder written by save_to_preset, or .keras file",
-    )
+    add_model(parser, "original RoFormer-Sim folder, folder written by save_to_preset")
     add_texts(parser, "今天天气很好")
-    parser.add_argument(
-        "--raw", action="store_true", help="vectors as the model gives them, not of length 1"
-    )
-    parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    add_json(parser, "its vector")
+    parser.add_argument("--raw", action="store_true", help="do not normalize the embeddings")
+    add_json(parser, "its embedding")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when the texts have vectors."""
+    """Runs the command and returns the exit status."""
     from roformer_tf.cli.model_source import load_model
 
     texts = read_texts(args)
@@ -32,7 +26,7 @@ def run(args):
     vectors = sim.embed(texts, normalize=not (args.raw and args.json))
     if args.json:
         for text, vector in zip(texts, vectors):
-            # nine digits are all that a float32 has
+            # nine digits hold every float32 exactly
             numbers = [float(f"{x:.9g}") for x in vector]
             print_json({"text": text, "vector": numbers})
     else:

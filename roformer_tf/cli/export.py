@@ -1,5 +1,6 @@
 """`python -m roformer_tf export MODEL FOLDER`: a SavedModel that takes raw strings."""
 
+from roformer_tf.cli.arguments import add_model
 from roformer_tf.cli.model_source import TASKS, load_model
 
 
@@ -8,36 +9,33 @@ def add_parser(subparsers):
     parser = subparsers.add_parser(
         "export",
         help="write a SavedModel that takes raw strings",
-        description="Writes a model with its tokenizer as a SavedModel: strings in, named outputs out, in any process "
-        "that has TensorFlow.",
+        description="Writes a model with its tokenizer as a SavedModel. It takes raw strings and needs nothing but "
+        "TensorFlow.",
     )
-    parser.add_argument(
-        "model", help="original folder, folder written by save_to_preset, or .keras file"
-    )
+    add_model(parser)
     parser.add_argument("folder", help="folder to write")
     parser.add_argument(
-        "--task", choices=TASKS, help="what to export; default: what MODEL holds, or was trained as"
+        "--task", choices=TASKS, help="task to export; default: the task that MODEL was saved as"
     )
-    parser.add_argument("--labels", help="names of a classifier's classes: a,b,c")
-    parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    parser.add_argument("--sequence-length", type=int, help="the most tokens of a text")
     parser.add_argument(
-        "--top-k", type=int, default=5, help="masked LM: tokens for each [MASK] (5)"
+        "--labels", help="names of a classifier's classes, such as negative,positive"
     )
+    parser.add_argument("--sequence-length", type=int, help="maximum tokens of a text")
+    parser.add_argument("--top-k", type=int, default=5, help="masked LM: tokens per [MASK] (5)")
     parser.add_argument("--embedding", help="backbone: mean (default), cls or pooler")
-    parser.add_argument("--normalize", action="store_true", help="backbone: embeddings of length 1")
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace a SavedModel that is there"
+        "--normalize", action="store_true", help="backbone: L2-normalize the embeddings"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing SavedModel")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when the SavedModel is written and loads."""
+    """Runs the command and returns the exit status."""
     from roformer_tf.export import export_saved_model
     from roformer_tf.export.folders import check_target
 
-    check_target(args.folder, args.overwrite)  # before minutes of work
+    check_target(args.folder, args.overwrite)  # fail before the slow part
     model, preprocessor = load_model(args.model, args.task, args.dtype, args.sequence_length)
     folder = export_saved_model(
         model,
@@ -58,7 +56,7 @@ def _print_signatures(name, folder):
     from rich.console import Console
     from rich.table import Table
 
-    # read back, which shows that it loads
+    # reading it back proves that it loads
     signatures = tf.saved_model.load(folder).signatures
     table = Table("signature", "input", "output")
     for signature, function in sorted(signatures.items()):

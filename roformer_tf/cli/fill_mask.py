@@ -1,6 +1,6 @@
-"""`python -m roformer_tf fill-mask MODEL TEXT…`: what a masked language model writes for `[MASK]`."""
+"""`python -m roformer_tf fill-mask MODEL TEXT…`: predicts the tokens behind `[MASK]`."""
 
-from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
+from roformer_tf.cli.arguments import add_json, add_model, add_texts, print_json, read_texts
 
 
 def add_parser(subparsers):
@@ -10,18 +10,15 @@ def add_parser(subparsers):
         help="fill [MASK] in texts",
         description="Prints the most probable tokens for each [MASK] in the texts.",
     )
-    parser.add_argument(
-        "model", help="original folder, folder written by save_to_preset, or .keras file"
-    )
+    add_model(parser)
     add_texts(parser, "今天[MASK]气很好")
-    parser.add_argument("--top-k", type=int, default=5, help="tokens for each [MASK] (5)")
-    parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    add_json(parser, "the tokens of each [MASK], with their probabilities")
+    parser.add_argument("--top-k", type=int, default=5, help="tokens per [MASK] (5)")
+    add_json(parser, "the tokens of each [MASK] with their probabilities")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when every text has its masks filled."""
+    """Runs the command and returns the exit status."""
     from roformer_tf.cli.model_source import load_model
     from roformer_tf.models import fill_mask
 
@@ -31,9 +28,7 @@ def run(args):
     mask_token = task.preprocessor.tokenizer.mask_token
     for text, masks in zip(texts, filled):
         if not masks:
-            raise ValueError(
-                f"There is no {mask_token} in {text!r}: write it where a token is wanted."
-            )
+            raise ValueError(f"Expected {mask_token} in every text. Received: {text!r}")
     if args.json:
         for text, masks in zip(texts, filled):
             masks = [[{"token": t, "probability": p} for t, p in mask] for mask in masks]

@@ -1,6 +1,6 @@
-"""`python -m roformer_tf generate MODEL TEXT…`: what a causal or a UniLM model writes."""
+"""`python -m roformer_tf generate MODEL TEXT…`: continues texts with a causal or UniLM model."""
 
-from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
+from roformer_tf.cli.arguments import add_json, add_model, add_texts, print_json, read_texts
 
 SAMPLERS = ("greedy", "top_k", "top_p", "random", "beam")
 BATCH_SIZE = 16
@@ -10,43 +10,48 @@ def add_parser(subparsers):
     """Adds the command to the command line."""
     parser = subparsers.add_parser(
         "generate",
-        help="go on from texts, by a RoFormer-GPT or a UniLM model",
-        description="Prints each text with what the model goes on with, a line each; of a UniLM model its answer.",
+        help="continue texts with RoFormer-GPT or a UniLM model",
+        description="Prints each text and its continuation, one per line. A UniLM model prints its answer instead.",
     )
-    parser.add_argument(
-        "model", help="original folder, folder written by save_to_preset, or .keras file"
-    )
+    add_model(parser)
     add_texts(parser, "今天天气")
     parser.add_argument(
         "--sampler",
         choices=SAMPLERS,
-        help="how the next token is chosen (by the options below, greedy without any)",
+        help="how to choose the next token; default: the sampler of the options below, or greedy",
     )
-    parser.add_argument("--temperature", type=float, help="of the sampling (1)")
-    parser.add_argument("--top-k", type=int, help="draw from so many of the likeliest tokens (5)")
+    parser.add_argument("--temperature", type=float, help="sampling temperature (1)")
+    parser.add_argument("--top-k", type=int, help="sample from the K most likely tokens (5)")
     parser.add_argument(
-        "--top-p", type=float, help="draw from the likeliest tokens of this probability (0.95)"
+        "--top-p",
+        type=float,
+        help="nucleus sampling: probability of the tokens to sample from (0.95)",
     )
-    parser.add_argument("--num-beams", type=int, help="search with so many beams (4)")
+    parser.add_argument("--num-beams", type=int, help="beam search with this many beams (4)")
     parser.add_argument(
-        "--length-penalty", type=float, default=1.0, help="of the search, 0 favours short texts (1)"
+        "--length-penalty",
+        type=float,
+        default=1.0,
+        help="exponent of the length penalty; 0 favours short texts (1)",
     )
-    parser.add_argument("--seed", type=int, help="the same seed draws the same texts")
+    parser.add_argument("--seed", type=int, help="seed of the sampling")
     parser.add_argument(
         "--max-length",
         type=int,
-        help="most tokens of a text with what is generated (as the model was saved)",
+        help="maximum tokens of a text and its continuation (as saved with the model)",
     )
     parser.add_argument(
-        "--min-new-tokens", type=int, default=0, help="tokens before the text may end (0)"
+        "--min-new-tokens",
+        type=int,
+        default=0,
+        help="tokens to generate before the text may end (0)",
     )
-    parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    add_json(parser, "what is new in it")
+    add_json(parser, "its continuation")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when texts were generated."""
+    """Runs the command and returns the exit status."""
     from roformer_tf.cli.model_source import load_model
     from roformer_tf.models.fill_mask import check_top_k
 
@@ -70,10 +75,10 @@ def run(args):
 
 
 def make_sampler(args):
-    """The sampler that the options ask for.
+    """Returns the sampler that the options ask for.
 
     Raises:
-        ValueError: if they contradict each other, or one makes no sense.
+        ValueError: If options contradict each other or are out of range.
     """
     import keras_hub
 
@@ -84,16 +89,16 @@ def make_sampler(args):
     name = args.sampler or (named[0] if named else "greedy")
     if set(named) - {name}:
         raise ValueError(
-            "`--top-k`, `--top-p` and `--num-beams` are of one sampler each: give one of them. "
-            f"Received: --sampler {name}, and options of {', '.join(named)}"
+            "Expected options of one sampler: `--top-k`, `--top-p` or `--num-beams`. "
+            f"Received: --sampler {name} and options of {', '.join(named)}"
         )
     drawn = {"temperature": args.temperature, "seed": args.seed}
     if name in ("greedy", "beam"):
         given = [f"--{option}" for option, value in drawn.items() if value is not None]
         if given:
             raise ValueError(
-                f"{' and '.join(given)}: nothing is drawn at random by the sampler {name!r}. Take one that draws, by "
-                "--top-p, --top-k or --sampler random."
+                f"The sampler {name!r} is deterministic, so it takes no {' or '.join(given)}. Sample with --top-p, "
+                "--top-k or --sampler random instead."
             )
     check_sampling(args.temperature, args.top_p)
     drawn["temperature"] = 1.0 if args.temperature is None else args.temperature
@@ -114,11 +119,11 @@ def make_sampler(args):
 
 
 def check_sampling(temperature, top_p):
-    """Refuses what gives no distribution to draw from; `None` is the default of each."""
+    """Raises `ValueError` unless temperature and nucleus give a distribution. `None` is the default."""
     if temperature is not None and not 0 < temperature < float("inf"):
         raise ValueError(
-            "--temperature must be positive; for the likeliest token take --sampler greedy. "
+            "--temperature must be positive; use --sampler greedy for the most likely token. "
             f"Received: --temperature {temperature:g}"
         )
     if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"--top-p must be above 0 and at most 1. Received: --top-p {top_p:g}")
+        raise ValueError(f"--top-p must be in (0, 1]. Received: --top-p {top_p:g}")

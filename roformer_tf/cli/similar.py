@@ -1,36 +1,34 @@
-"""`python -m roformer_tf similar MODEL TEXT…`: texts that say the same."""
+"""`python -m roformer_tf similar MODEL TEXT…`: paraphrases of texts."""
 
-from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
+from roformer_tf.cli.arguments import add_json, add_model, add_texts, print_json, read_texts
 
 
 def add_parser(subparsers):
     """Adds the command to the command line."""
     parser = subparsers.add_parser(
         "similar",
-        help="texts that say the same, by a RoFormer-Sim",
-        description="Generates texts at random, and prints those that are most similar to the given ones, with the "
-        "cosine.",
+        help="generate paraphrases with RoFormer-Sim",
+        description="Samples candidates for each text and prints the most similar ones with their cosine similarity.",
     )
-    parser.add_argument(
-        "model",
-        help="original RoFormer-Sim folder, folder written by save_to_preset, or .keras file",
-    )
+    add_model(parser, "original RoFormer-Sim folder, folder written by save_to_preset")
     add_texts(parser, "广州和深圳哪个好？")
-    parser.add_argument("-n", type=int, default=100, help="texts to generate for each (100)")
-    parser.add_argument("-k", type=int, default=20, help="texts to keep (20)")
-    parser.add_argument("--top-p", type=float, default=0.95, help="of the sampling (0.95)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling (1)")
-    parser.add_argument("--seed", type=int, help="the same seed gives the same texts")
+    parser.add_argument("-n", type=int, default=100, help="candidates per text (100)")
+    parser.add_argument("-k", type=int, default=20, help="paraphrases to keep (20)")
+    parser.add_argument("--top-p", type=float, default=0.95, help="nucleus size (0.95)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="sampling temperature (1)")
+    parser.add_argument("--seed", type=int, help="seed of the sampling")
     parser.add_argument(
-        "--max-length", type=int, default=128, help="most tokens of a text and its answer (128)"
+        "--max-length",
+        type=int,
+        default=128,
+        help="maximum tokens of a text and its paraphrase (128)",
     )
-    parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
-    add_json(parser, "those that say the same, with their cosines")
+    add_json(parser, "its paraphrases with their similarity")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when texts were generated."""
+    """Runs the command and returns the exit status."""
     import keras_hub
 
     from roformer_tf.cli.generate import check_sampling
@@ -62,8 +60,8 @@ def _print(texts, found):
     console = Console(highlight=False)
     for text, similar in zip(texts, found):
         table = Table(title=Text(text), title_justify="left", show_header=False)
-        if not similar:  # a table without rows would not even show its title
-            table.add_row("–", Text("no other text was generated; a larger -n gives more"))
+        if not similar:  # rich shows no title above an empty table
+            table.add_row("–", Text("only the text itself was generated; try a larger -n"))
         for other, similarity in similar:
             table.add_row(f"{similarity:.3f}", Text(other))
         console.print(table)

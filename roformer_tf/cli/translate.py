@@ -1,6 +1,6 @@
-"""`python -m roformer_tf translate MODEL TEXT…`: translations by a `RoFormerSeq2SeqLM`."""
+"""`python -m roformer_tf translate MODEL TEXT…`: translates texts with a `RoFormerSeq2SeqLM`."""
 
-from roformer_tf.cli.text_arguments import add_json, add_texts, print_json, read_texts
+from roformer_tf.cli.arguments import add_json, add_model, add_texts, print_json, read_texts
 
 
 def add_parser(subparsers):
@@ -8,28 +8,29 @@ def add_parser(subparsers):
     parser = subparsers.add_parser(
         "translate",
         help="translate texts",
-        description="Prints a translation for each text, one a line, by beam search.",
+        description="Prints one translation per line, found by beam search.",
     )
-    parser.add_argument("model", help="folder written by save_to_preset, or .keras file")
+    add_model(parser, "folder written by save_to_preset")
     add_texts(parser, "'Two dogs run in the snow.'")
-    parser.add_argument("--beams", type=int, default=4, help="width of the search (4)")
-    parser.add_argument("--length-penalty", type=float, default=0.6, help="its exponent (0.6)")
+    parser.add_argument("--beams", type=int, default=4, help="number of beams (4)")
     parser.add_argument(
-        "--max-length", type=int, help="the most tokens of a translation (50 more than the text)"
+        "--length-penalty", type=float, default=0.6, help="exponent of the length penalty (0.6)"
     )
-    parser.add_argument("--batch-size", type=int, default=32, help="texts at once (32)")
-    parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
+    parser.add_argument(
+        "--max-length", type=int, help="maximum tokens of a translation (the text's plus 50)"
+    )
+    parser.add_argument("--batch-size", type=int, default=32, help="texts per batch (32)")
     add_json(parser, "its translation")
     parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command; 0 when all texts are translated."""
+    """Runs the command and returns the exit status."""
     from roformer_tf.cli.model_source import load_model
     from roformer_tf.models import translate
     from roformer_tf.samplers import BeamSearchSampler
 
-    texts = read_texts(args, keep_blank=True)  # line by line beside the input
+    texts = read_texts(args, keep_blank=True)  # one line of output per line of input
     task, _ = load_model(args.model, "seq_2_seq_lm", args.dtype)
     task.compile(sampler=BeamSearchSampler(args.beams, args.length_penalty), jit_compile=False)
     translations = translate(task, texts, args.batch_size, args.max_length)

@@ -206,7 +206,9 @@ def test_fill_mask_of_standard_input(folders, printed_json, monkeypatch):
 
 
 def test_fill_mask_refuses(folders, capsys):
-    assert "no [MASK] in '今天'" in error_of(capsys, "fill-mask", folders / "preset", "今天")
+    assert "Expected [MASK] in every text. Received: '今天'" in error_of(
+        capsys, "fill-mask", folders / "preset", "今天"
+    )
     assert "`top_k` must be" in error_of(
         capsys, "fill-mask", folders / "preset", TEXT, "--top-k", 0
     )

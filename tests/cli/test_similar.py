@@ -105,14 +105,14 @@ def test_the_small_sim(repository, printed_json):
 def test_similar_without_another_text(capsys):
     similar_command._print(TEXTS[:1], [[]])
     printed = capsys.readouterr().out
-    assert TEXTS[0] in printed and "no other text" in printed
+    assert TEXTS[0] in printed and "only the text itself" in printed
 
 
 @pytest.mark.parametrize("command", ["similar", "embed"])
 def test_refuses(folders, capsys, monkeypatch, tmp_path, command):
     monkeypatch.setattr("sys.stdin", io.StringIO("\n \n"))
     assert run(command, folders / "preset") == 2
-    assert "There is no text" in capsys.readouterr().err
+    assert "Expected at least one text" in capsys.readouterr().err
     assert run(command, tmp_path, "天") == 2
     assert "No checkpoint in" in capsys.readouterr().err
     if command == "similar":

@@ -34,6 +34,6 @@ def test_translate(tmp_path, capsys, monkeypatch, printed_json):
 def test_refuses(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("\n \n"))
     assert main(["translate", str(tmp_path)]) == 2
-    assert "There is no text" in capsys.readouterr().err
+    assert "Expected at least one text" in capsys.readouterr().err
     assert main(["translate", str(tmp_path / "nothing"), "a"]) == 2
     assert "save_to_preset" in capsys.readouterr().err
