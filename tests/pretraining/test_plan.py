@@ -272,7 +272,7 @@ def test_memory_bytes():
     for text in ("", "much", "-3GB", "0GB", "32XB", "GB", "3iB", True):
         with pytest.raises(ValueError, match="'32GB' or '16GiB'"):
             RunSettings(memory=text)
-    with pytest.raises(ValueError, match="give one of the two"):
+    with pytest.raises(ValueError, match="set only one of them"):
         RunSettings(memory="32GB", micro_batch_size=4)
 
 
