@@ -1,10 +1,13 @@
-"""Length scaling of rotary positions: rules that let a model read longer texts than it was trained on.
+"""Length scaling of rotary positions: rules that let a model read longer texts than it was trained
+on.
 
-A rule slows frequencies down: it multiplies theta_i by a *ratio* of at most 1 (`ratios`), and the turned queries and
-keys by `query_key_factor`. It knows nothing of the frequencies themselves, so it serves learned ones too.
+A rule slows frequencies down: it multiplies theta_i by a *ratio* of at most 1 (`ratios`), and the
+rotated queries and keys by `query_key_factor`. It knows nothing of the frequencies themselves, so
+it serves learned ones too.
 
-A model asks for a rule by a dictionary in the words of Hugging Face's `rope_scaling`, see `make_rope_scaling`. The
-*share* of pair i, 2i / (rotary_dim - 2), runs from 0 at the fastest pair to 1 at the slowest.
+A model asks for a rule by a dictionary in the words of Hugging Face's `rope_scaling`, see
+`make_rope_scaling`. The *share* of pair i, 2i / (rotary_dim - 2), runs from 0 at the fastest pair
+to 1 at the slowest.
 """
 
 import dataclasses
@@ -19,11 +22,11 @@ class RopeScaling:
     """The rule "default", which changes nothing, and the base class of the others.
 
     Attributes:
-        query_key_factor: what turned queries and keys are multiplied by.
-        needs_length: whether the ratios depend on the current length of a sequence.
+        query_key_factor: float. Factor of rotated queries and keys.
+        needs_length: bool. Whether the ratios depend on the current length of a sequence.
 
     Raises:
-        ValueError: if a field of the rule has a value that makes no sense.
+        ValueError: If a field of the rule has a value that makes no sense.
 
     Example:
 
@@ -45,17 +48,17 @@ class RopeScaling:
                 )
 
     def ratios(self, rotary_dim, base, length=None):
-        """What the frequencies are multiplied by.
+        """Returns the factors of the frequencies.
 
         Args:
-            rotary_dim: even positive integer, number of features that are turned.
-            base: float, of the frequencies theta_i = base^(-2i / rotary_dim).
-            length: number or tensor `(...)`, current lengths, for a rule that `needs_length`. `None` is any length up
-                to the trained one.
+            rotary_dim: even int. Number of features that are rotated.
+            base: float. Of the frequencies theta_i = base^(-2i / rotary_dim).
+            length: Number or tensor `(...)`, current lengths, for a rule that `needs_length`.
+                `None` is any length up to the trained one.
 
         Returns:
-            NumPy float64 array `(rotary_dim // 2,)`; a float32 tensor `(..., rotary_dim // 2)` where it depends on
-            `length`.
+            NumPy float64 array `(rotary_dim // 2,)`; a float32 tensor `(..., rotary_dim // 2)`
+            where it depends on `length`.
         """
         return np.ones(rotary_dim // 2)
 
@@ -70,8 +73,8 @@ class LinearScaling(RopeScaling):
     >>> LinearScaling(factor=4.0).ratios(rotary_dim=4, base=10000.0).tolist()
     [0.25, 0.25]
 
-    Reference: Chen et al., Extending context window of large language models via positional interpolation,
-    arXiv 2306.15595.
+    Reference: Chen et al., Extending context window of large language models via positional
+    interpolation, arXiv 2306.15595.
     """
 
     factor: float
@@ -83,7 +86,8 @@ class LinearScaling(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class NTKScaling(RopeScaling):
-    """NTK-aware: the fastest frequency stays, the slowest is divided by `factor`, between them geometrically.
+    """NTK-aware: the fastest frequency stays, the slowest is divided by `factor`, between them
+    geometrically.
 
     This is another base, base * factor^(d / (d - 2)).
 
@@ -105,7 +109,8 @@ class NTKScaling(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class DynamicNTKScaling(RopeScaling):
-    """NTK-aware with a factor that grows with the length L of the sequence: factor * L / trained - (factor - 1).
+    """NTK-aware with a factor that grows with the length L of the sequence: factor * L / trained -
+    (factor - 1).
 
     Up to the trained length, `original_max_position_embeddings`, nothing changes.
 
@@ -116,7 +121,8 @@ class DynamicNTKScaling(RopeScaling):
     >>> [[round(float(x), 3) for x in rule.ratios(6, 10000.0, length)] for length in (100, 512, 2048)]
     [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 0.5, 0.25]]
 
-    Reference: section 3.3 of YaRN, arXiv 2309.00071; `_compute_dynamic_ntk_parameters` of Hugging Face transformers.
+    Reference: section 3.3 of YaRN, arXiv 2309.00071; `_compute_dynamic_ntk_parameters` of Hugging
+    Face transformers.
     """
 
     factor: float
@@ -138,19 +144,19 @@ class DynamicNTKScaling(RopeScaling):
 class YaRNScaling(RopeScaling):
     """YaRN: fast frequencies stay, slow ones are divided by `factor`, and scores are sharpened.
 
-    Pairs that make more than `beta_fast` turns within the trained length stay, those that make fewer than `beta_slow`
-    are interpolated, with a ramp between them that is linear in i, as in the authors' code. Queries and keys are
-    multiplied by `attention_factor`, by default 0.1 ln(factor) + 1: the softmax has the temperature
-    1 / attention_factor^2.
+    Pairs that make more than `beta_fast` turns within the trained length stay, those that make
+    fewer than `beta_slow` are interpolated, with a ramp between them that is linear in i, as in the
+    authors' code. Queries and keys are multiplied by `attention_factor`, by default 0.1 ln(factor)
+    + 1: the softmax has the temperature 1 / attention_factor^2.
 
     Args:
-        factor: number of at least 1.
-        original_max_position_embeddings: positive integer, the trained length.
+        factor: Number of at least 1.
+        original_max_position_embeddings: int. The trained length.
         attention_factor: positive number, or `None` for the default.
         beta_fast, beta_slow: positive numbers of turns.
-        mscale, mscale_all_dim: positive numbers; where both are given, `attention_factor` is by default
-            (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1).
-        truncate: whether the ramp begins and ends at whole pairs.
+        mscale, mscale_all_dim: positive numbers; where both are given, `attention_factor` is by
+            default (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1).
+        truncate: bool. Whether the ramp begins and ends at whole pairs.
 
     Example:
 
@@ -159,7 +165,8 @@ class YaRNScaling(RopeScaling):
     >>> rule.ratios(rotary_dim=8, base=10000.0).tolist(), round(rule.query_key_factor, 4)
     ([1.0, 0.625, 0.25, 0.25], 1.1386)
 
-    Reference: sections 3.2 and 3.4 of arXiv 2309.00071; `_compute_yarn_parameters` of Hugging Face transformers.
+    Reference: sections 3.2 and 3.4 of arXiv 2309.00071; `_compute_yarn_parameters` of Hugging Face
+    transformers.
     """
 
     factor: float
@@ -181,7 +188,7 @@ class YaRNScaling(RopeScaling):
 
     @property
     def query_key_factor(self):
-        """What turned queries and keys are multiplied by."""
+        """Factor of rotated queries and keys."""
         if self.attention_factor is not None:
             return self.attention_factor
         scale = 0.1 * math.log(self.factor)
@@ -225,14 +232,14 @@ def make_rope_scaling(config):
     """The rule that a dictionary asks for.
 
     Args:
-        config: `None`, or a dictionary of `"rope_type"` (or `"type"`), a key of `RULES`, and the fields of that rule;
-            those that are `None` count as left out.
+        config: `None`, or a dictionary of `"rope_type"` (or `"type"`), a key of `RULES`, and the
+            fields of that rule; those that are `None` count as left out.
 
     Returns:
         A `RopeScaling`.
 
     Raises:
-        ValueError: if there is no such rule, a key is unknown or missing, or a value makes no sense.
+        ValueError: If the rule or a key is unknown, a key is missing, or a value is invalid.
 
     Example:
 
@@ -264,7 +271,7 @@ def make_rope_scaling(config):
     if unknown:
         raise ValueError(
             f"`rope_scaling` of type {name!r} takes {[field.name for field in fields]}, and not {unknown}; the base of "
-            "the frequencies is `max_wavelength`, the number of turned features `rotary_dim`. "
+            "the frequencies is `max_wavelength`, the number of rotated features `rotary_dim`. "
             f"Received: rope_scaling={config!r}"
         )
     for field in fields:

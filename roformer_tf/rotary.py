@@ -1,18 +1,22 @@
 """Rotary position embedding (RoPE): the mathematics, as pure functions.
 
 Reference: RoFormer, arXiv 2104.09864, section 3.2 and equations 12 to 16, and 34;
-the original code is `apply_rotary_position_embeddings` and `SinusoidalPositionEmbedding` of bert4keras.
+the original code is `apply_rotary_position_embeddings` and `SinusoidalPositionEmbedding` of
+bert4keras.
 
-A feature vector of even size `head_dim` is `head_dim / 2` pairs, and pair i of a token at position m is turned
-by the angle m * theta_i, theta_i = base^(-2i / head_dim). Which features make a pair is the *layout*:
+A feature vector of even size `head_dim` is `head_dim / 2` pairs, and pair i of a token at position
+m is rotated by the angle m * theta_i, theta_i = base^(-2i / head_dim). Which features make a pair
+is the *layout*:
 
 * `"interleaved"`: pair i is (2i, 2i + 1), as in the paper and in the original checkpoints;
-* `"half"`: pair i is (i, i + head_dim / 2), as in GPT-NeoX and LLaMA. It is the faster one (no strided access), so the
-  layers compute in it, and loading an original checkpoint permutes columns with `interleaved_to_half`.
+* `"half"`: pair i is (i, i + head_dim / 2), as in GPT-NeoX and LLaMA. It is the faster one (no
+  strided access), so the layers compute in it, and loading an original checkpoint permutes columns
+  with `interleaved_to_half`.
 
-Angles are exact: a float32 product m * theta_i would be wrong by 0.06 radians at m = 1,000,000, so the angle is
-reduced modulo 2 pi on the way (see `angles`). Nothing positional is ever computed in a lower dtype than float32.
-For longer texts than a model was trained on, `roformer_tf.rope_scaling` has rules that slow the frequencies down.
+Angles are exact: a float32 product m * theta_i would be wrong by 0.06 radians at m = 1,000,000, so
+the angle is reduced modulo 2 pi on the way (see `angles`). Nothing positional is ever computed in a
+lower dtype than float32. For longer texts than a model was trained on, `roformer_tf.rope_scaling`
+has rules that slow the frequencies down.
 """
 
 import math
@@ -23,22 +27,23 @@ from keras import ops
 
 LAYOUTS = ("interleaved", "half")
 
-# 12 significant bits times 12 significant bits fit the 24 of float32, so these products have no rounding error.
+# 12 significant bits times 12 significant bits fit the 24 of float32, so these products have no
+# rounding error.
 _UNIT = 2.0**12
 
 
 def frequencies(head_dim, base=10000.0):
-    """theta_i = base^(-2i / head_dim), the angle that pair i turns per position.
+    """theta_i = base^(-2i / head_dim), the angle that pair i rotates by per position.
 
     Args:
-        head_dim: even positive integer, the size of one attention head.
-        base: positive float, 10000 in the paper (`max_wavelength` of the models).
+        head_dim: even int. The size of one attention head.
+        base: float. 10000 in the paper (`max_wavelength` of the models).
 
     Returns:
         NumPy float64 array of shape `(head_dim // 2,)`, in radians per position.
 
     Raises:
-        ValueError: if `head_dim` is not a positive even integer, or `base` not positive and finite.
+        ValueError: If `head_dim` is not a positive even integer, or `base` not positive and finite.
 
     Example:
 
@@ -57,15 +62,16 @@ def frequencies(head_dim, base=10000.0):
 def angles(positions, theta):
     """The angles `positions * theta`, reduced to one turn.
 
-    The product is taken in pieces that float32 holds exactly, whole turns are dropped from every piece, and only then
-    the pieces are added. For any position up to 2^24 in absolute value the result is within 2e-6 radians of the true
-    angle; with a tensor of frequencies (learned, or scaled by the current length) of the angle of a frequency that is
-    a float32 rounding away, the same for all positions. Gradients flow to such frequencies.
+    The product is computed in parts that float32 holds exactly. Whole turns are dropped from every
+    part before the parts are added. For any position up to 2^24 in absolute value the result is
+    within 2e-6 radians of the true angle; with a tensor of frequencies (learned, or scaled by the
+    current length) of the angle of a frequency that is a float32 rounding away, the same for all
+    positions. Gradients flow to such frequencies.
 
     Args:
-        positions: tensor of any shape, whole or fractional, negative allowed.
-        theta: frequencies below 2 pi, shape `(head_dim // 2,)`: NumPy array or float32 tensor. A tensor may also have
-            `positions.shape` before that, or 1 in its place.
+        positions: Tensor of any shape, whole or fractional, negative allowed.
+        theta: Frequencies below 2 pi, shape `(head_dim // 2,)`: NumPy array or float32 tensor. A
+            tensor may also have `positions.shape` before that, or 1 in its place.
 
     Returns:
         float32 tensor of shape `positions.shape + (head_dim // 2,)`, in radians.
@@ -90,7 +96,8 @@ def angles(positions, theta):
     high = ops.trunc(whole / _UNIT) * _UNIT
     low = whole - high
     turns, first, second, rest = _pieces(theta)
-    # `high * first` is a whole number; the products of this sum are at most 1/2, and need not be reduced by themselves
+    # `high * first` is a whole number; the products of this sum are at most 1/2, and need not be
+    # reduced by themselves
     small = whole * rest + low * second
     if not are_whole:
         small = small + (positions - whole) * turns
@@ -105,7 +112,8 @@ def _reduced(turns):
 
 
 def _pieces(theta):
-    """Turns per position, and these as a sum: numbers of 12 bits from 2^-12 and from 2^-24 on, and the rest.
+    """Turns per position, and these as a sum: numbers of 12 bits from 2^-12 and from 2^-24 on, and the
+    rest.
 
     Returns:
         float32 `turns, first, second, rest`. Of a tensor, `turns` and `rest` take the gradient.
@@ -119,15 +127,16 @@ def _pieces(theta):
 
 
 def tables(positions, theta):
-    """Cosines and signed sines for `rotate`, in the half layout; made once per forward pass, not once per layer.
+    """Cosines and signed sines for `rotate`, in the half layout; made once per forward pass, not once
+    per layer.
 
     Args:
-        positions: tensor `(..., length)`, whole or fractional.
-        theta: frequencies as of `angles`.
+        positions: Tensor `(..., length)`, whole or fractional.
+        theta: Frequencies; see `angles`.
 
     Returns:
-        `(cos, sin)`, float32 tensors of shape `(..., length, head_dim)`. The first half of `sin` is negated, so that
-        `rotate` is two products and a sum.
+        `(cos, sin)`, float32 tensors of shape `(..., length, head_dim)`. The first half of `sin` is
+        negated, so that `rotate` is two products and a sum.
 
     Example:
 
@@ -143,30 +152,32 @@ def tables(positions, theta):
 
 
 def rotate(x, cos, sin, layout="half"):
-    """Turns every pair of features of `x` by its angle: R_m x.
+    """Rotates every pair of features of `x` by its angle: R_m x.
 
     Computed in float32 and rounded to the dtype of `x` once, at the end.
 
     Args:
-        x: tensor `(..., length, head_dim)`.
+        x: Tensor `(..., length, head_dim)`.
         cos, sin: `tables(...)`, broadcast against `x`.
-        layout: `"half"` or `"interleaved"`, the layout of the features of `x` (the tables are the same for both).
+        layout: `"half"` or `"interleaved"`, the layout of the features of `x` (the tables are the
+            same for both).
 
     Returns:
         Tensor of the shape and dtype of `x`.
 
     Raises:
-        ValueError: if `layout` is unknown.
+        ValueError: If `layout` is unknown.
 
-    Example: a rotation keeps lengths, and the product of two rotated vectors depends on their distance only.
+    Example: a rotation keeps lengths, and the product of two rotated vectors depends on their
+    distance only.
 
     >>> import numpy as np
     >>> from roformer_tf import rotary
     >>> theta = rotary.frequencies(8)
     >>> q, k = np.random.default_rng(0).normal(size=(2, 1, 8)).astype("float32")
     >>> def score(m, n):
-    ...     turned = [rotary.rotate(x, *rotary.tables([p], theta)) for x, p in ((q, m), (k, n))]
-    ...     return float(np.sum(np.array(turned[0]) * np.array(turned[1])))
+    ...     rotated = [rotary.rotate(x, *rotary.tables([p], theta)) for x, p in ((q, m), (k, n))]
+    ...     return float(np.sum(np.array(rotated[0]) * np.array(rotated[1])))
     >>> abs(score(3, 1) - score(1003, 1001)) < 1e-5
     True
 
@@ -193,8 +204,8 @@ def rotate_inverse(x, cos, sin, layout="half"):
     """Undoes `rotate`: a rotation by the negative angles, R_m^T x = R_{-m} x.
 
     Args:
-        x: tensor `(..., length, head_dim)`.
-        cos, sin: the tables that `rotate` was called with.
+        x: Tensor `(..., length, head_dim)`.
+        cos, sin: The tables that `rotate` was called with.
         layout: `"half"` or `"interleaved"`.
 
     Returns:
@@ -214,13 +225,14 @@ def rotate_inverse(x, cos, sin, layout="half"):
 
 
 def decay_bound(distances, theta):
-    """The relative upper bound of figure 2: how much of a product of query and key is left at a distance.
+    """Computes the relative upper bound of figure 2: how much of a query-key product is left at a
+    distance.
 
     It is the mean of |S_j| over j = 1 … head_dim / 2, S_j = sum over i < j of exp(sqrt(-1) * distance * theta_i).
 
     Args:
-        distances: array of any shape.
-        theta: frequencies, NumPy array of shape `(head_dim // 2,)`.
+        distances: Array of any shape.
+        theta: Frequencies, NumPy array of shape `(head_dim // 2,)`.
 
     Returns:
         NumPy float64 array of the shape of `distances`.
@@ -239,13 +251,13 @@ def decay_bound(distances, theta):
 
 
 def interleaved_to_half(head_dim):
-    """Order of features that turns the interleaved layout into the half layout: `x_half = x_interleaved[order]`.
+    """Returns the order from the interleaved to the half layout: `x_half = x_interleaved[order]`.
 
-    Applied to the columns of the query and key projections of each head it makes an interleaved checkpoint compute the
-    same attention scores in the half layout.
+    Applied to the columns of the query and key projections of each head it makes an interleaved
+    checkpoint compute the same attention scores in the half layout.
 
     Args:
-        head_dim: even positive integer.
+        head_dim: even int.
 
     Returns:
         NumPy int array of shape `(head_dim,)`: 0, 2, 4, …, 1, 3, 5, …
@@ -261,10 +273,10 @@ def interleaved_to_half(head_dim):
 
 
 def half_to_interleaved(head_dim):
-    """The inverse of `interleaved_to_half`: `x_interleaved = x_half[order]`.
+    """Returns the inverse of `interleaved_to_half`: `x_interleaved = x_half[order]`.
 
     Args:
-        head_dim: even positive integer.
+        head_dim: even int.
 
     Returns:
         NumPy int array of shape `(head_dim,)`.
@@ -281,6 +293,6 @@ def half_to_interleaved(head_dim):
 def _check_head_dim(head_dim):
     if not isinstance(head_dim, (int, np.integer)) or head_dim <= 0 or head_dim % 2:
         raise ValueError(
-            "`head_dim` must be a positive even integer, since RoPE turns pairs of features. "
+            "`head_dim` must be a positive even integer, since RoPE rotates pairs of features. "
             f"Received: head_dim={head_dim!r}"
         )

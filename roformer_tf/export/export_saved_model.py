@@ -48,63 +48,72 @@ def export_saved_model(
     normalize=False,
     overwrite=False,
 ):
-    """Writes a SavedModel that takes raw strings, for a process that has TensorFlow and nothing else.
+    """Writes a SavedModel that takes raw strings and needs only TensorFlow to serve.
 
-    Tokenizer, vocabulary, dictionary, weights and labels are inside; the folder can be moved. Texts are truncated and
-    padded as the preprocessor does; batch and length are free. Signatures and their inputs:
+    It holds the tokenizer, vocabulary, dictionary, weights and labels, and the folder can be moved.
+    Texts are truncated and padded as the preprocessor does; batch size and length are free.
+    Signatures and their inputs:
 
     * `serving_default`: `texts`, strings `(batch,)`;
-    * `pairs`: `first` and `second`, strings `(batch,)` (not for masked language models and RoFormer-Sim);
-    * `token_ids`: `token_ids`, `segment_ids`, `padding_mask`, int32 `(batch, length)`; for masked language models
-      `mask_positions` `(batch, masks)` too.
+    * `pairs`: `first` and `second`, strings `(batch,)` (not for masked language models and
+      RoFormer-Sim);
+    * `token_ids`: `token_ids`, `segment_ids`, `padding_mask`, int32 `(batch, length)`; for masked
+      language models `mask_positions` `(batch, masks)` too.
 
     Outputs, floats in float32 whatever the model computes in:
 
-    * classifier: `probabilities` and `logits` `(batch, num_classes)`, `class_id` int32 `(batch,)` of the most probable
-      class (for a single probability: 1 above 0.5), and with `labels` its name `label`, string `(batch,)`. Regression
-      and unusual activations: `scores` `(batch, num_classes)`, the model's own output.
+    * classifier: `probabilities` and `logits` `(batch, num_classes)`, `class_id` int32 `(batch,)`
+      of the most probable class (for a single probability: 1 above 0.5), and with `labels` its name
+      `label`, string `(batch,)`. Regression and unusual activations: `scores` `(batch,
+      num_classes)`, the model's own output.
     * backbone: `sequence_output` `(batch, length, hidden_dim)`, `padding_mask` int32, `embedding`
       `(batch, hidden_dim)`, and with a pooler `pooled_output`.
-    * masked language model: every `[MASK]` written out in a text asks for a token. `tokens` (string), `ids` (int32),
-      `probabilities`, each `(batch, masks, top_k)`, the most probable first, and `mask_positions` int32
-      `(batch, masks)`, the place of the mask among the text's tokens. Where a text has fewer masks than another, and
-      for masks lost to truncation, the token is `""`, the id and the position -1, the probability 0. `token_ids` gives
-      `logits` `(batch, masks, vocabulary_size)`.
-    * causal language model: `log_likelihood` (natural logarithm), `num_tokens` int32, `perplexity`, each `(batch,)`; of
-      `pairs` the second text is scored. `token_ids` gives `logits` `(batch, length, vocabulary_size)`. `generate` takes
-      `texts` and `max_length`, int32, and gives `texts`, string `(batch,)`, as `RoFormerCausalLM.generate` does, by the
-      sampler of the model when it is exported.
-    * RoFormer-Sim: `serving_default` and `embed` give `embedding` `(batch, hidden_dim)`, of length 1. `similar` takes
-      `texts` and the numbers `n`, `k`, `max_length`, int32, of `RoFormerSim.similar`, and gives `texts` (string) and
-      `similarities`, each `(batch, min(n, k))`, the most similar first; `""` and 0 where there are fewer. The sampler
-      is that of the model when it is exported. `token_ids` gives `logits` and `pooled_output`.
-    * translation model: `translations`, string `(batch,)`, found by the sampler of the model when it is exported. Its
-      tokenizer is of TensorFlow Text, so that the process needs `import tensorflow_text` besides. `token_ids` takes
-      the four inputs of the model and gives `logits` `(batch, length, vocabulary_size)`.
+    * masked language model: every `[MASK]` written out in a text asks for a token. `tokens`
+      (string), `ids` (int32), `probabilities`, each `(batch, masks, top_k)`, the most probable
+      first, and `mask_positions` int32 `(batch, masks)`, the place of the mask among the text's
+      tokens. Where a text has fewer masks than another, and for masks lost to truncation, the token
+      is `""`, the id and the position -1, the probability 0. `token_ids` gives `logits` `(batch,
+      masks, vocabulary_size)`.
+    * causal language model: `log_likelihood` (natural logarithm), `num_tokens` int32, `perplexity`,
+      each `(batch,)`; of `pairs` the second text is scored. `token_ids` gives `logits` `(batch,
+      length, vocabulary_size)`. `generate` takes `texts` and `max_length`, int32, and gives
+      `texts`, string `(batch,)`, as `RoFormerCausalLM.generate` does, by the sampler of the model
+      when it is exported.
+    * RoFormer-Sim: `serving_default` and `embed` give `embedding` `(batch, hidden_dim)`, of length
+      1. `similar` takes `texts` and the numbers `n`, `k`, `max_length`, int32, of
+      `RoFormerSim.similar`, and gives `texts` (string) and `similarities`, each `(batch, min(n,
+      k))`, the most similar first; `""` and 0 where there are fewer. The sampler is that of the
+      model when it is exported. `token_ids` gives `logits` and `pooled_output`.
+    * translation model: `translations`, string `(batch,)`, found by the sampler of the model when
+      it is exported. Its tokenizer is of TensorFlow Text, so that the process needs `import
+      tensorflow_text` besides. `token_ids` takes the four inputs of the model and gives `logits`
+      `(batch, length, vocabulary_size)`.
 
-    An empty text is `[CLS] [SEP]`, an invalid byte counts as U+FFFD, a batch of no texts gives outputs without rows.
+    An empty text becomes `[CLS] [SEP]`, an invalid byte U+FFFD. An empty batch gives empty outputs.
 
     Args:
         task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerCausalLM`, `RoFormerSim`,
             `RoFormerSeq2SeqLM` or `RoFormerBackbone`.
-        folder: str or path of the folder to write: it is complete or not there.
-        labels: names of a classifier's classes, in their order; of a single probability those of below and above 0.5.
-            Written to `assets/labels.txt`, where they are looked up.
-        top_k: integer, number of tokens for each mask; of masked language models.
-        preprocessor: in place of `task.preprocessor`; a backbone, which has none, also takes a `RoFormerTokenizer`
-            (texts are then cut to 512 tokens).
-        embedding: of a backbone: `"mean"` over the real tokens (default), `"cls"` (vector of the first token) or
-            `"pooler"`.
+        folder: str or path of the folder to write. It appears complete or not at all.
+        labels: Names of a classifier's classes, in their order; of a single probability those of
+            below and above 0.5. Written to `assets/labels.txt`, where they are looked up.
+        top_k: int. Number of tokens for each mask; of masked language models.
+        preprocessor: Preprocessor to use instead of `task.preprocessor`. A backbone has none and
+            also takes a `RoFormerTokenizer` (texts are then truncated to 512 tokens).
+        embedding: of a backbone: `"mean"` over the real tokens (default), `"cls"` (vector of the
+            first token) or `"pooler"`.
         normalize: bool, of a backbone: whether `embedding` is divided by its length.
-        overwrite: bool, whether to replace a SavedModel that is there. The old one is gone only when the new is whole.
+        overwrite: bool. Whether to replace an existing SavedModel. It is removed only when the new
+            one is complete.
 
     Returns:
         `pathlib.Path` of the folder.
 
     Raises:
-        ValueError: if `task` is no model of this package, has no preprocessor, the labels do not fit, or an option is
-            of another kind of model; if the Keras backend is not TensorFlow.
-        FileExistsError: if `folder` exists and `overwrite` is `False`, or it is no SavedModel.
+        ValueError: If `task` is not a model of this package, has no preprocessor, the labels do not
+            fit, or an option belongs to another kind of model; if the Keras backend is not
+            TensorFlow.
+        FileExistsError: If `folder` exists and `overwrite` is `False`, or it is not a SavedModel.
 
     Example:
 
@@ -159,7 +168,7 @@ def _checked_preprocessor(task, preprocessor):
         preprocessor = wanted(preprocessor)
     if preprocessor is None:
         raise ValueError(
-            "The model has no preprocessor, so it knows no strings. Pass "
+            "The model has no preprocessor, so it cannot take strings. Pass "
             f"`preprocessor=roformer_tf.{wanted.__name__}(tokenizer, sequence_length=512)`, with "
             "`tokenizer = roformer_tf.RoFormerTokenizer.from_preset(folder)`."
         )
@@ -174,8 +183,8 @@ def _checked_preprocessor(task, preprocessor):
     size = preprocessor.tokenizer.vocabulary_size()
     if size > backbone.vocabulary_size:
         raise ValueError(
-            f"The tokenizer has {size} tokens, the model only {backbone.vocabulary_size}: they do not belong together. "
-            "Make the tokenizer from the `vocab.txt` of the model's own folder."
+            f"The tokenizer has {size} tokens, but the model only {backbone.vocabulary_size}. "
+            "Create the tokenizer from the `vocab.txt` in the folder of the model."
         )
     return preprocessor
 
@@ -211,7 +220,7 @@ def _check_labels(task, labels):
     kind = output_kind(task.num_classes, task.activation)
     if kind == "scores":
         raise ValueError(
-            "A model whose outputs are scores (regression) has no classes to name: leave `labels` out. "
+            "A regression model has no classes to name. Leave `labels` out. "
             f"Received: labels={labels!r}"
         )
     expected = 2 if kind == "binary" else task.num_classes

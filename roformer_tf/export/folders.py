@@ -1,4 +1,4 @@
-"""A folder that is there whole or not at all."""
+"""Writes a SavedModel folder whole or not at all."""
 
 import contextlib
 import os
@@ -10,10 +10,10 @@ SAVED_MODEL_FILE = "saved_model.pb"
 
 
 def check_target(folder, overwrite):
-    """Refuses a folder that must not be written to.
+    """Checks that a folder may be written to.
 
     Raises:
-        FileExistsError: there is something that is not to be replaced.
+        FileExistsError: If `folder` exists and must not be replaced.
     """
     folder = Path(folder)
     if folder.is_dir() and not any(folder.iterdir()):
@@ -22,30 +22,31 @@ def check_target(folder, overwrite):
         return
     if not overwrite:
         raise FileExistsError(
-            f"{folder} exists already. Give another folder, or `overwrite=True` (--overwrite) to replace it."
+            f"{folder} already exists. Pass another folder, or `overwrite=True` (--overwrite) to "
+            "replace it."
         )
     if not (folder / SAVED_MODEL_FILE).is_file() or folder.is_symlink():
         raise FileExistsError(
-            f"{folder} is not a SavedModel (a folder with {SAVED_MODEL_FILE}), and nothing else is overwritten. "
-            "Give another folder, or remove this one yourself."
+            f"Only a SavedModel can be overwritten, and {folder} is not one (it has no "
+            f"{SAVED_MODEL_FILE}). Pass another folder, or remove this one yourself."
         )
 
 
 @contextlib.contextmanager
 def new_folder(folder, overwrite=False):
-    """Yields an empty folder beside `folder`, which takes its name when the block ends well.
+    """Yields an empty folder that replaces `folder` when the block ends without an error.
 
-    Whatever had the name before is removed only after that, and put back if it cannot be done.
+    The old folder is removed only after that, and restored if the replacement fails.
 
     Args:
-        folder: str or path; its parents are made.
-        overwrite: bool. Whether to replace a SavedModel that is there.
+        folder: str or path. Missing parents are created.
+        overwrite: bool. Whether to replace an existing SavedModel.
 
     Yields:
         `pathlib.Path` of the temporary folder.
 
     Raises:
-        FileExistsError: see `check_target`.
+        FileExistsError: If `folder` exists and must not be replaced; see `check_target`.
 
     Example:
 

@@ -1,23 +1,23 @@
-"""A backbone as a SavedModel answers it."""
+"""The signatures of an exported backbone."""
 
 import tensorflow as tf
 
-from roformer_tf.export.served_answers import ServedAnswers
+from roformer_tf.export.served_model import ServedAnswers
 from roformer_tf.layers import MeanPooling
 
 EMBEDDINGS = ("mean", "cls", "pooler")
 
 
 class ServedBackbone(ServedAnswers):
-    """Hidden states and one vector for each text.
+    """Serves hidden states and an embedding of each text.
 
     Args:
         task: `RoFormerBackbone`.
-        preprocessor: as of `ServedModel`.
-        vocabulary_file: as of `ServedModel`.
+        preprocessor: See `ServedModel`.
+        vocabulary_file: See `ServedModel`.
         embedding: `"mean"`, `"cls"` or `"pooler"`.
-        normalize: whether `embedding` has length 1.
-        name: of the module.
+        normalize: bool. Whether to scale `embedding` to length 1.
+        name: str. Name of the module.
 
     Example:
 
@@ -35,7 +35,7 @@ class ServedBackbone(ServedAnswers):
         self._python.mean_pooling = MeanPooling(dtype="float32")
 
     def answer(self, inputs):
-        """Dict of the named outputs; see `export_saved_model`."""
+        """Returns a dict of named outputs; see `export_saved_model`."""
         answer = self.outputs(inputs)
         if not isinstance(answer, dict):
             answer = {"sequence_output": answer}

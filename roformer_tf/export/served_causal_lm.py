@@ -1,23 +1,23 @@
-"""A causal or prefix language model as a SavedModel answers it."""
+"""The signatures of an exported causal or UniLM language model."""
 
 import tensorflow as tf
 
-from roformer_tf.export.served_answers import ServedAnswers
-from roformer_tf.export.served_model import PAIRS, TEXTS, checked_pairs
+from roformer_tf.export.served_model import PAIRS, TEXTS, ServedAnswers, checked_pairs
 
 GENERATE = (*TEXTS, tf.TensorSpec([], tf.int32, name="max_length"))
 
 
 class ServedCausalLM(ServedAnswers):
-    """How likely the model finds texts: `log_likelihood`, `num_tokens`, `perplexity`; `logits` for token ids.
+    """Serves scores of texts, `logits` for token ids, and generation.
 
-    And `generate`: what it makes of texts, by the sampler that the task has when it is exported.
+    Scores are `log_likelihood`, `num_tokens` and `perplexity`. `generate` uses the sampler that the
+    task has when it is exported.
 
     Args:
         task: `RoFormerCausalLM`.
         preprocessor: `RoFormerCausalLMPreprocessor`.
-        vocabulary_file: as of `ServedModel`.
-        name: of the module.
+        vocabulary_file: See `ServedModel`.
+        name: str. Name of the module.
 
     Example:
 
@@ -28,19 +28,14 @@ class ServedCausalLM(ServedAnswers):
     0.375
     """
 
-    def __init__(self, task, preprocessor, vocabulary_file, name=None):
-        super().__init__(task, preprocessor, vocabulary_file, name)
-        # what the sampler draws goes on from call to call
-        self.seeds = [variable.value for variable in task.sampler.variables]
-
     @property
     def signatures(self):
-        """Dict from the name of each signature to its `tf.function`."""
+        """Dict of signature names and their `tf.function`."""
         return {**super().signatures, "generate": self.generate}
 
     @tf.function(input_signature=GENERATE, autograph=False)
     def generate(self, texts, max_length):
-        """What `RoFormerCausalLM.generate` gives for a batch of strings."""
+        """Generates for a batch of strings, like `RoFormerCausalLM.generate`."""
         task, preprocessor = self._python.task, self._python.preprocessor
         unilm = task.backbone.masking == "unilm"
         prompts = (texts, tf.fill([tf.size(texts)], "")) if unilm else texts
@@ -53,16 +48,16 @@ class ServedCausalLM(ServedAnswers):
 
     @tf.function(input_signature=TEXTS, autograph=False)
     def texts(self, texts):
-        """Scores of a batch of strings."""
+        """Scores a batch of strings."""
         return self._score(texts)
 
     @tf.function(input_signature=PAIRS, autograph=False)
     def pairs(self, first, second):
-        """Scores of the second texts, given the first ones."""
+        """Scores the second texts, given the first ones."""
         return self._score(checked_pairs(first, second))
 
     def answer(self, inputs):
-        """Logits of the next token at every position."""
+        """Returns the logits of the next token at every position."""
         return {"logits": self.outputs(inputs)}
 
     def _score(self, texts):
@@ -77,7 +72,7 @@ class ServedCausalLM(ServedAnswers):
 
 
 def log_likelihood(logits, targets, weights):
-    """Sum over the positions of weight × ln p(target), float32 `(batch,)`."""
+    """Sums weight × ln p(target) over the positions; float32 `(batch,)`."""
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
     # a long text adds thousands of terms: in float64, as `RoFormerCausalLM.score` does
     return tf.cast(-tf.reduce_sum(tf.cast(loss * weights, tf.float64), axis=-1), tf.float32)

@@ -1,22 +1,22 @@
-"""A text classifier as a SavedModel answers it."""
+"""The signatures of an exported text classifier."""
 
 import contextlib
 
 import keras
 import tensorflow as tf
 
-from roformer_tf.export.served_answers import ServedAnswers
+from roformer_tf.export.served_model import ServedAnswers
 
 
 class ServedClassifier(ServedAnswers):
-    """Classifier or regression: `probabilities`, `logits`, `class_id`, `label`, or `scores`.
+    """Serves `probabilities`, `logits`, `class_id` and `label`, or the `scores` of a regression.
 
     Args:
         task: `RoFormerTextClassifier`.
         preprocessor: `RoFormerTextClassifierPreprocessor`.
-        vocabulary_file: as of `ServedModel`.
+        vocabulary_file: See `ServedModel`.
         labels_file: path of a text file with one label a line, or `None`.
-        name: of the module.
+        name: str. Name of the module.
 
     Example:
 
@@ -31,7 +31,7 @@ class ServedClassifier(ServedAnswers):
         self._kind = output_kind(task.num_classes, task.activation)
         self._label_of_class = None
         if labels_file is not None:
-            # the asset itself is what is looked up: whoever edits it changes the answers
+            # looks labels up in the asset, so editing that file changes the answers
             self._label_of_class = tf.lookup.StaticHashTable(
                 tf.lookup.TextFileInitializer(
                     labels_file,
@@ -42,11 +42,11 @@ class ServedClassifier(ServedAnswers):
             )
 
     def prepare(self, texts):
-        """Model inputs for strings, or for a tuple of two."""
+        """Returns the model inputs of strings, or of a tuple of two."""
         return self._python.preprocessor(texts)
 
     def answer(self, inputs):
-        """Dict of the named outputs; see `export_saved_model`."""
+        """Returns a dict of named outputs; see `export_saved_model`."""
         if self._kind == "scores":
             return {"scores": self.outputs(inputs)}
         with _without_activation(self._python.task.logits_dense):
@@ -65,11 +65,12 @@ class ServedClassifier(ServedAnswers):
 
 
 def output_kind(num_classes, activation):
-    """What the outputs of a classifier mean.
+    """Returns what the outputs of a classifier mean.
 
     Returns:
-        `"softmax"`: logits or probabilities of classes, of which one is right; `"sigmoid"`: of which several may be;
-        `"binary"`: one probability; `"scores"`: regression, or any other activation.
+        `"softmax"`: logits or probabilities of classes, of which one is right; `"sigmoid"`: of
+        which several may be; `"binary"`: one probability; `"scores"`: regression, or any other
+        activation.
     """
     if activation is keras.activations.sigmoid:
         return "binary" if num_classes == 1 else "sigmoid"
@@ -80,7 +81,7 @@ def output_kind(num_classes, activation):
 
 @contextlib.contextmanager
 def _without_activation(dense):
-    """While a model is traced, its last layer gives logits, not probabilities."""
+    """Makes the last layer return logits instead of probabilities during tracing."""
     activation, dense.activation = dense.activation, keras.activations.linear
     try:
         yield

@@ -1,4 +1,4 @@
-"""A masked-language model as a SavedModel answers it."""
+"""The signatures of an exported masked language model."""
 
 import tensorflow as tf
 
@@ -9,14 +9,14 @@ WITH_POSITIONS = (*TOKEN_IDS, tf.TensorSpec([None, None], tf.int32, name="mask_p
 
 
 class ServedMaskedLM(ServedModel):
-    """The most probable tokens in the place of every mask that is written out in a text.
+    """Serves the most probable tokens for every `[MASK]` in a text.
 
     Args:
         task: `RoFormerMaskedLM`.
         preprocessor: `RoFormerMaskedLMPreprocessor`.
-        vocabulary_file: as of `ServedModel`.
-        top_k: how many tokens for each mask.
-        name: of the module.
+        vocabulary_file: See `ServedModel`.
+        top_k: int. Number of tokens for each mask.
+        name: str. Name of the module.
 
     Example:
 
@@ -34,13 +34,13 @@ class ServedMaskedLM(ServedModel):
 
     @property
     def signatures(self):
-        """Dict from the name of each signature to its `tf.function`."""
+        """Dict of signature names and their `tf.function`."""
         return {"serving_default": self.texts, "token_ids": self.token_ids}
 
     @tf.function(input_signature=TEXTS, autograph=False)
     def texts(self, texts):
-        """Tokens, ids and probabilities for the masks of a batch of strings."""
-        # Keras 3.15 cannot take positions from a batch of none: an empty text stands in for it
+        """Returns tokens, ids and probabilities for the masks of a batch of strings."""
+        # Keras 3.15 cannot gather positions of an empty batch: add an empty text
         count = tf.size(texts)
         texts = tf.concat([texts, tf.fill([tf.maximum(1 - count, 0)], "")], axis=0)
         inputs, found = self._python.preprocessor.pack_masks(texts)
@@ -58,7 +58,7 @@ class ServedMaskedLM(ServedModel):
 
     @tf.function(input_signature=WITH_POSITIONS, autograph=False)
     def token_ids(self, token_ids, segment_ids, padding_mask, mask_positions):
-        """Logits over the vocabulary at the positions asked for."""
+        """Returns the logits over the vocabulary at `mask_positions`."""
         logits = self.outputs(
             {
                 "token_ids": token_ids,

@@ -1,4 +1,4 @@
-"""A translation model as a SavedModel answers it."""
+"""The signatures of an exported translation model."""
 
 import tensorflow as tf
 
@@ -12,13 +12,13 @@ PAIRS_OF_IDS = tuple(
 
 
 class ServedSeq2SeqLM(ServedModel):
-    """Translations of texts. The tokenizer is of TensorFlow Text, which the process that reads this must have loaded.
+    """Serves translations of texts. The serving process must import TensorFlow Text.
 
     Args:
-        task: `RoFormerSeq2SeqLM`; its sampler, with its seed, is saved along.
+        task: `RoFormerSeq2SeqLM`; its sampler and its seed are saved too.
         preprocessor: `RoFormerSeq2SeqLMPreprocessor`.
-        vocabulary_file: as of `ServedModel`.
-        name: of the module.
+        vocabulary_file: See `ServedModel`.
+        name: str. Name of the module.
 
     Example:
 
@@ -27,21 +27,16 @@ class ServedSeq2SeqLM(ServedModel):
     ['encoder_token_ids', 'encoder_padding_mask', 'decoder_token_ids', 'decoder_padding_mask']
     """
 
-    def __init__(self, task, preprocessor, vocabulary_file, name=None):
-        super().__init__(task, preprocessor, vocabulary_file, name)
-        # what the sampler draws goes on from call to call
-        self.seeds = [variable.value for variable in task.sampler.variables]
-
     @property
     def signatures(self):
-        """Dict from the name of each signature to its `tf.function`."""
+        """Dict of signature names and their `tf.function`."""
         return {"serving_default": self.texts, "token_ids": self.token_ids}
 
     @tf.function(input_signature=TEXTS, autograph=False)
     def texts(self, texts):
-        """Translations of a batch of strings."""
+        """Translates a batch of strings."""
         task, preprocessor = self._python.task, self._python.preprocessor
-        # no sampler takes a batch of none: an empty text stands in for it
+        # no sampler takes an empty batch: add an empty text
         count = tf.size(texts)
         texts = tf.concat([texts, tf.fill([tf.maximum(1 - count, 0)], "")], axis=0)
         inputs = preprocessor.generate_preprocess(texts)
@@ -52,7 +47,7 @@ class ServedSeq2SeqLM(ServedModel):
     def token_ids(
         self, encoder_token_ids, encoder_padding_mask, decoder_token_ids, decoder_padding_mask
     ):
-        """Logits of the next token of the target at every place."""
+        """Returns the logits of the next target token at every position."""
         inputs = {
             "encoder_token_ids": encoder_token_ids,
             "encoder_padding_mask": encoder_padding_mask,

@@ -1,4 +1,4 @@
-"""A RoFormer-Sim as a SavedModel answers it."""
+"""The signatures of an exported RoFormer-Sim."""
 
 import tensorflow as tf
 
@@ -14,13 +14,13 @@ SIMILAR = (
 
 
 class ServedSim(ServedModel):
-    """Vectors of texts, and similar texts.
+    """Serves embeddings of texts, and generates similar texts.
 
     Args:
-        task: `RoFormerSim`; its sampler, with its seed, is saved along.
+        task: `RoFormerSim`; its sampler and its seed are saved too.
         preprocessor: `RoFormerSimPreprocessor`.
-        vocabulary_file: as of `ServedModel`.
-        name: of the module.
+        vocabulary_file: See `ServedModel`.
+        name: str. Name of the module.
 
     Example:
 
@@ -29,14 +29,9 @@ class ServedSim(ServedModel):
     ['texts', 'n', 'k', 'max_length']
     """
 
-    def __init__(self, task, preprocessor, vocabulary_file, name=None):
-        super().__init__(task, preprocessor, vocabulary_file, name)
-        # what the sampler draws goes on from call to call
-        self.seeds = [variable.value for variable in task.sampler.variables]
-
     @property
     def signatures(self):
-        """Dict from the name of each signature to its `tf.function`."""
+        """Dict of signature names and their `tf.function`."""
         return {
             "serving_default": self.texts,
             "embed": self.texts,
@@ -46,12 +41,12 @@ class ServedSim(ServedModel):
 
     @tf.function(input_signature=TEXTS, autograph=False)
     def texts(self, texts):
-        """Vectors of length 1 for a batch of strings."""
+        """Returns embeddings of length 1 for a batch of strings."""
         return {"embedding": self._embed(texts)}
 
     @tf.function(input_signature=SIMILAR, autograph=False)
     def similar(self, texts, n, k, max_length):
-        """The `k` nearest of `n` texts that are generated for each string; see `RoFormerSim.similar`."""
+        """Generates `n` texts for each string, returns the `k` nearest; see `RoFormerSim.similar`."""
         task, preprocessor = self._python.task, self._python.preprocessor
         sources = tf.repeat(texts, n)
         prompts = preprocessor.generate_preprocess(
@@ -70,16 +65,16 @@ class ServedSim(ServedModel):
             repeated = tf.reduce_any((drawn[:, :, None] == drawn[:, None, :]) & before, axis=-1)
             own = (drawn == texts[:, None]) | (drawn == same[:, None]) | (drawn == "")
             left_out = tf.where(repeated | own, -2.0, similarities)
-            best, places = tf.math.top_k(left_out, tf.minimum(k, n))
+            best, indices = tf.math.top_k(left_out, tf.minimum(k, n))
             found = best > -2.0
             return {
-                "texts": tf.where(found, tf.gather(drawn, places, batch_dims=1), ""),
+                "texts": tf.where(found, tf.gather(drawn, indices, batch_dims=1), ""),
                 "similarities": tf.where(found, best, 0.0),
             }
 
     @tf.function(input_signature=TOKEN_IDS, autograph=False)
     def token_ids(self, token_ids, segment_ids, padding_mask):
-        """Logits of the next token and pooled vectors, as the model gives them."""
+        """Returns the model's logits of the next token and its pooled vectors."""
         return self.outputs(
             {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
         )

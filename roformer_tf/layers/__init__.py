@@ -8,7 +8,7 @@ from roformer_tf.layers.deberta_position import DebertaPosition
 from roformer_tf.layers.decoder_block import DecoderBlock
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
-from roformer_tf.layers.encoder_block import EncoderBlock
+from roformer_tf.layers.encoder_block import EncoderBlock, recompute
 from roformer_tf.layers.favor_feature_map import FavorFeatureMap
 from roformer_tf.layers.feature_map import FeatureMap
 from roformer_tf.layers.feed_forward import FeedForward
@@ -19,7 +19,6 @@ from roformer_tf.layers.masked_lm_head import MaskedLMHead
 from roformer_tf.layers.mean_pooling import MeanPooling
 from roformer_tf.layers.pooler import Pooler
 from roformer_tf.layers.position_scheme import PositionScheme
-from roformer_tf.layers.recompute import recompute
 from roformer_tf.layers.relative_position import RelativePosition
 from roformer_tf.layers.rms_norm import RMSNorm
 from roformer_tf.layers.roformer_embeddings import RoFormerEmbeddings

@@ -10,11 +10,11 @@ from keras import ops
 def gelu(x):
     """Exact GELU, `0.5 * x * (1 + erf(x / sqrt(2)))`.
 
-    Same values as `keras.activations.gelu(x, approximate=False)`, written with `erf` because Keras' own emits the
-    TensorFlow op `Erfc`, which the ONNX converter does not know.
+    Same values as `keras.activations.gelu(x, approximate=False)`, written with `erf` because Keras'
+    own emits the TensorFlow op `Erfc`, which the ONNX converter does not know.
 
     Args:
-        x: tensor of any shape, floating.
+        x: Tensor of any shape, floating.
 
     Returns:
         Tensor of the shape and dtype of `x`.
@@ -37,7 +37,7 @@ def gelu_tanh(x):
     """The tanh approximation of GELU, as `hidden_act: "gelu_tanh"` asks for.
 
     Args:
-        x: tensor of any shape, floating.
+        x: Tensor of any shape, floating.
 
     Returns:
         Tensor of the shape and dtype of `x`.
@@ -58,13 +58,14 @@ def get_activation(name):
     """Activation by its name in `bert_config.json`, or as any `keras.activations` identifier.
 
     Args:
-        name: `"gelu"` (exact), `"gelu_tanh"`, any Keras activation name, a callable, or `None` (linear).
+        name: `"gelu"` (exact), `"gelu_tanh"`, any Keras activation name, a callable, or `None`
+            (linear).
 
     Returns:
         A callable on tensors.
 
     Raises:
-        ValueError: if Keras does not know the name either.
+        ValueError: If Keras does not know the name either.
 
     Example:
 

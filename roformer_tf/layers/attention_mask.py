@@ -5,48 +5,53 @@ from roformer_tf.layers.cache import is_prefill
 
 MASKINGS = ("bidirectional", "causal", "unilm")
 
-# Finite, so that a row without a visible key gives the mean of all values and not NaN; far enough below any score that
+# Finite, so that a row without a visible key gives the mean of all values and not NaN; far enough
+# below any score that
 # exp() of the difference is exactly 0 in float32.
 HIDDEN = -1e9
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class AttentionMask(keras.layers.Layer):
-    """Which keys a query sees, as a float32 tensor to be added to the attention scores: 0 visible, -1e9 hidden.
+    """Which keys a query sees, as a float32 tensor to be added to the attention scores: 0 visible, -1e9
+    hidden.
 
-    Padding hides *keys*. Queries at padded positions are computed like any other, as in the original.
+    Padding hides *keys*. Queries at padded positions are computed like any other, as in the
+    original.
 
     * `"bidirectional"`: every query sees every key that is not padding.
     * `"causal"`: query i sees keys j <= i (bert4keras' `application="lm"`).
-    * `"unilm"`: query i sees key j if `cumsum(segment_ids)[j] <= cumsum(segment_ids)[i]`: segment 0 sees all of
-      segment 0, and segment 1 sees segment 0 and its own past (bert4keras' `application="unilm"`).
+    * `"unilm"`: query i sees key j if `cumsum(segment_ids)[j] <= cumsum(segment_ids)[i]`: segment 0
+      sees all of segment 0, and segment 1 sees segment 0 and its own past (bert4keras'
+      `application="unilm"`).
 
-    With `document_ids`, for rows into which several documents are packed, a query besides sees its own document only:
-    each of these rules holds within it, as if it were alone.
+    With `document_ids`, for rows into which several documents are packed, a query besides sees its
+    own document only: each of these rules holds within it, as if it were alone.
 
-    Every rule has the form: query i sees key j if j is no padding, `order[j] <= order[i]`, and both are of the same
-    document. So three rows of numbers say it all, and long inputs need no number for each query and key: that is what
-    `dense=False` gives, for `SelfAttention` and `dense_bias`.
+    Every rule has the form: query i sees key j if j is not padding, `order[j] <= order[i]`, and
+    both are of the same document. So three rows of numbers say it all, and long inputs need no
+    number for each query and key: that is what `dense=False` gives, for `SelfAttention` and
+    `dense_bias`.
 
     Args:
         masking: `"bidirectional"`, `"causal"` or `"unilm"`.
-        dense: whether to return one tensor, or the rows that it is made of.
-        **kwargs: of `keras.layers.Layer`.
+        dense: bool. Whether to return one tensor, or the rows that it is made of.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, 0 for padding.
         segment_ids: int tensor `(batch, length)`; needed for `"unilm"` only.
-        document_ids: int tensor `(batch, length)`, the same number for all tokens of a document, or `None` for rows of
-            one document.
+        document_ids: int tensor `(batch, length)`, the same number for all tokens of a document, or
+            `None` for rows of one document.
 
     Returns:
-        float32 tensor `(batch, 1, 1, length)` (bidirectional without `document_ids`) or `(batch, 1, length, length)`:
-        batch, head, query, key. With `dense=False` a dictionary: `"bias"`, float32 `(batch, 1, 1, length)`, of padding;
-        `"order"`, int32 `(1 or batch, length)`, which never falls along a row (not with `"bidirectional"`); and
-        `"document"`, the `document_ids`.
+        float32 tensor `(batch, 1, 1, length)` (bidirectional without `document_ids`) or `(batch, 1,
+        length, length)`: batch, head, query, key. With `dense=False` a dictionary: `"bias"`,
+        float32 `(batch, 1, 1, length)`, of padding; `"order"`, int32 `(1 or batch, length)`, which
+        never falls along a row (not with `"bidirectional"`); and `"document"`, the `document_ids`.
 
     Raises:
-        ValueError: if `masking` is unknown, or `segment_ids` is missing for `"unilm"`.
+        ValueError: If `masking` is unknown, or `segment_ids` is missing for `"unilm"`.
 
     Example:
 
@@ -89,15 +94,16 @@ class AttentionMask(keras.layers.Layer):
         return dense_bias(parts) if self.dense else parts
 
     def build_cache(self, batch_size, max_length):
-        """What `step` knows before the first token: that all places are hidden.
+        """Makes the cache of a mask before the first token: all positions are hidden.
 
         Args:
             batch_size: positive integer or scalar tensor.
-            max_length: positive integer or scalar tensor, the most tokens a text may have.
+            max_length: positive integer or scalar tensor, the maximum number of tokens of a
+                sequence.
 
         Returns:
-            Dictionary of rows `(batch_size, max_length)`, as of `dense=False`: float32 `"bias"`, and with `"unilm"`
-            int32 `"order"`.
+            Dict of tensors `(batch_size, max_length)`, like the output with `dense=False`: float32
+            `"bias"`, and with `"unilm"` int32 `"order"`.
         """
         shape = (batch_size, max_length)
         cache = {"bias": ops.full(shape, HIDDEN, "float32")}
@@ -106,17 +112,19 @@ class AttentionMask(keras.layers.Layer):
         return cache
 
     def call_with_cache(self, padding_mask, cache, cache_update_index, segment_ids=None):
-        """What the next tokens see of themselves and of all earlier ones.
+        """Returns the mask of the next tokens over themselves and all earlier ones.
 
         Args:
-            padding_mask: as of the call, of the tokens at the places cache_update_index … cache_update_index + length - 1.
-            cache: of `build_cache`, or of the step before.
+            padding_mask: See `call`. For the tokens at positions `cache_update_index` to
+                `cache_update_index + length - 1`.
+            cache: Output of `build_cache`, or of the call before.
             cache_update_index: integer or scalar integer tensor.
-            segment_ids: as of the call, of these tokens.
+            segment_ids: See `call`. For these tokens.
 
         Returns:
-            Tuple of what is added to the scores, and the new cache. The former is a float32 tensor `(batch, 1, length,
-            max_length)`, or with the number 0 for `cache_update_index`, before which nothing comes, what a call returns.
+            Tuple of what is added to the scores, and the new cache. The former is a float32 tensor
+            `(batch, 1, length, max_length)`, or with the number 0 for `cache_update_index`, before
+            which nothing comes, what a call returns.
 
         Example:
 
@@ -156,7 +164,8 @@ class AttentionMask(keras.layers.Layer):
         if self.dense:
             queries = 1 if bidirectional and document_ids is None else length
             return keras.KerasTensor((batch, 1, queries, length), dtype="float32")
-        # a functional model wants the same structure from every call: without `document_ids` there is a `None`
+        # a functional model wants the same structure from every call: without `document_ids` there
+        # is a `None`
         parts = {
             "bias": keras.KerasTensor((batch, 1, 1, length), dtype="float32"),
             "document": keras.KerasTensor((batch, length), dtype="int32"),
@@ -171,11 +180,12 @@ class AttentionMask(keras.layers.Layer):
 
 
 def dense_bias(parts):
-    """What is added to the scores, from the rows that it is made of.
+    """Returns the bias to add to the scores, from the rows that describe it.
 
     Args:
-        parts: `"bias"`, `"order"` and `"document"` as `AttentionMask(dense=False)` returns them, the last two optional.
-            In place of `"order"` and `"document"` a pair of those of the queries and those of the keys may stand.
+        parts: `"bias"`, `"order"` and `"document"` as `AttentionMask(dense=False)` returns them,
+            the last two optional. In place of `"order"` and `"document"` a pair of those of the
+            queries and those of the keys may stand.
 
     Returns:
         float32 tensor `(batch, 1, 1 or query, key)`.
@@ -190,7 +200,8 @@ def dense_bias(parts):
     True
     """
     bias = parts["bias"]
-    # the rules compare places, or counts of segments, of two tokens: what stands before their document adds the same
+    # the rules compare places, or counts of segments, of two tokens: what stands before their
+    # document adds the same
     # to both
     for name, sees in (("order", ops.greater_equal), ("document", ops.equal)):
         rows = parts.get(name)

@@ -1,23 +1,23 @@
-"""What the layers share that compute a text step by step, and keep what they know of its earlier tokens in a cache."""
+"""Key/value caches: reading, writing, and how the current graph may write them."""
 
 import keras
 from keras import ops
 
 
 def write(cache, update, cache_update_index):
-    """The cache with new entries at the places cache_update_index, cache_update_index + 1, …
+    """Writes new entries to the cache, from position `cache_update_index` on.
 
     Args:
-        cache: tensor `(batch, num_heads, max_length, head_dim)`.
-        update: tensor `(batch, num_heads, length, head_dim)`.
+        cache: Tensor `(batch, num_heads, max_length, head_dim)`.
+        update: Tensor `(batch, num_heads, length, head_dim)`.
         cache_update_index: integer or scalar integer tensor.
 
     Returns:
-        Tensor of the shape and dtype of `cache`. On TensorFlow it is the same memory, wherever nothing else reads the
-        old cache: what a step costs does not grow with the size of the cache.
+        Tensor of the shape and dtype of `cache`. TensorFlow reuses its memory if nothing else reads
+        the old cache, so the cost of a step does not grow with the size of the cache.
 
     Raises:
-        ValueError: if the entries do not fit in, and `cache_update_index` is an integer.
+        ValueError: If the entries do not fit and `cache_update_index` is an integer.
 
     Example:
 
@@ -29,19 +29,20 @@ def write(cache, update, cache_update_index):
     """
     cache = ops.convert_to_tensor(cache)
     update = ops.cast(update, cache.dtype)
-    places, count = cache.shape[2], update.shape[2]
+    max_length, count = cache.shape[2], update.shape[2]
     if (
-        all(isinstance(number, int) for number in (places, count, cache_update_index))
-        and cache_update_index + count > places
+        all(isinstance(number, int) for number in (max_length, count, cache_update_index))
+        and cache_update_index + count > max_length
     ):
         raise ValueError(
-            f"The cache has places for {places} tokens (`max_length` of `build_cache`). "
+            f"The cache holds {max_length} tokens; pass a larger `max_length` to `build_cache`. "
             f"Received: cache_update_index={cache_update_index} and {count} more tokens"
         )
     if in_plain_graph():
         import tensorflow as tf
 
-        # `ops.slice_update` copies the whole cache, except in XLA, and so does `tf.tensor_scatter_nd_update`;
+        # `ops.slice_update` copies the whole cache, except in XLA, and so does
+        # `tf.tensor_scatter_nd_update`;
         # a matrix is written in half the time
         batch, num_heads, max_length, head_dim = ops.shape(cache)
         rows = batch * num_heads
@@ -61,28 +62,28 @@ def write(cache, update, cache_update_index):
 
 
 def read(x, cache_update_index, length):
-    """The entries at the places cache_update_index … cache_update_index + length - 1 of `(batch, num_heads, max_length, head_dim)`."""
+    """Reads `length` entries of a `(batch, num_heads, max_length, head_dim)` cache."""
     batch, num_heads, _, head_dim = ops.shape(x)
     return ops.slice(x, (0, 0, cache_update_index, 0), (batch, num_heads, length, head_dim))
 
 
 def is_prefill(cache_update_index):
-    """Whether it is known, when the graph is made, that nothing comes before: `cache_update_index` is the number 0."""
+    """Returns whether `cache_update_index` is the Python integer 0: no token comes before."""
     return isinstance(cache_update_index, int) and cache_update_index == 0
 
 
 def has_fixed_shapes():
-    """Whether this is traced for a compiler to which all shapes must be known, XLA or JAX."""
+    """Returns whether the current trace needs static shapes, as XLA and JAX do."""
     return keras.config.backend() == "jax" or _in_xla()
 
 
 def in_plain_graph():
-    """Whether TensorFlow runs this itself, operation by operation: neither XLA nor another backend."""
+    """Returns whether TensorFlow runs this itself, without XLA."""
     return keras.config.backend() == "tensorflow" and not _in_xla()
 
 
 def _in_xla():
-    """Whether a TensorFlow function with `jit_compile=True` is traced."""
+    """Returns whether a TensorFlow function with `jit_compile=True` is being traced."""
     if keras.config.backend() != "tensorflow":
         return False
     import tensorflow as tf

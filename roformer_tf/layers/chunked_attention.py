@@ -8,7 +8,7 @@ from roformer_tf.layers.dropout import block_seeds, stateless_dropout
 
 BLOCK_SIZE = 256
 
-# Bias of what fills up the last block: no weight at all, even in a row whose keys are hidden one and all.
+# Bias of the padding of the last block: no weight at all, even if all keys of a query are hidden.
 _OUTSIDE = -1e30
 
 
@@ -17,30 +17,32 @@ def chunked_attention(
 ):
     """Exact softmax attention in memory that grows with the length, not with its square.
 
-    Scores are there for one block of queries and one block of keys at a time. The softmax is taken while they pass: of
-    each row its largest score so far and the sum of the exponentials are known, and what was added up is scaled down
-    when a larger score comes. Of the forward pass only the output and these two numbers a row are kept, and the
-    backward pass computes each block of weights from them again.
+    Scores are there for one block of queries and one block of keys at a time. The softmax is taken
+    while they pass: of each row its largest score so far and the sum of the exponentials are known,
+    and what was added up is scaled down when a larger score comes. Of the forward pass only the
+    output and these two numbers a row are kept, and the backward pass computes each block of
+    weights from them again.
 
-    Outputs and gradients are those of the plain computation, up to float32 rounding: also for rows that see nothing,
-    which get the mean of all values. Where `order` hides all keys of a block, it is left out. There are no second
-    derivatives.
+    Outputs and gradients are those of the plain computation, up to float32 rounding: also for rows
+    that see nothing, which get the mean of all values. Where `order` hides all keys of a block, it
+    is left out. There are no second derivatives.
 
     Args:
-        query: tensor `(batch, num_heads, length, head_dim)`, scaled already.
+        query: Tensor `(batch, num_heads, length, head_dim)`, scaled already.
         key, value: tensors of the shape of `query`.
-        attention_bias: `None`; or a dictionary as `AttentionMask(dense=False)` returns it; or a float32 tensor that
-            broadcasts to `(batch, num_heads, 1, length)`, the same for all queries, in which what lies below -1e9
-            counts as -1e9. No gradient flows to it.
-        dropout: float, rate on the attention weights.
+        attention_bias: `None`; or a dictionary as `AttentionMask(dense=False)` returns it; or a
+            float32 tensor that broadcasts to `(batch, num_heads, 1, length)`, the same for all
+            queries, in which what lies below -1e9 counts as -1e9. No gradient flows to it.
+        dropout: float. Rate on the attention weights.
         seed: integer tensor `(2,)` that decides what is dropped; needed if `dropout` is not 0.
-        block_size: positive integer, how many queries and keys make a block.
+        block_size: int. How many queries and keys make a block.
 
     Returns:
-        Tensor of the shape and dtype of `query`. Products are taken in this dtype, the softmax and all sums in float32.
+        Tensor of the shape and dtype of `query`. Products are taken in this dtype, the softmax and
+        all sums in float32.
 
     Raises:
-        NotImplementedError: if the gradient of a gradient is asked for.
+        NotImplementedError: If the gradient of a gradient is asked for.
 
     Example:
 
@@ -53,7 +55,8 @@ def chunked_attention(
     >>> bool(np.abs(np.array(output) - expected).max() < 1e-5)
     True
 
-    Reference: FlashAttention, arXiv 2205.14135, algorithms 1, 2 and 4; Rabe and Staats, arXiv 2112.05682.
+    Reference: FlashAttention, arXiv 2205.14135, algorithms 1, 2 and 4; Rabe and Staats, arXiv
+    2112.05682.
     """
     if not isinstance(attention_bias, dict):
         attention_bias = {"bias": attention_bias}
@@ -106,8 +109,8 @@ def _once(function, x):
 def _traced_once(function):
     """The function; on TensorFlow as a graph that all layers of a model call.
 
-    In a model for inputs of any length all of this is a branch of each layer, and mostly the one not taken. Were it
-    made anew in each of them, the first step of `fit` would take twice as long.
+    In a model for inputs of any length all of this is a branch of each layer, and mostly the one
+    not taken. Were it made anew in each of them, the first step of `fit` would take twice as long.
     """
     return _graph_function(function) if in_plain_graph() else function
 
@@ -148,7 +151,7 @@ def _in_blocks(query, key, value, masks, seed, size):
     else:
         bias = ops.maximum(bias, HIDDEN)  # below it lies what fills up
     tensors["bias"] = _split(bias, 3, size, _OUTSIDE)
-    # places after the last come after all others in the order
+    # padded positions come after all others in the order
     for name, fill in (("order", 2**31 - 1), ("document", 0)):
         if name in masks:
             tensors[name] = _split(masks[name], 1, size, fill)
@@ -159,7 +162,7 @@ def _in_blocks(query, key, value, masks, seed, size):
 
 
 class _Blocks:
-    """What a block of queries and a block of keys make of each other, of the tensors of `_in_blocks`."""
+    """Computes a block of queries with a block of keys, from the tensors of `_in_blocks`."""
 
     def __init__(self, tensors, dropout):
         self.query, self.key, self.value = (tensors[name] for name in ("query", "key", "value"))
@@ -191,8 +194,9 @@ class _Blocks:
 def _forward(blocks):
     """Blocks of outputs, and of the largest score and the sum of exponentials of each row.
 
-    FlashAttention keeps the logarithm of the sum only, `largest + log(total)`. In a row of hidden scores, near -1e9, it
-    would be lost in the rounding, and with it that the weights are 1 / length.
+    FlashAttention keeps the logarithm of the sum only, `largest + log(total)`. In a row of hidden
+    scores, near -1e9, it would be lost in the rounding, and with it that the weights are 1 /
+    length.
     """
     number = _float(blocks.query[0][..., :1])  # one for each query
     start = _float(blocks.value[0]), number + _OUTSIDE, number
@@ -223,8 +227,8 @@ def _forward(blocks):
 def _backward(blocks, output, largest, total, upstream):
     """Blocks of the gradients by query, key and value, in float32.
 
-    The weights P, after dropout Q = P * kept, give O = Q V. With dQ = dO V^T the gradient by the scores is
-    P * (dQ * kept - D), where D, the sum of Q * dQ over a row, is the sum of O * dO.
+    The weights P, after dropout Q = P * kept, give O = Q V. With dQ = dO V^T the gradient by the
+    scores is P * (dQ * kept - D), where D, the sum of Q * dQ over a row, is the sum of O * dO.
     """
     mean = ops.cast(output, "float32") * ops.cast(upstream, "float32")
     mean = ops.sum(mean, axis=-1, keepdims=True)
@@ -254,11 +258,13 @@ def _backward(blocks, output, largest, total, upstream):
                 d_query, d_key, d_value = add()
             else:
                 d_query, d_key, d_value = ops.cond(wanted, add, lambda: (d_query, zeros, zeros))
-            # TensorFlow's `scan` wants a state that looks like what is stacked: so the second is there, unread
+            # TensorFlow's `scan` wants a state that looks like what is stacked: so the second is
+            # there, unread
             return (d_query, d_key), (d_key, d_value)
 
         keys = ops.arange(ops.shape(blocks.key)[0])
-        # `d_queries[i]` is 0 so far. Reading it lets TensorFlow begin with these queries only when those before are
+        # `d_queries[i]` is 0 so far. Reading it lets TensorFlow begin with these queries only when
+        # those before are
         # done: otherwise it would take several in parallel, and the memory for all.
         (d_query, _), (d_key, d_value) = ops.scan(with_keys, (d_queries[i], zeros), keys)
         here = (ops.arange(ops.shape(blocks.query)[0]) == i)[:, None, None, None, None]

@@ -1,8 +1,8 @@
-"""Schemes with a vector for each clipped distance: products of queries with them, and their averages.
+"""Position schemes with a vector for each clipped distance.
 
-A table has a vector for each distance `key - query` from `-max_distance` to `max_distance`; larger ones are clipped to
-these. No tensor here has a vector for each pair of tokens: queries meet the few vectors of the table, and what comes of
-it is laid out by pairs.
+A table has a vector for each distance `key - query` from `-max_distance` to `max_distance`. Larger
+distances are clipped. No tensor holds a vector for each pair of tokens: queries are multiplied by
+the few vectors of the table, and the products are gathered by pairs.
 """
 
 import math
@@ -10,17 +10,18 @@ import math
 import keras
 from keras import ops
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.position_scheme import PositionScheme
 
-_MOST = 2**31 - 1  # places are int32
+_MOST = 2**31 - 1  # indices are int32
 
 
 class ClippedDistances(PositionScheme):
-    """Base class of the schemes with a vector for each clipped distance; its context are the rows of their tables.
+    """Base class of schemes with a vector for each clipped distance; its context is table rows.
 
     Args:
-        max_distance: positive integer; larger distances count as this one.
-        **kwargs: of `keras.layers.Layer`.
+        max_distance: int. Larger distances are clipped to this one.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; not read.
@@ -34,10 +35,7 @@ class ClippedDistances(PositionScheme):
 
     def __init__(self, max_distance, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(max_distance, int) or max_distance <= 0:
-            raise ValueError(
-                f"`max_distance` must be a positive integer. Received: max_distance={max_distance!r}"
-            )
+        check_positive_integer("max_distance", max_distance)
         self.max_distance = max_distance
 
     def call(self, token_ids, position_ids=None, padding_mask=None):
@@ -54,15 +52,15 @@ class ClippedDistances(PositionScheme):
 
 
 def distance_rows(position_ids, max_distance):
-    """The row of the table that belongs to each query and key.
+    """Returns the row of the table for each query and key.
 
     Args:
         position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
-        max_distance: positive integer.
+        max_distance: Positive int.
 
     Returns:
-        int32 tensor `(batch, query, key)`: `clip(key - query) + max_distance`, rounded; `None` for `None`, as of a text
-        that is shorter than `max_distance` only a part of the table is needed then.
+        int32 tensor `(batch, query, key)`: `clip(key - query) + max_distance`, rounded. `None` if
+        `position_ids` is `None`, as a short sequence then needs only a part of the table.
     """
     if position_ids is None:
         return None
@@ -73,15 +71,16 @@ def distance_rows(position_ids, max_distance):
 
 
 def distance_products(x, table, rows):
-    """The product of each vector with the vector of its distance to each other token.
+    """Multiplies each vector with the vector of its distance to each other token.
 
     Args:
-        x: tensor `(batch, num_heads, length, features)`.
-        table: tensor `(2 * max_distance + 1, features)`, or such a table for each head.
+        x: Tensor `(batch, num_heads, length, features)`.
+        table: Tensor `(2 * max_distance + 1, features)`, or such a table for each head.
         rows: of `distance_rows`.
 
     Returns:
-        Tensor `(batch, num_heads, length, length)`: `y[b, h, i, j] = x[b, h, i] · table[rows[b, i, j]]`.
+        Tensor `(batch, num_heads, length, length)`: `y[b, h, i, j] = x[b, h, i] · table[rows[b, i,
+        j]]`.
     """
     table, rows = _counted(table, rows, ops.shape(x)[-2])
     products = ops.matmul(x, ops.swapaxes(table, -1, -2))  # (batch, head, length, distance)
@@ -98,15 +97,16 @@ def distance_products(x, table, rows):
 
 
 def distance_averages(weights, table, rows):
-    """The vectors of the distances, averaged like values.
+    """Averages the vectors of the distances like values.
 
     Args:
-        weights: tensor `(batch, num_heads, query, key)`.
-        table: tensor `(2 * max_distance + 1, features)`.
+        weights: Tensor `(batch, num_heads, query, key)`.
+        table: Tensor `(2 * max_distance + 1, features)`.
         rows: of `distance_rows`.
 
     Returns:
-        Tensor `(batch, num_heads, query, features)`: the sum over keys of `weights[b, h, i, j] * table[rows[b, i, j]]`.
+        Tensor `(batch, num_heads, query, features)`: the sum over keys of `weights[b, h, i, j] *
+        table[rows[b, i, j]]`.
     """
     table, rows = _counted(table, rows, ops.shape(weights)[-1])
     count = ops.shape(table)[-2]
@@ -122,10 +122,10 @@ def distance_averages(weights, table, rows):
 
 
 def near_distances(table, length):
-    """The part of a table for distances that occur among tokens at 0, 1, 2, …
+    """Returns the part of a table for distances that occur among tokens at 0, 1, 2, …
 
     Args:
-        table: tensor `(..., 2 * max_distance + 1, features)`.
+        table: Tensor `(..., 2 * max_distance + 1, features)`.
         length: integer or scalar tensor, number of tokens.
 
     Returns:
@@ -152,14 +152,15 @@ def _reach(table):
     return (ops.shape(table)[-2] - 1) // 2
 
 
-# Each of these two is the gradient of the other. Said so, nothing is kept for it but the rows, which all heads and
-# blocks share; TensorFlow by itself would keep the places, as many numbers as there are scores.
+# Each of these two is the gradient of the other. With explicit gradients only the rows are kept,
+# which all heads and
+# blocks share; TensorFlow by itself would keep the indices, as many numbers as there are scores.
 
 
 def _pairs(products, rows):
     """From `(batch, num_heads, query, distance)` to `(batch, num_heads, query, key)`."""
-    places = _places(rows, ops.shape(products))
-    return ops.take(ops.reshape(products, (-1,)), places, axis=0)
+    indices = _indices(rows, ops.shape(products))
+    return ops.take(ops.reshape(products, (-1,)), indices, axis=0)
 
 
 def _sums(pairs, rows, count):
@@ -168,19 +169,20 @@ def _sums(pairs, rows, count):
     shape = (batch, heads, length, count)
     # in float32: many keys may be at one distance
     flat = ops.cast(ops.reshape(pairs, (-1,)), "float32")
-    places = ops.reshape(_places(rows, shape), (-1,))
-    sums = ops.segment_sum(flat, places, batch * heads * length * count)
+    indices = ops.reshape(_indices(rows, shape), (-1,))
+    sums = ops.segment_sum(flat, indices, batch * heads * length * count)
     return ops.cast(ops.reshape(sums, shape), pairs.dtype)
 
 
-def _places(rows, shape):
-    """Where the entries of `rows` stand in a flat tensor `(batch, num_heads, length, rows of the table)`."""
+def _indices(rows, shape):
+    """Returns the indices of `rows` in a flat `(batch, num_heads, length, rows of the table)`."""
     batch, heads, length, count = shape
     numbers = batch, heads, length, count
     if all(isinstance(number, int) for number in numbers) and math.prod(numbers) > _MOST:
         raise ValueError(
-            "Relative positions look up at most 2^31 - 1 numbers at once: batch * num_heads * length * distances. "
-            f"Take smaller batches or shorter texts. Received: {' * '.join(map(str, numbers))}"
+            "Relative positions look up at most 2^31 - 1 numbers at once: "
+            "batch * num_heads * length * distances. Use smaller batches or shorter sequences. "
+            f"Received: {' * '.join(map(str, numbers))}"
         )
     starts = ops.arange(batch * heads * length, dtype="int32") * count
     return ops.reshape(starts, (batch, heads, length, 1)) + rows[:, None]

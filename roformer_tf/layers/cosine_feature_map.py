@@ -8,12 +8,13 @@ from roformer_tf.layers.feature_map import FeatureMap, no_scale
 class CosineFeatureMap(FeatureMap):
     """sim(q, k) = 1 + cos(q, k): the features are a 1 and the vector of length 1.
 
-    A position scheme turns the vector and leaves the 1 alone.
+    A position scheme rotates the vector and leaves the 1 alone.
 
     Args:
-        rotate_inputs: whether it turns the vector in the denominator too. Since RoPE keeps lengths, the weights are then
-            between 0 and 2 as before, and sum to 1: "without changing its probabilistic meaning".
-        **kwargs: of `keras.layers.Layer`.
+        rotate_inputs: bool. Whether the vector is rotated in the denominator too. Since RoPE keeps
+            lengths, the weights are then between 0 and 2 as before, and sum to 1: "without changing
+            its probabilistic meaning".
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
 

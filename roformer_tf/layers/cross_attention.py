@@ -3,37 +3,39 @@ import math
 import keras
 from keras import ops
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class CrossAttention(keras.layers.Layer):
-    """Multi-head softmax attention of one sequence to another: a decoder reads what the encoder has made.
+    """Multi-head softmax attention from a decoder to the output of an encoder.
 
-    No positions enter: those of the encoder_sequence are in its vectors already, and rotary distances between the tokens of two
-    languages mean nothing. Keys and values are one product of the encoder_sequence; a decoder that goes step by step computes
-    them once (`keys_values`) and attends to them at every step (`attend`).
+    It uses no positions: the vectors of the encoder hold theirs, and rotary distances between two
+    languages mean nothing. One product makes keys and values. For generation, `build_cache`
+    computes them once and `call_with_cache` attends to them at every step.
 
     Args:
-        num_heads: positive integer.
-        head_dim: positive integer; `num_heads * head_dim` is the width of the layer.
-        dropout: float, rate on the attention probabilities.
-        use_bias: whether the projections have biases.
-        kernel_initializer: for all projections.
-        **kwargs: of `keras.layers.Layer`.
+        num_heads: int. Number of attention heads.
+        head_dim: int. Size of each head. The layer is `num_heads * head_dim` wide.
+        dropout: float. Rate on the attention probabilities.
+        use_bias: bool. Whether the projections have biases.
+        kernel_initializer: Initializer of all projections.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: tensor `(batch, length, hidden_dim)`, which makes the queries.
-        encoder_sequence: tensor `(batch, encoder_length, encoder_dim)`, which makes keys and values.
-        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, encoder_length)`, such as
-            `AttentionMask()` makes of the padding mask of the encoder_sequence, or `None`.
+        x: Tensor `(batch, length, hidden_dim)` for the queries.
+        encoder_sequence: Tensor `(batch, encoder_length, encoder_dim)` for keys and values.
+        attention_bias: float32 tensor that broadcasts to
+            `(batch, num_heads, length, encoder_length)`, such as `AttentionMask()` of the encoder's
+            padding mask, or `None`.
 
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`.
 
     Raises:
-        ValueError: if `num_heads` or `head_dim` is not a positive integer.
+        ValueError: If `num_heads` or `head_dim` is not a positive integer.
 
     Example:
 
@@ -44,10 +46,10 @@ class CrossAttention(keras.layers.Layer):
     >>> tuple(layer(x, encoder_sequence).shape)
     (1, 3, 8)
 
-    Two beams of one sentence read the same keys and values:
+    Two beams of a sentence read the same keys and values:
 
-    >>> keys_values = layer.keys_values(encoder_sequence)
-    >>> tuple(layer.attend(np.ones((2, 1, 8), "float32"), keys_values).shape)
+    >>> cache = layer.build_cache(encoder_sequence)
+    >>> tuple(layer.call_with_cache(np.ones((2, 1, 8), "float32"), cache).shape)
     (2, 1, 8)
 
     Reference: Vaswani et al., arXiv 1706.03762, section 3.2.3.
@@ -63,9 +65,8 @@ class CrossAttention(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(autocast=False, **kwargs)  # as in `SelfAttention`
-        for name, value in (("num_heads", num_heads), ("head_dim", head_dim)):
-            if not isinstance(value, int) or value <= 0:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+        check_positive_integer("num_heads", num_heads)
+        check_positive_integer("head_dim", head_dim)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.dropout = dropout
@@ -94,29 +95,30 @@ class CrossAttention(keras.layers.Layer):
         self.built = True
 
     def call(self, x, encoder_sequence, attention_bias=None, training=None):
-        return self.attend(x, self.keys_values(encoder_sequence), attention_bias, training)
+        return self.call_with_cache(x, self.build_cache(encoder_sequence), attention_bias, training)
 
-    def keys_values(self, encoder_sequence):
-        """Keys and values of the encoder_sequence, `(batch, num_heads, encoder_length, head_dim)` each."""
+    def build_cache(self, encoder_sequence):
+        """Returns the encoder's keys and values, `(batch, num_heads, encoder_length, head_dim)` each."""
         batch, length = ops.shape(encoder_sequence)[:2]
         shape = (batch, length, 2, self.num_heads, self.head_dim)
         pair = ops.reshape(self.key_value(encoder_sequence), shape)
         return tuple(ops.unstack(ops.transpose(pair, (2, 0, 3, 1, 4)), 2))
 
-    def attend(self, x, keys_values, attention_bias=None, training=None):
-        """See `call`, with keys and values computed before.
+    def call_with_cache(self, x, cache, attention_bias=None, training=None):
+        """Attends to keys and values that `build_cache` computed.
 
         Args:
-            x: tensor `(rows * batch, length, hidden_dim)`: of each encoder_sequence one row, or several that follow each other,
-                as the beams of a sentence do, which then attend to keys and values that are there once.
-            keys_values: what `keys_values` returned, of `batch` memories.
-            attention_bias: float32 tensor that broadcasts to `(batch, num_heads, 1, encoder_length)`, or `None`.
-            training: whether to drop.
+            x: Tensor `(beams * batch, length, hidden_dim)`. The beams of a sentence follow each
+                other and share its keys and values.
+            cache: Output of `build_cache` for `batch` encoder sequences.
+            attention_bias: float32 tensor that broadcasts to
+                `(batch, num_heads, 1, encoder_length)`, or `None`.
+            training: bool. Whether to apply dropout.
 
         Returns:
-            Tensor `(rows * batch, length, num_heads * head_dim)`.
+            Tensor `(beams * batch, length, num_heads * head_dim)`.
         """
-        key, value = keys_values
+        key, value = cache
         query = ops.reshape(
             self.query(x) / math.sqrt(self.head_dim),
             (ops.shape(key)[0], -1, self.num_heads, self.head_dim),

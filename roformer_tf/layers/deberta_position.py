@@ -10,23 +10,26 @@ from roformer_tf.layers.clipped_distances import ClippedDistances, distance_prod
 class DebertaPosition(ClippedDistances):
     """Disentangled positions of DeBERTa: scores between tokens and learned distances, both ways.
 
-    To `q_m · k_n` it adds `q_m · (W_k p_(m-n))` and `(W_q p_(m-n)) · k_n`; the sum is divided by `sqrt(3 head_dim)`.
-    All blocks share the vectors `p` and project them like tokens, by the block's own layer `qkv`: with its biases (as
-    DeBERTa with `share_att_key`), its LoRA weights, or quantized. The last term has the distance of equation 10 and of
-    DeBERTa's code, `m - n`; DeBERTa's paper writes `n - m` there.
+    To `q_m · k_n` it adds `q_m · (W_k p_(m-n))` and `(W_q p_(m-n)) · k_n`; the sum is divided by
+    `sqrt(3 head_dim)`. All blocks share the vectors `p` and project them like tokens, by the
+    block's own layer `qkv`: with its biases (as DeBERTa with `share_att_key`), its LoRA weights, or
+    quantized. The last term has the distance of equation 10 and of DeBERTa's code, `m - n`;
+    DeBERTa's paper writes `n - m` there.
 
     Args:
-        hidden_dim: positive integer, size of the inputs of attention.
-        max_distance: positive integer; larger distances count as this one.
+        hidden_dim: int. Size of the inputs of attention.
+        max_distance: int. Larger distances count as this one.
         embeddings_initializer: of the table.
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; not read.
-        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1, 2, …
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
+            2, …
 
     Returns:
-        int32 tensor `(batch, query, key)`, the row of the table for each pair, or `None` without `position_ids`.
+        int32 tensor `(batch, query, key)`, the row of the table for each pair, or `None` without
+        `position_ids`.
 
     Example:
 

@@ -10,32 +10,34 @@ from roformer_tf.layers.rms_norm import make_norm
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class DecoderBlock(EncoderBlock):
-    """Post-norm block of a decoder: self-attention, attention to the encoder's output, feed-forward network.
+    """Post-norm block of a decoder: self-attention, attention to the encoder's output, feed-forward
+    network.
 
-    An `EncoderBlock` with `CrossAttention` between its two parts; after each of the three the input is added and the
-    sum is normalised. Causality comes from `attention_bias`. Positions enter the self-attention only.
+    Adds `CrossAttention` between the two parts of an `EncoderBlock`. After each of the three parts
+    the input is added and the sum is normalised. `attention_bias` makes the block causal. Only the
+    self-attention sees positions.
 
     Args:
-        hidden_dim: positive integer, also of the encoder_sequence.
-        intermediate_dim: positive integer.
-        num_heads: positive integer that divides `hidden_dim`.
-        **kwargs: of `EncoderBlock`; `dropout`, `attention_dropout` and `kernel_initializer` hold for the
-            cross-attention too.
+        hidden_dim: int. Hidden size, also of `encoder_sequence`.
+        intermediate_dim: Positive int.
+        num_heads: int. Number of attention heads; must divide `hidden_dim`.
+        **kwargs: Arguments of `EncoderBlock`. `dropout`, `attention_dropout` and
+            `kernel_initializer` apply to the cross-attention too.
 
     Call arguments:
-        x: tensor `(batch, length, hidden_dim)`.
-        encoder_sequence: tensor `(batch, encoder_length, hidden_dim)`, the output of the encoder.
-        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, length)`, such as
-            `AttentionMask("causal")` makes, or `None`.
-        encoder_attention_bias: float32 tensor that broadcasts to `(batch, num_heads, 1, encoder_length)`, of the padding of the
-            encoder_sequence, or `None`.
-        position: the context made by `position_scheme`, or `None`.
+        x: Tensor `(batch, length, hidden_dim)`.
+        encoder_sequence: Tensor `(batch, encoder_length, hidden_dim)`, the output of the encoder.
+        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, length)`, such
+            as `AttentionMask("causal")` makes, or `None`.
+        encoder_attention_bias: float32 tensor that broadcasts to `(batch, num_heads, 1,
+            encoder_length)`, of the padding of the encoder_sequence, or `None`.
+        position: Context from `position_scheme`, or `None`.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`.
 
     Raises:
-        ValueError: if `num_heads` does not divide `hidden_dim`.
+        ValueError: If `num_heads` does not divide `hidden_dim`.
 
     Example:
 
@@ -91,21 +93,23 @@ class DecoderBlock(EncoderBlock):
         x,
         cache,
         cache_update_index,
-        keys_values,
+        cross_attention_cache,
         attention_bias=None,
         encoder_attention_bias=None,
         position=None,
     ):
-        """The next tokens, given the cached keys and values of all earlier ones.
+        """Computes the next tokens with a key/value cache of the earlier ones.
 
         Args:
-            x: tensor `(rows * batch, length, hidden_dim)`: of each encoder_sequence one row, or several that follow each other.
-            cache: of `build_cache`, or of the step before.
-            cache_update_index: int scalar, the place of the first of these tokens.
-            keys_values: what `cross_attention.keys_values` returned for `batch` memories.
-            attention_bias: as of `SelfAttention.step`.
-            encoder_attention_bias: see `call`.
-            position: the context made by `position_scheme` for these tokens' own positions.
+            x: Tensor `(beams * batch, length, hidden_dim)`. The beams of each encoder sequence
+                follow each other.
+            cache: Output of `build_cache`, or of the call before.
+            cache_update_index: int or scalar int tensor. Position of the first of these tokens.
+            cross_attention_cache: what `cross_attention.build_cache` returned for the `batch`
+                encoder sequences.
+            attention_bias: See `SelfAttention.call_with_cache`.
+            encoder_attention_bias: See `call`.
+            position: Context from `position_scheme` for these tokens' positions.
 
         Returns:
             Tuple of the outputs, of the shape of `x`, and the new cache.
@@ -114,7 +118,9 @@ class DecoderBlock(EncoderBlock):
         update, cache = self.attention.call_with_cache(
             x, cache, cache_update_index, attention_bias=attention_bias, position=position
         )
-        return self._after_attention(x, update, keys_values, encoder_attention_bias), cache
+        return self._after_attention(
+            x, update, cross_attention_cache, encoder_attention_bias
+        ), cache
 
     def _run_decoder(
         self, x, encoder_sequence, attention_bias, encoder_attention_bias, position, training
@@ -122,14 +128,18 @@ class DecoderBlock(EncoderBlock):
         update = self.attention(
             x, attention_bias=attention_bias, position=position, training=training
         )
-        keys_values = self.cross_attention.keys_values(encoder_sequence)
-        return self._after_attention(x, update, keys_values, encoder_attention_bias, training)
+        cross_attention_cache = self.cross_attention.build_cache(encoder_sequence)
+        return self._after_attention(
+            x, update, cross_attention_cache, encoder_attention_bias, training
+        )
 
-    def _after_attention(self, x, update, keys_values, encoder_attention_bias, training=None):
-        """What follows the self-attention, whose output is `update`."""
+    def _after_attention(
+        self, x, update, cross_attention_cache, encoder_attention_bias, training=None
+    ):
+        """Runs the rest of the block after the self-attention, whose output is `update`."""
         x = self.attention_norm(x + self.dropout_layer(update, training=training))
-        update = self.cross_attention.attend(
-            x, keys_values, encoder_attention_bias, training=training
+        update = self.cross_attention.call_with_cache(
+            x, cross_attention_cache, encoder_attention_bias, training=training
         )
         x = self.cross_attention_norm(x + self.dropout_layer(update, training=training))
         update = self.feed_forward(x)

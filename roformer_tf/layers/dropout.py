@@ -6,29 +6,31 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class Dropout(keras.layers.Dropout):
-    """A `keras.layers.Dropout` that on TensorFlow draws 16 random bits per element where Keras draws a float32.
+    """A `keras.layers.Dropout` that on TensorFlow draws 16 random bits per element where Keras draws a
+    float32.
 
-    Dropout of the attention probabilities is a sizeable part of a training step on a CPU; this takes 0.7 of Keras'
-    time in float32 and 0.6 in bfloat16, forward and backward on one core. The rate is rounded to 1 / 65536, and the
-    scale goes with the rounded one, so that expected values are kept.
+    Dropout of the attention probabilities is a sizeable part of a training step on a CPU; this
+    takes 0.7 of Keras' time in float32 and 0.6 in bfloat16, forward and backward on one core. The
+    rate is rounded to 1 / 65536, and the scale goes with the rounded one, so that expected values
+    are kept.
 
     Args:
         rate: float in [0, 1], share of elements set to 0.
-        **kwargs: of `keras.layers.Dropout`; with `noise_shape` it is Keras' own.
+        **kwargs: Arguments of `keras.layers.Dropout`; with `noise_shape` it is Keras' own.
 
     Call arguments:
         inputs: floating tensor of any shape.
-        training: whether to drop.
+        training: bool. Whether to drop.
 
     Returns:
         Tensor of the shape and dtype of `inputs`.
 
     Attributes:
-        fixed_seed: `None`, or an integer tensor `(2,)` to draw with in place of the layer's own generator, set by
-            `dropout_seeds`: the same seed drops the same elements.
+        fixed_seed: `None`, or an integer tensor `(2,)` to draw with instead of the layer's own
+            generator, set by `dropout_seeds`: the same seed drops the same elements.
 
     Raises:
-        ValueError: if `rate` is not in [0, 1].
+        ValueError: If `rate` is not in [0, 1].
 
     Example:
 
@@ -58,11 +60,12 @@ class Dropout(keras.layers.Dropout):
 def dropout_seeds(layers, seeds):
     """While the block runs, each layer draws with its own fixed seed instead of its generator.
 
-    What is dropped then depends on the seed alone, not on how often a layer ran: a step can be repeated exactly, and
-    so can a forward pass whose activations are computed again for the gradient (which must be taken in the block).
+    What is dropped then depends on the seed alone, not on how often a layer ran: a step can be
+    repeated exactly, and so can a forward pass whose activations are computed again for the
+    gradient (which must be taken in the block).
 
     Args:
-        layers: list of `Dropout`.
+        layers: List of `Dropout`.
         seeds: integer tensor `(len(layers), 2)`.
 
     Example:
@@ -115,7 +118,7 @@ def block_seeds(seed, count):
 
     Args:
         seed: integer tensor `(2,)`.
-        count: positive integer, or an integer tensor.
+        count: int. Or an integer tensor.
 
     Returns:
         Integer tensor `(count, count, 2)` of the dtype of `seed`.

@@ -9,7 +9,7 @@ class EluFeatureMap(FeatureMap):
     """phi(x) = elu(x) + 1 for queries and keys: x + 1 above 0, exp(x) below.
 
     Args:
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
 

@@ -6,7 +6,7 @@ from keras import ops
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.linear_attention import LinearAttention
-from roformer_tf.layers.recompute import recompute
+from roformer_tf.layers.position_scheme import deserialize_parts
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.self_attention import SelfAttention
 
@@ -16,35 +16,39 @@ class EncoderBlock(keras.layers.Layer):
     """Post-norm Transformer block: attention, add, norm, feed-forward, add, norm.
 
     Args:
-        hidden_dim: positive integer.
-        intermediate_dim: positive integer.
-        num_heads: positive integer that divides `hidden_dim`.
-        dropout: float, on the outputs of attention and feed-forward, before they are added.
-        attention_dropout: float, on the attention probabilities, or on what `LinearAttention` has in their place.
-        activation: name as in `get_activation`.
+        hidden_dim: Positive int.
+        intermediate_dim: Positive int.
+        num_heads: int. Number of attention heads; must divide `hidden_dim`.
+        dropout: float. On the outputs of attention and feed-forward, before they are added.
+        attention_dropout: float. On the attention probabilities, or on what `LinearAttention` has
+            in their place.
+        activation: Name as in `get_activation`.
         norm: `"layer_norm"` (v1) or `"rms_norm"` (v2).
-        epsilon: float, of the norms.
-        use_bias: whether dense layers have biases (v1 yes, v2 no).
+        epsilon: float. Of the norms.
+        use_bias: bool. Whether dense layers have biases (v1 yes, v2 no).
         position_scheme: a `PositionScheme`, or `None`.
         feature_map: a `FeatureMap` for linear attention, or `None` for softmax attention.
-        causal: whether linear attention is causal; softmax attention reads it from `attention_bias`.
-        kernel_initializer: for all kernels.
-        **kwargs: of `keras.layers.Layer`.
+        causal: bool. Whether linear attention is causal; softmax attention reads it from
+            `attention_bias`.
+        kernel_initializer: Initializer of all kernels.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: tensor `(batch, length, hidden_dim)`.
-        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, or `None`.
-        position: the context made by `position_scheme`, or `None`.
+        x: Tensor `(batch, length, hidden_dim)`.
+        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, or
+            `None`.
+        position: Context from `position_scheme`, or `None`.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`.
 
     Attributes:
-        recompute_activations: whether training keeps only the input of the block and computes the rest again for the
-            gradient (`recompute`); then give dropout a seed that stays, `dropout_seeds`.
+        recompute_activations: bool. Whether training keeps only the input of the block and computes
+            the rest again for the gradient (`recompute`); then give dropout a seed that stays,
+            `dropout_seeds`.
 
     Raises:
-        ValueError: if `num_heads` does not divide `hidden_dim`.
+        ValueError: If `num_heads` does not divide `hidden_dim`.
 
     Example:
 
@@ -155,13 +159,14 @@ class EncoderBlock(keras.layers.Layer):
         return recompute(run, *args)
 
     def build_cache(self, batch_size, max_length):
-        """What `step` knows before the first token: see that of the attention."""
+        """Makes an empty cache; see the `build_cache` of the attention layer."""
         return self.attention.build_cache(batch_size, max_length)
 
     def call_with_cache(self, x, cache, cache_update_index, attention_bias=None, position=None):
-        """The outputs of the next tokens `(batch, length, hidden_dim)`, and the new cache.
+        """Computes the next tokens with a cache of the earlier ones.
 
-        Arguments as of `SelfAttention.step`, or `LinearAttention.step`.
+        Takes the arguments of `SelfAttention.call_with_cache`. Returns the outputs
+        `(batch, length, hidden_dim)` and the new cache.
         """
         x = ops.cast(x, self.compute_dtype)
         update, cache = self.attention.call_with_cache(
@@ -176,7 +181,7 @@ class EncoderBlock(keras.layers.Layer):
         return self._add(x, update, training)
 
     def _add(self, x, update, training):
-        """The block after its attention."""
+        """Runs the rest of the block after its attention, whose output is `update`."""
         x = self.attention_norm(x + self.dropout_layer(update, training=training))
         update = self.feed_forward(x)
         return self.feed_forward_norm(x + self.dropout_layer(update, training=training))
@@ -204,7 +209,48 @@ class EncoderBlock(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
-        for name in ("position_scheme", "feature_map"):
-            config[name] = keras.saving.deserialize_keras_object(config.get(name))
-        return cls(**config)
+        return cls(**deserialize_parts(config))
+
+
+def recompute(function, *args):
+    """Calls `function` without keeping its activations; the backward pass computes them again.
+
+    Saves most of the memory of the activations for about a third more time. `function` must draw
+    the same random numbers both times; see `Dropout.fixed_seed`. Backends other than TensorFlow
+    keep the activations.
+
+    Args:
+        function: Takes `args` and returns one tensor; may use the weights of layers.
+        *args: structures of tensors and `None`.
+
+    Returns:
+        What `function(*args)` returns, with its gradients.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import recompute
+    >>> float(recompute(lambda x: x * x, np.float32(3.0)))
+    9.0
+
+    Reference: Chen et al., Training deep nets with sublinear memory cost, arXiv 1604.06174.
+    """
+    if keras.config.backend() != "tensorflow":
+        return function(*args)
+    import tensorflow as tf
+
+    def has_gradient(x):
+        # others, such as positions, are constants of `run`, since TensorFlow warns of gradients by
+        # integers
+        return x is not None and tf.as_dtype(x.dtype).is_floating
+
+    tensors = [x for x in keras.tree.flatten(args) if has_gradient(x)]
+
+    def run(*tensors):
+        tensors = iter(tensors)
+        inputs = keras.tree.map_structure(
+            lambda x: next(tensors) if has_gradient(x) else x, args, none_is_leaf=True
+        )
+        return function(*inputs)
+
+    return tf.recompute_grad(run)(*tensors)

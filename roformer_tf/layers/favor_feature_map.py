@@ -13,23 +13,26 @@ class FavorFeatureMap(FeatureMap):
 
     phi(x) = exp(W y - |y|^2 / 2) for y = x / d^(1/4). The rows of W are normal vectors, d of them at a time orthogonal
     to each other. The relative error of an estimate is about exp(|y_q + y_k|^2 / 2) / sqrt(`num_features`): it falls
-    with the number of features, and grows fast with the size of queries and keys. All heads use the same W.
+    with the number of features, and grows fast with the size of queries and keys. All heads use the
+    same W.
 
     Args:
         num_features: even positive integer; `d log(d)` by default, as in performer-pytorch.
         seed: integer that all draws of W follow from; by default one that is drawn itself.
-        redraw_every: positive integer, after how many training steps W is drawn anew, or `None` for never. A step is a
-            call with `training=True`; all replicas of a `tf.distribute` strategy draw the same. Not inside a loop
-            over parts of a batch, nor with recomputed activations: call `redraw` between the steps there.
-        rotate_inputs: whether a position scheme turns queries and keys and not the features. Attention then approximates
-            *softmax attention with RoPE*, and can take its weights over; performer-pytorch, with which the paper
-            trained its Performer, does so.
-        **kwargs: of `keras.layers.Layer`.
+        redraw_every: int. Number of training steps after which W is redrawn, or `None` for never. A
+            step is a call with `training=True`; all replicas of a `tf.distribute` strategy draw the
+            same. Not inside a loop over parts of a batch, nor with recomputed activations: call
+            `redraw` between the steps there.
+        rotate_inputs: bool. Whether a position scheme rotates queries and keys instead of the
+            features. Attention then approximates *softmax attention with RoPE*, and can take its
+            weights over; performer-pytorch, with which the paper trained its Performer, does so.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
 
     Raises:
-        ValueError: if `num_features` is not an even positive integer, or `redraw_every` not a positive one.
+        ValueError: If `num_features` is not an even positive integer, or `redraw_every` not a
+            positive one.
 
     Example:
 
@@ -43,7 +46,8 @@ class FavorFeatureMap(FeatureMap):
     >>> bool(np.allclose(weights / weights.sum(), softmax / softmax.sum(), atol=0.02))
     True
 
-    Reference: Choromanski et al., Rethinking attention with Performers, arXiv 2009.14794, lemma 1 and section 2.4.
+    Reference: Choromanski et al., Rethinking attention with Performers, arXiv 2009.14794, lemma 1
+    and section 2.4.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class FavorFeatureMap(FeatureMap):
         if num_features is not None:
             if not isinstance(num_features, int) or num_features <= 0 or num_features % 2:
                 raise ValueError(
-                    "`num_features` must be an even positive integer, since RoPE turns pairs of features. "
+                    "`num_features` must be an even positive integer, since RoPE rotates pairs of features. "
                     f"Received: num_features={num_features!r}"
                 )
         if redraw_every is not None and (not isinstance(redraw_every, int) or redraw_every <= 0):
@@ -94,7 +98,7 @@ class FavorFeatureMap(FeatureMap):
         return query, *scaled_exp(ops.matmul(key, projection) - half)
 
     def redraw(self):
-        """Draws all features anew: the next draw that follows from the seed."""
+        """Redraws all features: the next draw that follows from the seed."""
         self.draws.assign(self.draws + 1)
         self.projection.assign(self._draw(self.draws, self.projection.shape))
 

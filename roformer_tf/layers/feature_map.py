@@ -4,30 +4,33 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class FeatureMap(keras.layers.Layer):
-    """What linear attention has in place of the softmax: sim(q, k) = phi(q) . phi(k). The base class of the maps.
+    """Base class of the maps that replace the softmax in linear attention: sim(q, k) = phi(q) . phi(k).
 
-    Features grow like exp(k) in some maps. So that none overflows, those of each key may be divided by a factor of the
-    key's own, whose logarithm is the third result: sim(q, k) = phi(q) . phi(k) exp(log_scale). Factors of a query
-    cancel between numerator and denominator, and are left out.
+    Some features grow like exp(k). To prevent overflow, a map may divide the features of each key
+    by a factor and return its logarithm as the third result:
+    sim(q, k) = phi(q) . phi(k) exp(log_scale). Factors of a query cancel between numerator and
+    denominator, so maps leave them out.
 
     Attributes that say what a map does:
 
     * `num_unrotated`: how many of the features, the first ones, a position scheme leaves alone;
-    * `rotate_inputs`: a position scheme turns queries and keys *before* the map, and so numerator and denominator alike,
-      in place of the features in the numerator only;
-    * `reads_all_keys`: the features of a key depend on other keys, later ones too, so that it cannot be causal;
-    * `epsilon`: the smallest denominator, against rounding and rows that see nothing.
+    * `rotate_inputs`: a position scheme rotates queries and keys *before* the map, so in numerator
+      and denominator, instead of the features in the numerator only;
+    * `reads_all_keys`: the features of a key depend on other keys, later ones too, so that it
+      cannot be causal;
+    * `epsilon`: the smallest denominator, for rounding and for queries that see no keys.
 
     Call arguments:
         query: float32 tensor `(batch, num_heads, length, head_dim)`.
         key: float32 tensor `(batch, num_heads, length, head_dim)`.
-        key_bias: float32 tensor `(batch, 1, length)`, 0 for keys to be seen, -1e9 for hidden ones, or `None`.
+        key_bias: float32 tensor `(batch, 1, length)`, 0 for visible keys, -1e9 for hidden ones, or
+            `None`.
 
     Returns:
-        Tuple of the features of the queries, those of the keys, `(batch, num_heads, length, feature_dim)` both, and
-        `log_scale`, which broadcasts to `(batch, num_heads, length)`.
+        Tuple of the features of the queries, those of the keys, `(batch, num_heads, length,
+        feature_dim)` both, and `log_scale`, which broadcasts to `(batch, num_heads, length)`.
 
-    Example: a map of one's own.
+    Example: a custom map.
 
     >>> import numpy as np
     >>> from keras import ops
@@ -54,22 +57,22 @@ class FeatureMap(keras.layers.Layer):
         self.built = True
 
     def feature_dim(self, head_dim):
-        """Number of features of a head of size `head_dim`."""
+        """Returns the number of features of a head of size `head_dim`."""
         return head_dim
 
     def rotated_dim(self, head_dim):
-        """Size of the vectors that a position scheme turns: the `head_dim` to make it with."""
+        """Returns the size of the vectors that a position scheme rotates: its `head_dim`."""
         if self.rotate_inputs:
             return head_dim
         return self.feature_dim(head_dim) - self.num_unrotated
 
 
 def no_scale(key):
-    """The `log_scale` of maps that need none."""
+    """Returns the `log_scale` of maps that need none."""
     return ops.zeros_like(key[:1, :1, :, 0])
 
 
 def scaled_exp(x):
-    """`exp(x)` over the largest of each row, and the logarithms of these."""
+    """Divides `exp(x)` by the largest of each row, and returns the logarithms of these too."""
     log_scale = ops.stop_gradient(ops.max(x, axis=-1))
     return ops.exp(x - log_scale[..., None]), log_scale

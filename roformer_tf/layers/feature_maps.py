@@ -1,4 +1,4 @@
-"""The feature maps of linear attention by the names that models know them by."""
+"""Feature maps of linear attention by name, and the maps of a model's blocks."""
 
 import inspect
 import random
@@ -17,9 +17,9 @@ FEATURE_MAPS = {
 
 
 def with_seed(name, options):
-    """The options with a `seed`, drawn now if none is given, where the map draws its features.
+    """Adds a random `seed` to the options of a map with random features, unless they have one.
 
-    A model keeps them in its config, so that one that is loaded redraws what the saved one would have redrawn.
+    A model keeps the options in its config, so a loaded model redraws the same features.
     """
     draws = name in FEATURE_MAPS and "seed" in inspect.signature(FEATURE_MAPS[name]).parameters
     if not draws or (options or {}).get("seed") is not None:
@@ -28,19 +28,20 @@ def with_seed(name, options):
 
 
 def make_feature_maps(name, num_layers, options=None, dtype=None):
-    """The feature map of each block of a model.
+    """Makes the feature map of each block of a model.
 
     Args:
         name: a key of `FEATURE_MAPS`, or `"softmax"` for none.
-        num_layers: positive integer.
-        options: dictionary, arguments of the map's class, of `with_seed`. With a `seed`, block i has `seed + i`.
+        num_layers: Positive int.
+        options: dict. Arguments of the map's class, of `with_seed`. With a `seed`, block i has
+            `seed + i`.
         dtype: dtype policy.
 
     Returns:
         List of `num_layers` maps, or of `None`.
 
     Raises:
-        ValueError: if there is no such map, or it takes no such options.
+        ValueError: If the feature map or one of its options is unknown.
     """
     if not isinstance(options or {}, dict):
         raise ValueError(

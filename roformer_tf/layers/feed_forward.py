@@ -9,15 +9,15 @@ class FeedForward(keras.layers.Layer):
     """Position-wise feed-forward network: dense, activation, dense.
 
     Args:
-        hidden_dim: positive integer, width of input and output.
-        intermediate_dim: positive integer, width between the two.
-        activation: name as in `get_activation`.
-        use_bias: whether the dense layers have biases (v1 yes, v2 no).
-        kernel_initializer: for both dense layers.
-        **kwargs: of `keras.layers.Layer`.
+        hidden_dim: int. Width of input and output.
+        intermediate_dim: int. Width between the two.
+        activation: Name as in `get_activation`.
+        use_bias: bool. Whether the dense layers have biases (v1 yes, v2 no).
+        kernel_initializer: For both dense layers.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: tensor `(batch, length, hidden_dim)`.
+        x: Tensor `(batch, length, hidden_dim)`.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`.

@@ -8,26 +8,29 @@ from roformer_tf.layers.token_embedding import TokenEmbedding
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class LearnedPosition(PositionScheme):
-    """Learned absolute positions, as in BERT and WoBERT: a vector for each position, added to the embeddings.
+    """Learned absolute positions, as in BERT and WoBERT: a vector for each position, added to the
+    embeddings.
 
     Args:
-        max_sequence_length: positive integer, number of positions; longer sequences are refused.
-        embedding_dim: positive integer, size of the token embedding.
+        max_sequence_length: int. Number of positions. Longer sequences raise an error.
+        embedding_dim: int. Size of the token embedding.
         embeddings_initializer: initializer of the table.
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …; fractions are rounded, as there is no
-            vector between two.
+        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …; fractions are rounded,
+            as there is no vector between two.
 
     Returns:
-        Tensor `(1 or batch, length, embedding_dim)`; NaN for positions outside of the table, where they cannot be
-        refused, as in XLA.
+        Tensor `(1 or batch, length, embedding_dim)`; NaN for positions outside of the table, where
+        they cannot be refused, as in XLA.
 
     Raises:
-        ValueError: if the sequence is longer than the table, and its length known when the graph is made.
-        tf.errors.InvalidArgumentError: if a position is outside of the table when a graph of TensorFlow runs.
+        ValueError: If the sequence is longer than the table, and its length known when the graph is
+            made.
+        tf.errors.InvalidArgumentError: if a position is outside of the table when a graph of
+        TensorFlow runs.
 
     Example:
 
@@ -80,11 +83,11 @@ class LearnedPosition(PositionScheme):
                 return self.position_embedding(position_ids)
         positions = ops.cast(ops.round(ops.cast(position_ids, "float32")), "int32")
         inside = ops.logical_and(positions >= 0, positions < self.max_sequence_length)
-        self._refuse_outside(positions, inside)
+        self._check_inside(positions, inside)
         vectors = self.position_embedding(ops.clip(positions, 0, self.max_sequence_length - 1))
         return ops.where(inside[..., None], vectors, ops.cast(float("nan"), vectors.dtype))
 
-    def _refuse_outside(self, positions, inside):
+    def _check_inside(self, positions, inside):
         if not in_plain_graph():
             return
         import tensorflow as tf

@@ -1,52 +1,64 @@
+import math
+
 import keras
 from keras import ops
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.feature_map import no_scale
-from roformer_tf.layers.linear_sums import bidirectional_sums, causal_sums, initial_state
 from roformer_tf.layers.rotary_position import RotaryPosition
 from roformer_tf.layers.self_attention import SelfAttention
+
+# As a logarithm: never. Finite, so that differences of two of them are numbers.
+_NEVER = -1e30
+# Sums of so many terms are a product with one matrix; of more, the work would grow with the square
+# of the length.
+_FEW = 32
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class LinearAttention(SelfAttention):
-    """Multi-head self-attention whose time and memory grow with the length: a feature map in place of the softmax.
+    """Multi-head self-attention in linear time and memory, with a feature map instead of softmax.
 
-    With sim(q, k) = phi(q) . phi(k), sums over the keys come out of the sum: phi(K)^T V is one matrix for all queries,
-    or for causal attention one that grows from token to token. A position scheme such as RoPE turns phi(q) and phi(k)
-    in the numerator only, and is made for vectors of their size: `feature_map.rotated_dim(head_dim)`. Weights may then
-    be negative, and their sum is not 1; the denominator stays positive.
+    With sim(q, k) = phi(q) . phi(k), all queries share one matrix phi(K)^T V. In causal attention
+    this matrix accumulates from token to token. A position scheme such as RoPE rotates phi(q) and
+    phi(k) in the numerator only, so create it with `feature_map.rotated_dim(head_dim)`. Weights
+    may then be negative and need not sum to 1. The denominator stays positive.
 
-    **Sharp attention.** So the output is no average, and nothing bounds it. With `FavorFeatureMap`, which grows like
-    the softmax, it is of the size of the values only while scores are small: with values up to 8.5 and scores of root
-    mean square 4.5 outputs reach some 400, and causally some 9,000; larger scores give more than float16 holds.
-    `FavorFeatureMap(rotate_inputs=True)` turns queries and keys before the map, and keeps outputs within the values.
+    **Sharp attention.** The output is therefore not an average, and has no bound. With
+    `FavorFeatureMap`, which grows like the softmax, outputs are as large as the values only while
+    scores are small: with values up to 8.5 and scores of root mean square 4.5, outputs reach about
+    400, or 9,000 if causal. Larger scores overflow float16.
+    `FavorFeatureMap(rotate_inputs=True)` rotates queries and keys before the map and keeps outputs
+    within the values.
 
-    Weights are those of `SelfAttention`, and so are the outputs' shapes. All sums are in float32.
+    Weights and output shapes are those of `SelfAttention`. All sums are in float32.
 
     Args:
-        num_heads: positive integer.
-        head_dim: positive integer; `num_heads * head_dim` is the width of the layer.
-        feature_map: a `FeatureMap`; `EluFeatureMap()` by default.
-        causal: whether a query sees only the keys up to its own place.
-        chunk_size: positive integer, how many tokens of causal attention are computed at once, by a product of
-            queries and keys; it changes speed and memory only.
-        dropout: float, rate on the averaged values, before `output_dense`: there are no probabilities to drop.
-        **kwargs: of `SelfAttention`: `use_bias`, `position_scheme`, `kernel_initializer`, and of
-            `keras.layers.Layer`.
+        num_heads: int. Number of attention heads.
+        head_dim: int. Size of each head. The layer is `num_heads * head_dim` wide.
+        feature_map: `FeatureMap`. Defaults to `EluFeatureMap()`.
+        causal: bool. Whether a query sees only the keys up to its own position.
+        chunk_size: int. Number of tokens of causal attention computed at once, by a product of
+            queries and keys. Affects only speed and memory.
+        dropout: float. Dropout rate of the averaged values before `output_dense`, as there are no
+            probabilities to drop.
+        **kwargs: Arguments of `SelfAttention`: `use_bias`, `position_scheme`, `kernel_initializer`,
+            and of `keras.layers.Layer`.
 
     Call arguments:
-        x: tensor `(batch, length, hidden_dim)`.
-        attention_bias: float32 tensor `(batch, 1, 1, length)`, 0 for keys to be seen and -1e9 for hidden ones, as
-            `AttentionMask()` makes it, or `None`. A query that sees hidden keys only gets an average of these.
-        position: the context made by `position_scheme`, or `None`.
+        x: Tensor `(batch, length, hidden_dim)`.
+        attention_bias: float32 tensor `(batch, 1, 1, length)`, 0 for visible keys and -1e9 for
+            hidden ones, from `AttentionMask()`, or `None`. A query whose keys are all hidden
+            averages the hidden keys.
+        position: Context from `position_scheme`, or `None`.
 
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`.
 
     Raises:
-        ValueError: if the position scheme needs scores or is of another size, the feature map cannot be causal, or
-            `attention_bias` differs from query to query (UniLM, packed documents).
+        ValueError: If the position scheme needs scores or has the wrong size, the feature map
+            cannot be causal, or `attention_bias` differs by query (UniLM, packed documents).
 
     Example:
 
@@ -74,17 +86,14 @@ class LinearAttention(SelfAttention):
         self, num_heads, head_dim, feature_map=None, causal=False, chunk_size=128, **kwargs
     ):
         super().__init__(num_heads, head_dim, **kwargs)
-        if not isinstance(chunk_size, int) or chunk_size <= 0:
-            raise ValueError(
-                f"`chunk_size` must be a positive integer. Received: chunk_size={chunk_size!r}"
-            )
+        check_positive_integer("chunk_size", chunk_size)
         self.feature_map = feature_map or EluFeatureMap(name="feature_map")
         self.causal = causal
         self.chunk_size = chunk_size
         self._check_position_scheme()
         if causal and self.feature_map.reads_all_keys:
             raise ValueError(
-                "The features of a key must not depend on later keys in causal attention. Take "
+                "In causal attention the features of a key must not depend on later keys. Use "
                 "`normalize_keys=False`, or another feature map. "
                 f"Received: causal=True, feature_map={type(self.feature_map).__name__}"
             )
@@ -93,19 +102,20 @@ class LinearAttention(SelfAttention):
         scheme, size = self.position_scheme, self.feature_map.rotated_dim(self.head_dim)
         if scheme.needs_scores:
             raise ValueError(
-                "Linear attention computes no scores, which this position scheme reads or changes. Take "
+                "Linear attention computes no scores, and this position scheme needs them. Use "
                 "`RotaryPosition`, a scheme that is added to the embeddings, or none. "
                 f"Received: position_scheme={type(scheme).__name__}"
             )
         if isinstance(scheme, RotaryPosition) and scheme.head_dim != size:
             raise ValueError(
-                "`RotaryPosition` must be of the size of the vectors that it turns, "
+                "`RotaryPosition` must have the size of the vectors that it rotates: "
                 f"`feature_map.rotated_dim(head_dim)`={size}. Received: head_dim={scheme.head_dim}"
             )
         if isinstance(scheme, RotaryPosition) and scheme.on_values and size != self.head_dim:
             raise ValueError(
-                "`RotaryPosition(on_values=True)` turns features and values alike, so there must be as many features "
-                f"as values in a head. Received: {size} features, head_dim={self.head_dim}"
+                "`RotaryPosition(on_values=True)` rotates features and values alike, so a head must "
+                f"have as many features as values. Received: {size} features, "
+                f"head_dim={self.head_dim}"
             )
 
     def build(self, x_shape, *shapes, **named_shapes):
@@ -118,14 +128,15 @@ class LinearAttention(SelfAttention):
         return self._sums(x, attention_bias, position, training=training)[0]
 
     def build_cache(self, batch_size, max_length=None):
-        """What `step` knows before the first token: sums, which do not grow with the text.
+        """Makes a cache of sums, whose size does not depend on the length.
 
         Args:
-            batch_size: positive integer or scalar tensor.
-            max_length: not read.
+            batch_size: int or scalar tensor.
+            max_length: Unused.
 
         Returns:
-            Tuple of float32 tensors `(batch_size, num_heads, features, head_dim + 1)` and `(batch_size, num_heads)`.
+            Tuple of float32 tensors `(batch_size, num_heads, features, head_dim + 1)` and
+            `(batch_size, num_heads)`.
         """
         return initial_state(
             batch_size, self.num_heads, self.feature_map.feature_dim(self.head_dim), self.head_dim
@@ -134,24 +145,24 @@ class LinearAttention(SelfAttention):
     def call_with_cache(
         self, x, cache, cache_update_index=None, attention_bias=None, position=None
     ):
-        """Causal attention of the next tokens, given what all earlier ones amount to.
+        """Computes causal attention for the next tokens with the sums of the earlier ones.
 
         Args:
-            x: tensor `(batch, length, hidden_dim)`: the next token, or several, such as a prompt.
-            cache: of `build_cache`, or of the step before.
-            cache_update_index: not read: each token is added to the sums once.
-            attention_bias: see `call`; for these tokens.
-            position: the context made by `position_scheme` for these tokens' own positions.
+            x: Tensor `(batch, length, hidden_dim)`. One or more tokens, such as a prompt.
+            cache: Output of `build_cache`, or of the call before.
+            cache_update_index: Unused, as each token is added to the sums once.
+            attention_bias: See `call`. For these tokens.
+            position: Context from `position_scheme` for these tokens' positions.
 
         Returns:
             Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.
 
         Raises:
-            ValueError: if the attention is not causal.
+            ValueError: If the attention is not causal.
         """
         if not self.causal:
             raise ValueError(
-                "Only causal attention can go step by step. Make the layer with `causal=True`. "
+                "Only causal attention supports a cache. Create the layer with `causal=True`. "
                 "Received: causal=False"
             )
         return self._sums(x, attention_bias, position, cache)
@@ -181,7 +192,7 @@ class LinearAttention(SelfAttention):
         return self.merge(output), state
 
     def _rotate(self, query, key, position):
-        """Equation 19: the features as they enter the numerator."""
+        """Rotates the features for the numerator, as in equation 19."""
         still = self.feature_map.num_unrotated
         if not still:
             return self.position_scheme.apply_to_features(query, key, position)
@@ -201,15 +212,9 @@ class LinearAttention(SelfAttention):
             "chunk_size": self.chunk_size,
         }
 
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        config["feature_map"] = keras.saving.deserialize_keras_object(config["feature_map"])
-        return super().from_config(config)
-
 
 def _bias_of_keys(attention_bias, causal):
-    """(batch, 1, 1, key) as (batch, 1, key)."""
+    """Reshapes the bias from (batch, 1, 1, key) to (batch, 1, key)."""
     if isinstance(attention_bias, dict):  # of `AttentionMask(dense=False)`
         rules = {name for name in ("order", "document") if attention_bias.get(name) is not None}
         attention_bias = attention_bias["bias"]
@@ -221,8 +226,192 @@ def _bias_of_keys(attention_bias, causal):
     if fits:
         return ops.convert_to_tensor(attention_bias)[:, :, 0]
     raise ValueError(
-        "Linear attention has no number for each query and key: `attention_bias` must be of shape "
-        "(batch, 1, 1, length), the same for all queries, as `AttentionMask()` makes it of a padding mask. For causal "
-        "attention make the layer with `causal=True`; UniLM masks and rows of several documents (`document_ids`) need "
-        f"softmax attention. Received: an attention_bias of {found}"
+        "`attention_bias` of linear attention must be the same for all queries, of shape "
+        "(batch, 1, 1, length): pass `AttentionMask()` of a padding mask. For causal attention "
+        "create the layer with `causal=True`. UniLM masks and packed documents (`document_ids`) "
+        f"need softmax attention. Received: an attention_bias of {found}"
     )
+
+
+# Linear attention keeps no number for each query and key. For query i it sums over the visible keys
+# j:
+#
+#     numerator_i   = sum_j exp(log_weight_j) (rotated_query_i . rotated_key_j) value_j
+#     denominator_i = sum_j exp(log_weight_j) (query_i . key_j)
+#
+# Both are divided by the largest visible `exp(log_weight_j)`, so nothing overflows or vanishes.
+# Reference: equations 18 and 19 of arXiv 2104.09864; Katharopoulos et al., arXiv 2006.16236,
+# section 3.
+
+
+def bidirectional_sums(features, rotated, value, log_weight):
+    """Computes numerators and denominators where every query sees every key.
+
+    Args:
+        features: Tuple of the features of queries and keys, `(batch, num_heads, length, features)`
+            each, for the denominator.
+        rotated: The same features rotated by their positions, for the numerator.
+        value: Tensor `(batch, num_heads, length, head_dim)`.
+        log_weight: Tensor that broadcasts to `(batch, num_heads, length)`.
+
+    Returns:
+        Numerators `(batch, num_heads, length, head_dim)` and denominators `(batch, num_heads,
+        length, 1)`.
+    """
+    (query, key), (rotated_query, rotated_key) = features, rotated
+    largest = ops.stop_gradient(ops.max(log_weight, axis=-1, keepdims=True))
+    weight = ops.exp(log_weight - largest)[..., None]
+    sums = ops.matmul(ops.swapaxes(rotated_key, -1, -2), value * weight)
+    normalizer = ops.sum(key * weight, axis=-2)[..., None]
+    return ops.matmul(rotated_query, sums), ops.matmul(query, normalizer)
+
+
+def initial_state(batch, num_heads, num_features, head_dim):
+    """Returns the state of `causal_sums` before the first token."""
+    sums = ops.zeros((batch, num_heads, num_features, head_dim + 1), "float32")
+    return sums, ops.full((batch, num_heads), _NEVER, "float32")
+
+
+def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128):
+    """Computes numerators and denominators where a query sees the keys up to its own position.
+
+    Within a chunk, the product of queries and keys is masked; what all earlier chunks amount to is
+    one matrix, `features x head_dim`, for each chunk. Every sum is relative to the largest weight
+    *so far*: what comes later has no influence, be it by rounding.
+
+    Args:
+        features, rotated, value, log_weight: See `bidirectional_sums`.
+        state: what is known of the tokens before these: the tuple that an earlier call returned, or
+            `None`.
+        chunk_size: int. It changes speed and memory only.
+
+    Returns:
+        Numerators, denominators, and the state after these tokens: a tuple of `(batch, num_heads,
+        features, head_dim + 1)`, the sums of the numerator and in the last column those of the
+        denominator, and `(batch, num_heads)`, the logarithm of the weight they are relative to.
+    """
+    batch, num_heads, length, head_dim = ops.shape(value)
+    if isinstance(length, int):
+        chunk_size = min(chunk_size, length)
+    if state is None:
+        sums, scale = initial_state(batch, num_heads, features[0].shape[-1], head_dim)
+        scale = scale[:1, :1]  # not for each head what is the same for all
+    else:
+        sums, scale = state
+
+    # from here on (batch, head, chunk, place in the chunk, ...)
+    query, key = (_in_chunks(x, chunk_size) for x in features)
+    same = rotated[0] is features[0]
+    rotated_query, rotated_key = (
+        (query, key) if same else (_in_chunks(x, chunk_size) for x in rotated)
+    )
+    value = _in_chunks(value, chunk_size)
+    log_weight = _in_chunks(log_weight, chunk_size, fill=_NEVER)
+    largest = ops.maximum(_running_max(log_weight), scale[..., None, None])
+    ends = largest[..., -1]
+
+    # within each chunk
+    decay = _decay(log_weight, largest)
+    scores = ops.matmul(rotated_query, ops.swapaxes(rotated_key, -1, -2)) * decay
+    plain = scores if same else ops.matmul(query, ops.swapaxes(key, -1, -2)) * decay
+    numerator = ops.matmul(scores, value)
+    denominator = ops.sum(plain, axis=-1, keepdims=True)
+
+    # what each chunk adds, and the sums before each chunk
+    weight = ops.exp(log_weight - ends[..., None])[..., None]
+    added = [
+        ops.matmul(ops.swapaxes(rotated_key, -1, -2), value * weight),
+        ops.sum(key * weight, axis=-2)[..., None],
+    ]
+    added = ops.concatenate([sums[:, :, None], ops.concatenate(added, axis=-1)], axis=2)
+    scale = ops.broadcast_to(scale[..., None], ops.shape(ends[..., :1]))
+    scale = ops.concatenate([scale, ends], axis=-1)
+    before, last = _running_sums(added, scale)
+    carried = ops.exp(scale[..., :-1, None] - largest)[..., None]
+    # not two slices, whose gradients are slow
+    earlier, normalizer = ops.split(before, [head_dim], axis=-1)
+    numerator = numerator + ops.matmul(rotated_query, earlier) * carried
+    denominator = denominator + ops.matmul(query, normalizer) * carried
+
+    state = last, ops.broadcast_to(scale[..., -1], (batch, num_heads))
+    return *(_out_of_chunks(x, length) for x in (numerator, denominator)), state
+
+
+def _running_sums(terms, scale):
+    """sum_{j <= i} exp(scale_j - scale_i) terms_j along the axis 2 of `terms`; `scale` never falls.
+
+    Returns:
+        The sums but the last, `(batch, num_heads, number - 1, ...)`, and the last, `(batch,
+        num_heads, ...)`.
+    """
+    batch, num_heads, number, *rest = ops.shape(terms)
+    terms = ops.reshape(terms, (batch, num_heads, number, -1))
+    if isinstance(number, int) and number <= _FEW:
+        weight = _decay(scale, scale)
+        parts = [ops.matmul(part, terms) for part in (weight[..., :-1, :], weight[..., -1:, :])]
+    else:
+        sums = _grouped_sums(terms, scale)
+        parts = sums[:, :, :-1], sums[:, :, -1:]
+    before, last = (ops.reshape(part, (batch, num_heads, -1, *rest)) for part in parts)
+    return before, last[:, :, 0]
+
+
+def _grouped_sums(terms, scale):
+    """All sums of `_running_sums`: within groups of about sqrt(number) terms, and then of groups."""
+    number = ops.shape(terms)[2]
+    size = _square_root(number)
+    terms = _in_chunks(terms, size)
+    scale = _in_chunks(scale, size, fill=-_NEVER)
+    ends = scale[..., -1]
+    within = ops.matmul(_decay(scale, scale), terms)
+    groups = ops.matmul(_decay(ends, ends), within[:, :, :, -1])
+    before = ops.concatenate([ops.zeros_like(groups[:, :, :1]), groups[:, :, :-1]], axis=2)
+    scale_before = ops.concatenate([scale[..., :1, 0], ends[..., :-1]], axis=-1)
+    carried = ops.exp(scale_before[..., None] - scale)[..., None]
+    return _out_of_chunks(within + carried * before[:, :, :, None], number)
+
+
+def _decay(log_weight, scale):
+    """exp(log_weight_j - scale_i) for j <= i and 0 for later j: (..., length) twice to (..., length, length)."""
+    index = ops.arange(ops.shape(scale)[-1])
+    difference = log_weight[..., None, :] - scale[..., :, None]
+    return ops.exp(ops.where(index[None, :] <= index[:, None], difference, _NEVER))
+
+
+def _running_max(x):
+    """The largest so far over the axes 2 and 3, one after the other, in log2(length) steps; without a gradient."""
+    shape = ops.shape(x)
+    x = ops.stop_gradient(ops.reshape(x, (*shape[:2], -1)))
+    length = ops.shape(x)[-1]
+    index = ops.arange(length)
+
+    def widen(window, x):
+        return 2 * window, ops.maximum(x, ops.take(x, ops.maximum(index - window, 0), axis=-1))
+
+    _, x = ops.while_loop(lambda window, x: window < length, widen, (1, x))
+    return ops.reshape(x, shape)
+
+
+def _in_chunks(x, size, fill=0.0):
+    """(a, b, length, ...) as (a, b, length / size, size, ...), padded at the end."""
+    shape = ops.shape(x)
+    missing = -shape[2] % size
+    if not isinstance(missing, int) or missing:
+        others = [[0, 0]] * (len(shape) - 3)
+        x = ops.pad(x, [[0, 0], [0, 0], [0, missing], *others], constant_values=fill)
+    return ops.reshape(x, (*shape[:2], -1, size, *shape[3:]))
+
+
+def _out_of_chunks(x, length):
+    """Inverts `_in_chunks`."""
+    shape = ops.shape(x)
+    x = ops.reshape(x, (*shape[:2], -1, *shape[4:]))
+    whole = isinstance(length, int) and x.shape[2] == length
+    return x if whole else x[:, :, :length]
+
+
+def _square_root(number):
+    """The square root, rounded up; of an integer or a tensor."""
+    if isinstance(number, int):
+        return math.isqrt(number - 1) + 1
+    return ops.cast(ops.ceil(ops.sqrt(ops.cast(number, "float32"))), "int32")

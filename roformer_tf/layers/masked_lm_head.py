@@ -10,24 +10,28 @@ from roformer_tf.layers.flat_dense import FlatDense
 class MaskedLMHead(keras.layers.Layer):
     """Hidden states to logits over the vocabulary, tied to the token embedding.
 
-    v1: dense to `embedding_dim`, activation, layer norm, transposed embedding, bias. v2 (`transform=False`): a
-    bias-free map to `embedding_dim` where the sizes differ, dropout, transposed embedding.
+    v1: dense to `embedding_dim`, activation, layer norm, transposed embedding, bias. v2
+    (`transform=False`): a bias-free map to `embedding_dim` where the sizes differ, dropout,
+    transposed embedding.
 
-    `keras_hub.layers.MaskedLMHead` maps to the hidden size, always has biases and a norm, and demands positions.
+    `keras_hub.layers.MaskedLMHead` maps to the hidden size, always has biases and a norm, and
+    demands positions.
 
     Args:
-        token_embedding: the `TokenEmbedding` to tie to.
-        transform: whether the head has dense + activation + norm and an output bias (v1), or not (v2).
-        activation: name as in `get_activation`, of the transform.
-        epsilon: float, of the norm: 1e-12 in every version of bert4keras.
-        dropout: float, used when `transform` is `False`.
+        token_embedding: The `TokenEmbedding` to tie to.
+        transform: bool. Whether the head has dense + activation + norm and an output bias (v1), or
+            not (v2).
+        activation: Name as in `get_activation`, of the transform.
+        epsilon: float. Of the norm: 1e-12 in every version of bert4keras.
+        dropout: float. Used when `transform` is `False`.
         kernel_initializer: initializer.
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: tensor `(batch, length, hidden_dim)`.
-        mask_positions: int tensor `(batch, count)`, the positions to predict, or `None` for all. The product with the
-            vocabulary is by far the largest of a pretraining step, so name the positions where you can.
+        x: Tensor `(batch, length, hidden_dim)`.
+        mask_positions: int tensor `(batch, count)`, the positions to predict, or `None` for all.
+            The product with the vocabulary is by far the largest of a pretraining step, so name the
+            positions where you can.
 
     Returns:
         Logits `(batch, count or length, vocabulary_size)`, in the compute dtype.

@@ -6,14 +6,14 @@ from keras import ops
 class MeanPooling(keras.layers.Layer):
     """Mean over the real tokens of each row.
 
-    `keras.layers.GlobalAveragePooling1D` sums in the compute dtype and gives NaN for a row without real tokens; this
-    one sums in float32 and gives zeros.
+    `keras.layers.GlobalAveragePooling1D` sums in the compute dtype and gives NaN for a row without
+    real tokens; this one sums in float32 and gives zeros.
 
     Args:
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: tensor `(batch, length, features)`.
+        x: Tensor `(batch, length, features)`.
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens.
 
     Returns:

@@ -8,10 +8,10 @@ class Pooler(keras.layers.Layer):
     Args:
         activation: `"tanh"` (BERT), or `"linear"` (RoFormer-Sim).
         kernel_initializer: initializer of the dense layer.
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: tensor `(batch, length, hidden_dim)`.
+        x: Tensor `(batch, length, hidden_dim)`.
 
     Returns:
         Tensor `(batch, hidden_dim)`.

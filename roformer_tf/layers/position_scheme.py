@@ -3,27 +3,29 @@ import keras
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class PositionScheme(keras.layers.Layer):
-    """How positions enter a model: the base class of the schemes, and by itself the scheme "none".
+    """Base class of position schemes; by itself it is the scheme "none".
 
-    A scheme is called with the tokens of a forward pass and makes a *context* (for RoPE the cosines and sines).
-    Attention layers hand this context back through the hooks, which by default change nothing. The context of a scheme
-    with `added_to_input` is added to the embeddings instead, before their norm.
+    A scheme takes the tokens of a forward pass and returns a *context* (for RoPE, cosines and
+    sines). Attention layers pass this context to the hooks, which change nothing by default. The
+    context of a scheme with `added_to_input` is added to the embeddings before their norm instead.
 
     Class attributes that say what a scheme needs:
 
     * `added_to_input`: the context is added to the embeddings, the hooks are not called;
-    * `per_layer`: each block has a scheme of its own, with its own weights; otherwise all blocks share one;
+    * `per_layer`: each block has its own scheme with its own weights; otherwise all blocks share
+      one;
     * `num_score_terms`: how many products a score is the sum of; scores are divided by
       `sqrt(num_score_terms * head_dim)`;
-    * `needs_scores`: the hooks read or change scores or attention weights, one number for each query and key, so that
-      attention cannot do without them;
-    * `depends_on_length`: the context of a token changes when the text grows, so that what is kept of earlier tokens
-      must be kept as it was before the hooks.
+    * `needs_scores`: the hooks read or change scores or attention weights, so attention must
+      compute a number for each query and key;
+    * `depends_on_length`: the context of a token changes as the sequence grows, so a cache must
+      hold keys and values from before the hooks.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
         position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
-        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; most schemes do not read it.
+        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; most schemes do
+            not read it.
 
     Returns:
         The context: a structure of tensors, or `None`.
@@ -47,11 +49,12 @@ class PositionScheme(keras.layers.Layer):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model.
+        """Makes the scheme of a model.
 
         Args:
-            sizes: object with `head_dim`, `num_heads`, `hidden_dim`, `embedding_dim`, `max_sequence_length`,
-                `max_wavelength`, `masking` and `initializer` (of embeddings).
+            sizes: Object with `head_dim`, `num_heads`, `hidden_dim`, `embedding_dim`,
+                `max_sequence_length`, `max_wavelength`, `masking` and `initializer` (of
+                embeddings).
             **options: further arguments of the class.
         """
         return cls(**options)
@@ -80,7 +83,7 @@ class PositionScheme(keras.layers.Layer):
         Args:
             query: queries as they entered the product, already divided like the scores.
             key: keys as they entered the product.
-            attention: the `SelfAttention` that calls, for schemes that use its projections.
+            attention: The `SelfAttention` that calls, for schemes that use its projections.
         """
         return scores
 
@@ -88,7 +91,17 @@ class PositionScheme(keras.layers.Layer):
         """Hook on the averaged values, `(batch, num_heads, query, head_dim)`.
 
         Args:
-            weights: the attention weights `(batch, num_heads, query, key)` they were averaged with; `None` unless the
-                scheme has `needs_scores`.
+            weights: The attention weights `(batch, num_heads, query, key)` they were averaged with;
+                `None` unless the scheme has `needs_scores`.
         """
         return output
+
+
+def deserialize_parts(config):
+    """Returns the config with its position scheme and its feature map as layers."""
+    parts = {
+        name: keras.saving.deserialize_keras_object(config[name])
+        for name in ("position_scheme", "feature_map")
+        if name in config
+    }
+    return {**config, **parts}

@@ -1,4 +1,4 @@
-"""The position schemes by the names that models know them by."""
+"""Position schemes by name, and the schemes of a model's blocks."""
 
 import inspect
 
@@ -29,13 +29,13 @@ POSITION_SCHEMES = {
 
 
 def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, prefix=""):
-    """The position scheme of each block of a model.
+    """Makes the position scheme of each block of a model.
 
     Args:
         name: a key of `POSITION_SCHEMES`.
-        num_layers: positive integer.
-        sizes: see `PositionScheme.for_model`.
-        options: dictionary, further arguments of the scheme's class.
+        num_layers: Positive int.
+        sizes: See `PositionScheme.for_model`.
+        options: dict. Further arguments of the scheme's class.
         dtype: dtype policy.
         prefix: string before the names of the layers, where a model has several lists of them.
 
@@ -43,7 +43,7 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, pre
         List of `num_layers` schemes: the same one for all blocks, unless the scheme is `per_layer`.
 
     Raises:
-        ValueError: if there is no such scheme, or it takes no such options.
+        ValueError: If the scheme or one of its options is unknown.
     """
     if not isinstance(name, str) or name not in POSITION_SCHEMES:
         raise ValueError(
@@ -71,9 +71,9 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, pre
             return cls.for_model(sizes, **options, dtype=dtype, name=layer_name)
         except TypeError as error:
             if "multiple values" in str(error):
-                wrong = "`position_options` must be none of the arguments that the model itself gives its scheme"
+                wrong = "`position_options` must not set an argument that the model sets itself"
             else:
-                wrong = "An argument of the model, or of `position_options`, is of a wrong type for its scheme"
+                wrong = "An argument of the model or of `position_options` has the wrong type"
             raise ValueError(
                 f"{wrong}. Received: position_scheme={name!r}, position_options={options!r} ({error})"
             ) from error

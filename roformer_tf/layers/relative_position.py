@@ -10,24 +10,28 @@ from roformer_tf.layers.clipped_distances import (
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RelativePosition(ClippedDistances):
-    """Relative positions of Shaw et al.: a learned vector for each clipped distance, added to keys and to values.
+    """Relative positions of Shaw et al.: a learned vector for each clipped distance, added to keys and
+    to values.
 
-    Each block has tables of its own, which its heads share. Equation 5 of the RoFormer paper writes the vectors before
-    the projections `W_k` and `W_v`; as in Shaw's own form ours are what comes after them.
+    Each block has tables of its own, which its heads share. Equation 5 of the RoFormer paper writes
+    the vectors before the projections `W_k` and `W_v`; as in Shaw's own form ours are what comes
+    after them.
 
     Args:
-        head_dim: positive integer, size of one attention head.
-        max_distance: positive integer; larger distances count as this one (`r_max`, and `-r_min`).
-        on_values: whether there is a table for values too.
+        head_dim: int. Size of one attention head.
+        max_distance: int. Larger distances count as this one (`r_max`, and `-r_min`).
+        on_values: bool. Whether there is a table for values too.
         embeddings_initializer: of the tables.
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; not read.
-        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1, 2, …
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
+            2, …
 
     Returns:
-        int32 tensor `(batch, query, key)`, the row of the tables for each pair, or `None` without `position_ids`.
+        int32 tensor `(batch, query, key)`, the row of the tables for each pair, or `None` without
+        `position_ids`.
 
     Example:
 

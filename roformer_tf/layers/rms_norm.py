@@ -6,15 +6,15 @@ from keras import ops
 class RMSNorm(keras.layers.Layer):
     """Weightless root-mean-square norm of RoFormer v2: `x / sqrt(mean(x^2) + epsilon)`.
 
-    `keras.layers.RMSNormalization` always has a scale; the v2 checkpoints have none. The mean and the division are
-    computed in float32 whatever the compute dtype.
+    `keras.layers.RMSNormalization` always has a scale; the v2 checkpoints have none. The mean and
+    the division are computed in float32 whatever the compute dtype.
 
     Args:
-        epsilon: float, added to the mean square. bert4keras uses 1e-7.
-        **kwargs: of `keras.layers.Layer`.
+        epsilon: float. Added to the mean square. bert4keras uses 1e-7.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: tensor `(..., features)`.
+        x: Tensor `(..., features)`.
 
     Returns:
         Tensor of the same shape, in the compute dtype.

@@ -9,26 +9,29 @@ from roformer_tf.naming import automatic_name
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerEmbeddings(keras.layers.Layer):
-    """Token and segment embeddings, norm, dropout, and the projection to `hidden_dim` of factorised models.
+    """Token and segment embeddings, norm, dropout, and the projection to `hidden_dim` of factorised
+    models.
 
-    v1 (`norm="layer_norm"`) normalises and then drops; v2 (`norm="rms_norm"`) drops and then normalises.
+    v1 (`norm="layer_norm"`) normalises and then drops; v2 (`norm="rms_norm"`) drops and then
+    normalises.
 
     Args:
-        vocabulary_size: positive integer.
-        embedding_dim: positive integer, size of the embeddings.
-        hidden_dim: positive integer; where it differs from `embedding_dim` a dense layer maps one to the other.
-        num_segments: number of segment ids; 0 for no segment embedding.
+        vocabulary_size: Positive int.
+        embedding_dim: int. Size of the embeddings.
+        hidden_dim: int. Where it differs from `embedding_dim` a dense layer maps one to the other.
+        num_segments: Number of segment ids; 0 for no segment embedding.
         dropout: float.
         norm: `"layer_norm"` or `"rms_norm"`.
-        epsilon: float, of the norm.
-        use_bias: whether the projection has a bias (v1 yes, v2 no).
+        epsilon: float. Of the norm.
+        use_bias: bool. Whether the projection has a bias (v1 yes, v2 no).
         embeddings_initializer, kernel_initializer: initializers.
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`.
         segment_ids: int tensor `(batch, length)`; not read when `num_segments` is 0.
-        position_embeddings: tensor `(1 or batch, length, embedding_dim)` to add before the norm, or `None`.
+        position_embeddings: Tensor `(1 or batch, length, embedding_dim)` to add before the norm, or
+            `None`.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`.

@@ -10,40 +10,47 @@ from roformer_tf.rope_scaling import make_rope_scaling
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RotaryPosition(PositionScheme):
-    """Rotary position embedding as a position scheme: queries and keys are rotated by their positions, values are not.
+    """Rotary position embedding as a position scheme: queries and keys are rotated by their positions,
+    values are not.
 
-    The features that are rotated are the first `rotary_dim` of each head, in the half layout: pair i is
-    (i, i + rotary_dim / 2). Original checkpoints turn whole heads and are permuted as whole heads on loading, so a
-    smaller `rotary_dim` is for models that are trained with it. To take over a checkpoint that turns the first features
-    in interleaved pairs, permute those columns of each head by `rotary.interleaved_to_half(rotary_dim)`.
+    The features that are rotated are the first `rotary_dim` of each head, in the half layout: pair
+    i is (i, i + rotary_dim / 2). Original checkpoints rotate whole heads and are permuted as whole
+    heads on loading, so a smaller `rotary_dim` is for models that are trained with it. To convert a
+    checkpoint that rotates the first features in interleaved pairs, permute those columns of each
+    head by `rotary.interleaved_to_half(rotary_dim)`.
 
     Args:
-        head_dim: even positive integer, size of one attention head.
-        max_wavelength: float, the base of the frequencies, 10000 in the paper.
+        head_dim: even int. Size of one attention head.
+        max_wavelength: float. The base of the frequencies, 10000 in the paper.
         rotary_dim: even integer, how many features of a head are rotated; `None` for all.
-        learned: whether the frequencies are a weight, `theta`, shared by all blocks and kept in float32 under every
-            dtype policy. It starts at `max_wavelength^(-2i / rotary_dim)`; do not let it decay.
-        on_values: whether values are rotated by their positions too, and their average back by the query's, so that only
-            distances matter. `"absolute"`: the average is not rotated back, as in Hugging Face's `rotary_value=True`.
-            An option that the paper does not use.
-        rope_scaling: dictionary in Hugging Face's words for texts longer than the model was trained on, see
-            `roformer_tf.rope_scaling`, such as `{"rope_type": "linear", "factor": 4.0}`; or `None`.
-        **kwargs: of `keras.layers.Layer`.
+        learned: bool. Whether the frequencies are a weight, `theta`, shared by all blocks and kept
+            in float32 under every dtype policy. It starts at `max_wavelength^(-2i / rotary_dim)`;
+            do not let it decay.
+        on_values: bool. Whether values are rotated by their positions too, and their average back
+            by the query's, so that only distances matter. `"absolute"`: the average is not rotated
+            back, as in Hugging Face's `rotary_value=True`. An option that the paper does not use.
+        rope_scaling: dictionary in Hugging Face's words for texts longer than the model was trained
+            on, see `roformer_tf.rope_scaling`, such as `{"rope_type": "linear", "factor": 4.0}`; or
+            `None`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …; fractions and negative positions
-            are fine, and no table bounds them.
-        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; read by dynamic scaling only.
-        current_length: integer, or int tensor `(batch,)`, the length that dynamic scaling goes by. By default it is how
-            far the positions of a row's real tokens reach, last - first + 1: the number of its tokens where positions
-            are counted, and of its longest document where they begin again in each.
+        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …; fractions and
+            negative positions are fine, and no table bounds them.
+        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; read by dynamic
+            scaling only.
+        current_length: int. Or int tensor `(batch,)`, the length that dynamic scaling goes by. By
+            default it is how far the positions of a row's real tokens reach, last - first + 1: the
+            number of its tokens where positions are counted, and of its longest document where they
+            begin again in each.
 
     Returns:
-        `(cos, sin)`: float32 tensors `(1 or batch, 1, length, rotary_dim)`, whatever the compute dtype.
+        `(cos, sin)`: float32 tensors `(1 or batch, 1, length, rotary_dim)`, whatever the compute
+        dtype.
 
     Raises:
-        ValueError: if a size is not even, or there is no such `rope_scaling`.
+        ValueError: If a size is not even, or the rule of `rope_scaling` is unknown.
 
     Example:
 
@@ -96,7 +103,7 @@ class RotaryPosition(PositionScheme):
 
     @property
     def depends_on_length(self):
-        """Whether dynamic scaling turns all tokens anew when the text grows; see `PositionScheme`."""
+        """Whether dynamic scaling rotates all tokens again as the sequence grows; see `PositionScheme`."""
         return self._scaling.needs_length
 
     def build(self, *shapes, **named_shapes):
@@ -142,7 +149,8 @@ class RotaryPosition(PositionScheme):
         return self.apply_to_features(query, key, context)
 
     def apply_to_features(self, query, key, context):
-        # without YaRN's factor, which sharpens a softmax: here it would make the numerator larger than its denominator
+        # without YaRN's factor, which sharpens a softmax: here it would make the numerator larger
+        # than its denominator
         return self._rotate(rotary.rotate, query, context), self._rotate(
             rotary.rotate, key, context
         )
@@ -156,7 +164,8 @@ class RotaryPosition(PositionScheme):
         return self._rotate(rotary.rotate_inverse, output, context)
 
     def _frequencies(self, length=None):
-        """Frequencies `(rotary_dim // 2,)`, in NumPy where they are fixed, since their angles are exact then.
+        """Frequencies `(rotary_dim // 2,)`, in NumPy where they are fixed, since their angles are exact
+        then.
 
         With the current lengths of rows, `(batch, 1)`, they are `(batch, 1, rotary_dim // 2)`.
         """
@@ -199,7 +208,8 @@ def _reach(positions, padding_mask):
     first = last = ops.cast(positions, "float32")
     if padding_mask is not None:
         is_real = ops.cast(padding_mask, "bool")
-        # a row without real tokens reaches to minus infinity, which is no further than the trained length
+        # a row without real tokens reaches to minus infinity, which is no further than the trained
+        # length
         first = ops.where(is_real, first, float("inf"))
         last = ops.where(is_real, last, float("-inf"))
     return ops.max(last, axis=-1, keepdims=True) - ops.min(first, axis=-1, keepdims=True) + 1

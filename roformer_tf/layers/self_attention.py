@@ -3,54 +3,57 @@ import math
 import keras
 from keras import ops
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import dense_bias
 from roformer_tf.layers.cache import is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.flat_dense import FlatDense
-from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.position_scheme import PositionScheme, deserialize_parts
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SelfAttention(keras.layers.Layer):
     """Multi-head softmax self-attention with a position scheme.
 
-    One product makes queries, keys and values; the softmax is taken in float32. The columns of `qkv` are
-    `[query | key | value]`, each of them head by head; with `RotaryPosition` the features of a query or key head are in
-    the half layout (`rotary.interleaved_to_half`).
+    One product makes queries, keys and values. The softmax is computed in float32. The columns of
+    `qkv` are `[query | key | value]`, each head by head. With `RotaryPosition`, the features of a
+    query or key head are in the half layout (`rotary.interleaved_to_half`).
 
-    The scores of all queries and keys are held at once only up to a length of `chunked_above`; beyond it they are
-    computed block by block, forward and backward, with the same result (`chunked_attention`). Where the length is known
-    when the graph is made, this is decided then, otherwise when it runs. A position scheme that needs the scores
-    (`PositionScheme.needs_scores`), and an `attention_bias` with numbers for each query, keep to the first way.
+    Inputs longer than `chunked_above` compute the scores chunk by chunk, forward and backward,
+    with the same result (`chunked_attention`). If the graph has a static length, the choice is
+    made while tracing, otherwise at run time. A position scheme with `needs_scores`, or an
+    `attention_bias` with a row for each query, always holds all scores at once.
 
     Args:
-        num_heads: positive integer.
-        head_dim: positive integer; `num_heads * head_dim` is the width of the layer.
-        dropout: float, rate on the attention probabilities.
-        use_bias: whether the projections have biases (v1 yes, v2 no).
-        position_scheme: a `PositionScheme`, or `None` for attention that knows no positions.
-        kernel_initializer: for both projections.
-        **kwargs: of `keras.layers.Layer`.
+        num_heads: int. Number of attention heads.
+        head_dim: int. Size of each head. The layer is `num_heads * head_dim` wide.
+        dropout: float. Rate on the attention probabilities.
+        use_bias: bool. Whether the projections have biases (v1 yes, v2 no).
+        position_scheme: `PositionScheme`, or `None` for attention without positions.
+        kernel_initializer: Initializer of both projections.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: tensor `(batch, length, hidden_dim)`.
-        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, added to the scores
-            (`AttentionMask`); or the dictionary that `AttentionMask(dense=False)` returns; or `None`.
-        position: the context made by `position_scheme`, or `None`.
+        x: Tensor `(batch, length, hidden_dim)`.
+        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, added to
+            the scores (`AttentionMask`); or the dictionary that `AttentionMask(dense=False)`
+            returns; or `None`.
+        position: Context from `position_scheme`, or `None`.
 
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`.
 
     Attributes:
-        chunked_above: the longest input whose scores are held at once, or `None` for any. It may be set on the class,
-            for all layers, or on one of them, before it is called first. Beyond it there are no second derivatives.
+        chunked_above: int. Longest input whose scores are held at once, or `None` for any length.
+            Set it on the class or on a layer before the first call. Longer inputs have no second
+            derivatives.
 
     Raises:
-        ValueError: if `num_heads` or `head_dim` is not a positive integer, or the scheme is one that is added to the
-            embeddings.
+        ValueError: If `num_heads` or `head_dim` is not a positive integer, or the scheme is added
+            to the embeddings.
 
-    A text can be computed in steps, of one token or of several: `build_cache` and `step`.
+    `build_cache` and `call_with_cache` compute a sequence one or more tokens at a time.
 
     Example:
 
@@ -62,7 +65,7 @@ class SelfAttention(keras.layers.Layer):
     >>> tuple(layer(x, position=scheme(np.zeros((1, 5), "int32"))).shape)
     (1, 5, 8)
 
-    The same in two steps, where the second reads the keys and values of the first from a cache:
+    With a cache, the second call reads the keys and values of the first:
 
     >>> cache = layer.build_cache(batch_size=1, max_length=5)
     >>> first, cache = layer.call_with_cache(x[:, :2], cache, 0, position=scheme(np.zeros((1, 2), "int32")))
@@ -86,11 +89,11 @@ class SelfAttention(keras.layers.Layer):
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
-        # autocast would round the float32 `attention_bias` and sines; the dense layers cast `x` themselves
+        # autocast would round the float32 `attention_bias` and sines; the dense layers cast `x`
+        # themselves
         super().__init__(autocast=False, **kwargs)
-        for name, value in (("num_heads", num_heads), ("head_dim", head_dim)):
-            if not isinstance(value, int) or value <= 0:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+        check_positive_integer("num_heads", num_heads)
+        check_positive_integer("head_dim", head_dim)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.dropout = dropout
@@ -98,8 +101,9 @@ class SelfAttention(keras.layers.Layer):
         self.position_scheme = position_scheme or PositionScheme(name="position_scheme")
         if self.position_scheme.added_to_input:
             raise ValueError(
-                "A position scheme that is added to the embeddings does nothing in attention: add its context to `x`, "
-                f"and leave it out here. Received: position_scheme={type(self.position_scheme).__name__}"
+                "`position_scheme` must not be one that is added to the embeddings. Add its "
+                "context to `x` and leave `position_scheme` out. Received: "
+                f"position_scheme={type(self.position_scheme).__name__}"
             )
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         width = num_heads * head_dim
@@ -125,11 +129,12 @@ class SelfAttention(keras.layers.Layer):
         return self.merge(output)
 
     def build_cache(self, batch_size, max_length):
-        """What `step` knows before the first token.
+        """Makes an empty key/value cache.
 
         Args:
             batch_size: positive integer or scalar tensor.
-            max_length: positive integer or scalar tensor, the most tokens a text may have.
+            max_length: positive integer or scalar tensor, the maximum number of tokens of a
+                sequence.
 
         Returns:
             Tuple of keys and values, zeros `(batch_size, num_heads, max_length, head_dim)` both.
@@ -138,35 +143,39 @@ class SelfAttention(keras.layers.Layer):
         return ops.zeros(shape, self.compute_dtype), ops.zeros(shape, self.compute_dtype)
 
     def call_with_cache(self, x, cache, cache_update_index, attention_bias=None, position=None):
-        """Attention of the next tokens, given the keys and values of all earlier ones.
+        """Computes attention for the next tokens with a key/value cache of the earlier ones.
 
         Args:
-            x: tensor `(batch, length, hidden_dim)`, the tokens at the places cache_update_index … cache_update_index + length - 1: the next one,
-                or several, such as a prompt.
-            cache: of `build_cache`, or of the step before.
-            cache_update_index: integer or scalar integer tensor. Of the number 0 it is known that nothing comes before, and these
-                tokens attend to each other only: the way for a long prompt.
-            attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, max_length)` and hides, too,
-                all places of the cache that are not written yet. With the number 0 for `cache_update_index` as of the call, too.
-            position: the context made by `position_scheme` for these tokens' own positions. For a scheme that
-                `depends_on_length` it is that of all places of the cache, unless `cache_update_index` is the number 0.
+            x: Tensor `(batch, length, hidden_dim)`. One or more tokens, such as a prompt.
+            cache: Output of `build_cache`, or of the call before.
+            cache_update_index: int or scalar int tensor. Position of the first of these tokens.
+                If it is the Python integer 0, these tokens attend to each other only. Use it for
+                long prompts.
+            attention_bias: float32 tensor that broadcasts to
+                `(batch, num_heads, length, max_length)`. It must also hide the positions of the
+                cache that are not written yet. If `cache_update_index` is the integer 0, all that
+                `call` takes.
+            position: Context from `position_scheme` for these tokens' positions. A scheme that
+                `depends_on_length` needs the context of all positions of the cache, unless
+                `cache_update_index` is the integer 0.
 
         Returns:
             Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.
 
         Raises:
-            ValueError: if the position scheme needs the scores.
+            ValueError: If the position scheme needs the scores.
         """
         scheme = self.position_scheme
         if scheme.needs_scores:
             raise ValueError(
-                "A position scheme that reads or changes the scores has no steps: compute the whole text. "
+                "A position scheme that reads or changes the scores supports no cache. Call the "
+                "layer on the whole sequence instead. "
                 f"Received: position_scheme={type(scheme).__name__}"
             )
         query, key, value = self.split(x)
         here = position
         if scheme.depends_on_length:
-            # keys turn anew with each step, so what is kept is unrotated
+            # every step rotates all keys again, so the cache holds unrotated keys
             cache = (
                 write(cache[0], key, cache_update_index),
                 write(cache[1], value, cache_update_index),
@@ -201,7 +210,7 @@ class SelfAttention(keras.layers.Layer):
         return query, key, self.position_scheme.apply_to_value(value, position)
 
     def _attend(self, query, key, value, attention_bias, position, training=False):
-        """The averages `(batch, head, query, head_dim)`, block by block where the text is long."""
+        """Computes the averages `(batch, head, query, head_dim)`, by chunks if the input is long."""
         scheme, length = self.position_scheme, ops.shape(query)[2]
 
         def plain():
@@ -229,7 +238,7 @@ class SelfAttention(keras.layers.Layer):
         return output
 
     def split(self, x):
-        """Queries, keys and values, `(batch, num_heads, length, head_dim)` each."""
+        """Returns queries, keys and values, `(batch, num_heads, length, head_dim)` each."""
         batch, length = ops.shape(x)[:2]
         if x.shape[1] == 1:  # a step: nothing to transpose
             qkv = ops.reshape(self.qkv(x), (batch, 3, self.num_heads, 1, self.head_dim))
@@ -238,7 +247,7 @@ class SelfAttention(keras.layers.Layer):
         return ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
 
     def merge(self, output):
-        """The output of the layer, from those of the heads."""
+        """Merges the outputs of the heads and projects them."""
         batch, _, length, _ = ops.shape(output)
         output = ops.transpose(output, (0, 2, 1, 3))
         width = self.num_heads * self.head_dim
@@ -252,7 +261,7 @@ class SelfAttention(keras.layers.Layer):
         return len(bias.shape) == 4 and bias.shape[2] == 1
 
     def _plain(self, query, key, value, attention_bias, position, training=False):
-        """The averages `(batch, head, query, head_dim)`, with all scores at once."""
+        """Computes the averages `(batch, head, query, head_dim)` with all scores at once."""
         scheme = self.position_scheme
         scale = 1.0 / math.sqrt(scheme.num_score_terms * self.head_dim)
         if self.compute_dtype == "float32":
@@ -295,6 +304,4 @@ class SelfAttention(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
-        config["position_scheme"] = keras.saving.deserialize_keras_object(config["position_scheme"])
-        return cls(**config)
+        return cls(**deserialize_parts(config))

@@ -10,19 +10,21 @@ class SinusoidalPosition(PositionScheme):
     """Sinusoidal absolute positions of the first Transformer, added to the embeddings.
 
     Args:
-        embedding_dim: even positive integer, size of the token embedding.
-        max_wavelength: float, base of the frequencies.
-        scale: float, factor of the vectors; 1 is equation 4. Token embeddings that begin with a standard deviation of
-            0.02 are drowned by sines of size 1, and are heard from the first step on beside a scale of about 0.02.
-        **kwargs: of `keras.layers.Layer`.
+        embedding_dim: even int. Size of the token embedding.
+        max_wavelength: float. Base of the frequencies.
+        scale: float. Factor of the vectors; 1 is equation 4. Token embeddings that begin with a
+            standard deviation of 0.02 are drowned by sines of size 1, and are heard from the first
+            step on beside a scale of about 0.02.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …; no table bounds them.
+        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …; no table
+            bounds them.
 
     Returns:
-        Tensor `(1 or batch, length, embedding_dim)`: sines at even, cosines at odd features. Computed in float32 from
-        exact angles, rounded once to the compute dtype.
+        Tensor `(1 or batch, length, embedding_dim)`: sines at even, cosines at odd features.
+        Computed in float32 from exact angles, rounded once to the compute dtype.
 
     Example:
 

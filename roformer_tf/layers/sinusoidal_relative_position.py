@@ -12,21 +12,25 @@ from roformer_tf.layers.clipped_distances import (
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SinusoidalRelativePosition(ClippedDistances):
-    """Relative positions of NEZHA: a fixed sinusoidal vector for each clipped distance, added to keys and values.
+    """Relative positions of NEZHA: a fixed sinusoidal vector for each clipped distance, added to keys
+    and values.
 
-    `RelativePosition` with sines in place of learned tables, the same for keys and values and in all blocks.
+    `RelativePosition` with sines instead of learned tables, the same for keys, values and all
+    blocks.
 
     Args:
-        head_dim: even positive integer, size of one attention head.
-        max_distance: positive integer; larger distances count as this one.
-        **kwargs: of `keras.layers.Layer`.
+        head_dim: even int. Size of one attention head.
+        max_distance: int. Larger distances count as this one.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; not read.
-        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1, 2, …
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
+            2, …
 
     Returns:
-        int32 tensor `(batch, query, key)`, the row of the table for each pair, or `None` without `position_ids`.
+        int32 tensor `(batch, query, key)`, the row of the table for each pair, or `None` without
+        `position_ids`.
 
     Example:
 
@@ -36,7 +40,8 @@ class SinusoidalRelativePosition(ClippedDistances):
     >>> np.array(scheme(np.zeros((1, 2), "int32"), np.array([[5, 7]])))[0].tolist()
     [[64, 66], [62, 64]]
 
-    Reference: NEZHA, arXiv 1909.00204, equations 3 and 4; equation 5 of arXiv 2104.09864; `NEZHA` of bert4keras.
+    Reference: NEZHA, arXiv 1909.00204, equations 3 and 4; equation 5 of arXiv 2104.09864; `NEZHA`
+    of bert4keras.
     """
 
     def __init__(self, head_dim, max_distance=64, **kwargs):

@@ -8,12 +8,14 @@ from roformer_tf.layers.feature_map import FeatureMap, no_scale, scaled_exp
 class SoftmaxFeatureMap(FeatureMap):
     """phi(q) = softmax(q) over the features of a query, phi(k) = exp(k), as the RoFormer paper puts it.
 
-    The original, by Shen et al., divides each feature of the keys by its sum over all of them, before queries and keys
+    The original, by Shen et al., divides each feature of the keys by its sum over all of them,
+    before queries and keys
     meet: `normalize_keys=True`. That is another weighting, and it needs the whole sequence.
 
     Args:
-        normalize_keys: whether each feature of the keys is a softmax over the positions; not for causal attention.
-        **kwargs: of `keras.layers.Layer`.
+        normalize_keys: bool. Whether each feature of the keys is a softmax over the positions; not
+            for causal attention.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
 

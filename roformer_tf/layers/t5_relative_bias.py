@@ -10,28 +10,30 @@ from roformer_tf.layers.position_scheme import PositionScheme
 class T5RelativeBias(PositionScheme):
     """Relative bias of T5: a learned number for each head and bucket of distances, added to the scores.
 
-    Short distances have a bucket each, longer ones share buckets that grow with the logarithm of the distance. All
-    blocks share one table. Scores are divided by `sqrt(head_dim)` as in every scheme, and the bias is added after
-    that; T5 itself does not divide, and equation 8 does not say.
+    Short distances have a bucket each, longer ones share buckets that grow with the logarithm of
+    the distance. All blocks share one table. Scores are divided by `sqrt(head_dim)` as in every
+    scheme, and the bias is added after that; T5 itself does not divide, and equation 8 does not
+    say.
 
     Args:
-        num_heads: positive integer.
-        num_buckets: positive integer; even if `bidirectional`.
-        max_distance: positive integer; this and larger distances are in the last bucket.
-        bidirectional: whether half of the buckets are for keys after the query; otherwise those count as distance 0
-            (for causal models, which do not see them).
+        num_heads: Positive int.
+        num_buckets: int. Even if `bidirectional`.
+        max_distance: int. This and larger distances are in the last bucket.
+        bidirectional: bool. Whether half of the buckets are for keys after the query; otherwise
+            those count as distance 0 (for causal models, which do not see them).
         embeddings_initializer: of the table.
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1, 2, …
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
+            2, …
 
     Returns:
         float32 tensor `(1 or batch, num_heads, query, key)`.
 
     Raises:
-        ValueError: if the buckets do not fit `max_distance`.
+        ValueError: If the buckets do not fit `max_distance`.
 
     Example:
 
@@ -41,8 +43,8 @@ class T5RelativeBias(PositionScheme):
     >>> tuple(scheme(np.zeros((3, 5), "int32")).shape)
     (1, 2, 5, 5)
 
-    Reference: equation 8 of arXiv 2104.09864; Raffel et al., arXiv 1910.10683, section 2.1; `relative_position_bucket`
-    of mesh-tensorflow.
+    Reference: equation 8 of arXiv 2104.09864; Raffel et al., arXiv 1910.10683, section 2.1;
+    `relative_position_bucket` of mesh-tensorflow.
     """
 
     needs_scores = True
@@ -116,7 +118,7 @@ class T5RelativeBias(PositionScheme):
 
 
 def _buckets(num_buckets, max_distance, bidirectional):
-    """The bucket of each distance `key - query` from `-max_distance` to `max_distance`, in float32 as of T5."""
+    """The bucket of each distance `key - query` from `-max_distance` to `max_distance`, in float32 as in T5."""
     distance = np.arange(-max_distance, max_distance + 1)
     bucket = np.zeros_like(distance)
     if bidirectional:

@@ -8,21 +8,24 @@ from roformer_tf.layers.cache import in_plain_graph
 class TokenEmbedding(keras.layers.ReversibleEmbedding):
     """A `keras.layers.ReversibleEmbedding` whose gradient is dense.
 
-    On TensorFlow the gradient of a look-up is a list of (row, gradient) pairs in which an id that occurs twice stands
-    twice, and Keras' Adam then squares each pair by itself: its second moment is the sum of squares where the formula
-    has the square of the sum. A dense gradient adds them up first, for every optimizer.
+    On TensorFlow the gradient of a look-up is a list of (row, gradient) pairs in which an id that
+    occurs twice stands twice, and Keras' Adam then squares each pair by itself: its second moment
+    is the sum of squares where the formula has the square of the sum. A dense gradient adds them up
+    first, for every optimizer.
 
     Args:
-        input_dim: positive integer, number of ids.
-        output_dim: positive integer, size of the vectors.
-        **kwargs: of `keras.layers.ReversibleEmbedding`.
+        input_dim: int. Number of ids.
+        output_dim: int. Size of the vectors.
+        **kwargs: Arguments of `keras.layers.ReversibleEmbedding`.
 
     Call arguments:
-        inputs: int tensor of ids, any shape; with `reverse=True` a float tensor `(..., output_dim)`.
+        inputs: int tensor of ids, any shape; with `reverse=True` a float tensor `(...,
+            output_dim)`.
         reverse: `True` multiplies by the transposed table: logits over the ids.
 
     Returns:
-        Tensor `inputs.shape + (output_dim,)`, or `(..., input_dim)` with `reverse=True`, in the compute dtype.
+        Tensor `inputs.shape + (output_dim,)`, or `(..., input_dim)` with `reverse=True`, in the
+        compute dtype.
 
     Example:
 
@@ -36,7 +39,8 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
 
     def __init__(self, *args, reverse_dtype=None, **kwargs):
         super().__init__(*args, **kwargs)
-        # By itself Keras multiplies by the float32 table: twice the work of bfloat16 in a model's largest product.
+        # By itself Keras multiplies by the float32 table: twice the work of bfloat16 in a model's
+        # largest product.
         self._given_reverse_dtype = reverse_dtype
         self.reverse_dtype = reverse_dtype or self.compute_dtype
 
@@ -72,5 +76,6 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         return logits[:, None]
 
     def quantize(self, mode=None, type_check=True, config=None):
-        # Keras refuses subclasses, which might compute something else; this one does not.
+        # Keras raises an error for subclasses, as they may compute something else; this one does
+        # not.
         super().quantize(mode, type_check=False, config=config)

@@ -10,26 +10,29 @@ from roformer_tf.layers.position_scheme import PositionScheme
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class TransformerXLPosition(PositionScheme):
-    """Relative positions of Transformer-XL: scores from sinusoidal distances with a projection of their own.
+    """Relative positions of Transformer-XL: scores from sinusoidal distances with a projection of their
+    own.
 
-    The score of query `q_m` and key `k_n` is `(q_m + u) · k_n + (q_m + v) · W p_(m-n)`, divided by `sqrt(head_dim)`.
-    Each block has its own `W`, `u` and `v`; each head its own part of them. As in Transformer-XL, `u` and `v` stand in
-    place of projected position queries; equation 7 of the RoFormer paper multiplies them by `W_q` once more.
+    The score of query `q_m` and key `k_n` is `(q_m + u) · k_n + (q_m + v) · W p_(m-n)`, divided by
+    `sqrt(head_dim)`. Each block has its own `W`, `u` and `v`; each head its own part of them. As in
+    Transformer-XL, `u` and `v` stand in place of projected position queries; equation 7 of the
+    RoFormer paper multiplies them by `W_q` once more.
 
     Args:
-        num_heads: positive integer.
-        head_dim: even positive integer, size of one attention head.
-        max_wavelength: float, base of the frequencies.
+        num_heads: Positive int.
+        head_dim: even int. Size of one attention head.
+        max_wavelength: float. Base of the frequencies.
         kernel_initializer: of `W`, `u` and `v`.
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
         position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
 
     Returns:
-        float32 tensor of sines and cosines: `(2 * length - 1, num_heads * head_dim)`, of the distances, without
-        `position_ids`; `(batch, length, num_heads * head_dim)`, of the positions, with them.
+        float32 tensor of sines and cosines: `(2 * length - 1, num_heads * head_dim)`, of the
+        distances, without `position_ids`; `(batch, length, num_heads * head_dim)`, of the
+        positions, with them.
 
     Example:
 
@@ -105,7 +108,8 @@ class TransformerXLPosition(PositionScheme):
         if len(context.shape) == 2:
             vectors = ops.reshape(ops.matmul(context, kernel), by_head)
             return scores + distance_products(query, ops.swapaxes(vectors, 0, 1), None)
-        # From positions to distances by the addition theorem, with the projection moved to the query:
+        # From positions to distances by the addition theorem, with the projection moved to the
+        # query:
         # (W^T q) · [sin(m - n), cos(m - n)] is a product of something of m and something of n.
         query = ops.matmul(query, ops.transpose(ops.reshape(kernel, by_head), (1, 2, 0)))
         of_sin, of_cos = ops.split(query, 2, axis=-1)

@@ -11,22 +11,26 @@ from roformer_tf.layers.t5_relative_bias import T5RelativeBias
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class TupePosition(PositionScheme):
-    """Untied absolute positions of TUPE: scores of positions among themselves, beside the scores of tokens.
+    """Untied absolute positions of TUPE: scores of positions among themselves, beside the scores of
+    tokens.
 
-    To each score of two tokens `q · k / sqrt(2 head_dim)` it adds `(U_q p_m) · (U_k p_n) / sqrt(2 head_dim)`, with
-    learned positions `p`, and the bias `b_(n-m)` of T5. All blocks share them, so they are computed once.
+    To each score of two tokens `q · k / sqrt(2 head_dim)` it adds `(U_q p_m) · (U_k p_n) / sqrt(2
+    head_dim)`, with learned positions `p`, and the bias `b_(n-m)` of T5. All blocks share them, so
+    they are computed once.
 
     Args:
-        max_sequence_length: positive integer, number of positions; longer sequences are refused.
-        num_heads: positive integer.
-        head_dim: positive integer, size of one attention head; positions have size `num_heads * head_dim`.
-        relative_bias: whether to add the bias (TUPE-R); without it there are absolute positions alone (TUPE-A).
+        max_sequence_length: int. Number of positions. Longer sequences raise an error.
+        num_heads: Positive int.
+        head_dim: int. Size of one attention head; positions have size `num_heads * head_dim`.
+        relative_bias: bool. Whether to add the bias (TUPE-R); without it there are absolute
+            positions alone (TUPE-A).
         bidirectional: of `T5RelativeBias`.
-        untie_cls: whether the token at position 0, a [CLS] that stands for all tokens, has no place: its own scores get
-            nothing of all this, and scores to it one learned number for each head (`theta_2` in TUPE; its `theta_1`,
-            which is the same for all keys of a query, does nothing to a softmax). Equation 9 does not have it.
+        untie_cls: bool. Whether the token at position 0, a [CLS] that stands for all tokens, has no
+            place: its own scores get nothing of all this, and scores to it one learned number for
+            each head (`theta_2` in TUPE; its `theta_1`, which is the same for all keys of a query,
+            does nothing to a softmax). Equation 9 does not have it.
         initializer: of all weights.
-        **kwargs: of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
@@ -36,7 +40,7 @@ class TupePosition(PositionScheme):
         float32 tensor `(1 or batch, num_heads, query, key)`.
 
     Raises:
-        ValueError: if the sequence is longer than the table.
+        ValueError: If the sequence is longer than the table.
 
     Example:
 
@@ -143,8 +147,9 @@ class TupePosition(PositionScheme):
     def _heads(self, x):
         """`(batch * num_heads, length, head_dim)`.
 
-        One axis for rows and heads, and a reshape of the product: TensorFlow 2.21 on a CPU fuses a product, a scale and
-        a sum of 4 axes, and gives wrong numbers where the product is broadcast, from one row of positions to all rows.
+        One axis for rows and heads, and a reshape of the product: TensorFlow 2.21 on a CPU fuses a
+        product, a scale and a sum of 4 axes, and gives wrong numbers where the product is
+        broadcast, from one row of positions to all rows.
         """
         batch, length = ops.shape(x)[:2]
         x = ops.reshape(x, (batch, length, self.num_heads, self.head_dim))

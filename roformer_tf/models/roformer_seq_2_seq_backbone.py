@@ -258,7 +258,7 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         """
         return {
             "keys_values": [
-                block.cross_attention.keys_values(encoder_sequence) for block in self.decoder_blocks
+                block.cross_attention.build_cache(encoder_sequence) for block in self.decoder_blocks
             ],
             "bias": self.encoder_attention_mask(padding_mask),
         }

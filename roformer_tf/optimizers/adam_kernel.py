@@ -7,17 +7,19 @@ from keras import ops
 def apply_adam(
     variable, moments, gradient, learning_rate, beta_1, beta_2, epsilon, step, epsilon_inside=True
 ):
-    """Updates weight and moments by TensorFlow's own kernel; Keras' formula takes a dozen passes over all weights.
+    """Updates weight and moments by TensorFlow's own kernel; Keras' formula takes a dozen passes over
+    all weights.
 
     Args:
         variable: `keras.Variable` or `tf.Variable` to update.
-        moments: the two `keras.Variable` of the same shape, first and second moment; updated too.
-        gradient: tensor, dense or `tf.IndexedSlices` (repeated rows are summed).
+        moments: The two `keras.Variable` of the same shape, first and second moment; updated too.
+        gradient: Tensor, dense or `tf.IndexedSlices` (repeated rows are summed).
         learning_rate: float or scalar tensor.
         beta_1, beta_2, epsilon: floats.
         step: scalar tensor, 1 for the first update.
-        epsilon_inside: whether `epsilon` is added before the second moment's bias is corrected, as in Keras
-            (the paper's "epsilon hat"), or after it, as in the paper's algorithm 1 and in bert4keras.
+        epsilon_inside: bool. Whether `epsilon` is added before the second moment's bias is
+            corrected, as in Keras (the paper's "epsilon hat"), or after it, as in the paper's
+            algorithm 1 and in bert4keras.
 
     Reference: Kingma and Ba, Adam, arXiv 1412.6980, algorithm 1 and the end of section 2.
     """

@@ -1,18 +1,21 @@
 import keras
 from keras import ops
 
+from roformer_tf.checks import check_positive_integer
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class InverseSquareRootDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate that rises in a line to its peak, and then falls with the inverse square root of the step.
+    """Learning rate that rises in a line to its peak, and then falls with the inverse square root of
+    the step.
 
         start + (peak - start) * step / warmup_steps      before `warmup_steps`
         peak * sqrt(warmup_steps / step)                  from there on
 
     Args:
-        peak: float, the highest learning rate, reached after `warmup_steps`.
-        warmup_steps: positive integer.
-        start: float, the learning rate of the first update.
+        peak: float. The highest learning rate, reached after `warmup_steps`.
+        warmup_steps: Positive int.
+        start: float. The learning rate of the first update.
 
     Call arguments:
         step: integer scalar or tensor, 0 for the first update.
@@ -21,7 +24,7 @@ class InverseSquareRootDecay(keras.optimizers.schedules.LearningRateSchedule):
         float32 tensor of the shape of `step`.
 
     Raises:
-        ValueError: if `warmup_steps` is not a positive integer.
+        ValueError: If `warmup_steps` is not a positive integer.
 
     Example:
 
@@ -30,15 +33,12 @@ class InverseSquareRootDecay(keras.optimizers.schedules.LearningRateSchedule):
     >>> [round(float(schedule(step)) * 1e4, 4) for step in (0, 2000, 4000, 16000)]
     [0.001, 2.5005, 5.0, 2.5]
 
-    Reference: section 4.1.2 of arXiv 2104.09864; `inverse_sqrt` of fairseq, with which the paper trained; but for the
-    start, section 5.3 of Vaswani et al., arXiv 1706.03762.
+    Reference: section 4.1.2 of arXiv 2104.09864; `inverse_sqrt` of fairseq, with which the paper
+    trained; but for the start, section 5.3 of Vaswani et al., arXiv 1706.03762.
     """
 
     def __init__(self, peak=5e-4, warmup_steps=4000, start=1e-7):
-        if not isinstance(warmup_steps, int) or warmup_steps < 1:
-            raise ValueError(
-                f"`warmup_steps` must be a positive integer. Received: warmup_steps={warmup_steps!r}"
-            )
+        check_positive_integer("warmup_steps", warmup_steps)
         self.peak = peak
         self.warmup_steps = warmup_steps
         self.start = start

@@ -9,15 +9,15 @@ from keras import ops
 class LastWeights(keras.callbacks.Callback):
     """Keeps the weights of the last epochs as files, and averages them.
 
-    A file is there whole or not at all. With `steps_per_epoch` an epoch is as many steps as the checkpoints shall be
-    apart.
+    A file is there whole or not at all. With `steps_per_epoch` an epoch is as many steps as the
+    checkpoints shall be apart.
 
     Args:
         folder: str or path; files of other names in it stay.
-        keep: positive integer, how many files.
+        keep: int. How many files.
 
     Raises:
-        ValueError: if `keep` is not a positive integer.
+        ValueError: If `keep` is not a positive integer.
 
     Example:
 
@@ -34,8 +34,8 @@ class LastWeights(keras.callbacks.Callback):
     ['epoch-00002.weights.h5', 'epoch-00003.weights.h5']
     >>> last.average()
 
-    Reference: section 4.1.2 of arXiv 2104.09864 and section 6.1 of Vaswani et al., arXiv 1706.03762: the mean of the
-    last 5 checkpoints.
+    Reference: section 4.1.2 of arXiv 2104.09864 and section 6.1 of Vaswani et al., arXiv
+    1706.03762: the mean of the last 5 checkpoints.
     """
 
     def __init__(self, folder, keep=5):
@@ -65,7 +65,7 @@ class LastWeights(keras.callbacks.Callback):
         """Gives the model the means of the files' weights.
 
         Raises:
-            ValueError: if there are no files, or the callback has not been given to `fit`.
+            ValueError: If there are no files, or the callback has not been given to `fit`.
         """
         if self.model is None:
             raise ValueError(
@@ -79,11 +79,12 @@ def average_weights(model, files):
     """Gives a model the means of the weights in files, added up in float64 and rounded once.
 
     Args:
-        model: `keras.Model` that the files are of. What is not a floating-point number is taken from the last file.
+        model: `keras.Model` that the files are of. What is not a floating-point number is taken
+            from the last file.
         files: paths written by `model.save_weights`.
 
     Raises:
-        ValueError: if there are no files.
+        ValueError: If `files` is empty.
 
     Example:
 
@@ -102,7 +103,7 @@ def average_weights(model, files):
     """
     files = list(files)
     if not files:
-        raise ValueError("There are no files to average. Received: files=[]")
+        raise ValueError("`files` must name at least one file. Received: files=[]")
     weights = [w for w in model.weights if keras.backend.is_float_dtype(w.dtype)]
     sums = [np.zeros(w.shape, "float64") for w in weights]
     for file in files:

@@ -10,9 +10,10 @@ from roformer_tf.optimizers.adam_kernel import apply_adam
 class LayerwiseAdamW(keras.optimizers.Adam):
     """AdamW for fine-tuning: lower layers learn more slowly, norms and biases do not decay.
 
-    With `num_layers` blocks, heads and pooler learn at the full rate, block i at `layer_decay^(num_layers - i)` of it
-    and the embeddings at `layer_decay^(num_layers + 1)`. Weight decay is decoupled and goes with the rate of the layer.
-    `layer_decay=1.0` gives plain AdamW.
+    With `num_layers` blocks, heads and pooler learn at the full rate, block i at
+    `layer_decay^(num_layers - i)` of it and the embeddings at `layer_decay^(num_layers + 1)`.
+    Weight decay is decoupled and goes with the rate of the layer. `layer_decay=1.0` gives plain
+    AdamW.
 
     Args:
         learning_rate: float or schedule, such as `LinearWarmupDecay`.
@@ -20,10 +21,10 @@ class LayerwiseAdamW(keras.optimizers.Adam):
         layer_decay: float in (0, 1].
         weight_decay: float.
         no_decay: regular expressions, searched in the paths of weights that shall not decay.
-        **kwargs: of `keras.optimizers.Adam`.
+        **kwargs: Arguments of `keras.optimizers.Adam`.
 
     Raises:
-        ValueError: if `layer_decay` is not in (0, 1].
+        ValueError: If `layer_decay` is not in (0, 1].
 
     Example:
 
@@ -34,8 +35,8 @@ class LayerwiseAdamW(keras.optimizers.Adam):
     >>> round(optimizer.multiplier("embeddings/token_embedding/embeddings"), 4)
     0.2542
 
-    Reference: Clark et al., ELECTRA, arXiv 2003.10555, appendix A (layer-wise decay); Loshchilov and Hutter, AdamW,
-    arXiv 1711.05101.
+    Reference: Clark et al., ELECTRA, arXiv 2003.10555, appendix A (layer-wise decay); Loshchilov
+    and Hutter, AdamW, arXiv 1711.05101.
     """
 
     def __init__(

@@ -10,13 +10,13 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     `keras.optimizers.schedules` has warm-up for the cosine only.
 
     Args:
-        peak: float, the highest learning rate, reached after `warmup_steps`.
-        total_steps: positive integer; from here on the rate stays at `end`.
+        peak: float. The highest learning rate, reached after `warmup_steps`.
+        total_steps: int. From here on the rate stays at `end`.
         warmup_steps: integer from 0 to `total_steps`, or a float below 1: a share of `total_steps`.
-        end: float, the last learning rate.
+        end: float. The last learning rate.
 
     Raises:
-        ValueError: if the steps do not fit each other.
+        ValueError: If the steps do not fit each other.
 
     Example:
 
@@ -25,7 +25,8 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     >>> [round(float(schedule(step)) * 1e4, 4) for step in (0, 5, 10, 55, 100, 200)]
     [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]
 
-    Reference: `extend_with_piecewise_linear_lr` of bert4keras with `{warmup_steps: 1, total_steps: 0}`.
+    Reference: `extend_with_piecewise_linear_lr` of bert4keras with `{warmup_steps: 1, total_steps:
+    0}`.
     """
 
     def __init__(self, peak, total_steps, warmup_steps=0.1, end=0.0):

@@ -3,6 +3,7 @@ import re
 import keras
 from keras import ops
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.optimizers.adam_kernel import apply_adam
 
 
@@ -11,36 +12,43 @@ class OriginalAdamW(keras.optimizers.Optimizer):
     """The optimizer of the original `train.py`, to repeat its training number for number.
 
     That is bert4keras' `Adam`, extended with weight decay, piecewise linear learning rate (give a
-    `PiecewiseLinear`) and gradient accumulation. For new work take `keras.optimizers.AdamW` and average the
-    gradients of a whole global batch before one update. This one differs from it in:
+    `PiecewiseLinear`) and gradient accumulation. For new work take `keras.optimizers.AdamW` and
+    average the gradients of a whole global batch before one update. This one differs from it in:
 
-    * epsilon: 1e-6, added after the second moment's bias is corrected. Keras has 1e-7, added before.
-    * weight decay: as decoupled, but everything decays whose name in bert4keras has neither "Norm" nor "bias". There
-      the masked language model's output bias is called `MLM-Bias/beta`, so it decays, alone among the biases.
-    * sparse gradients: rows of the embeddings that a batch does not use still move by their moments and decay.
-    * accumulation: every call is a micro-step, and `iterations`, which the learning rate follows, counts
-      micro-steps. Weights change at micro-steps 0, k, 2k, ... (k = `accumulation_steps`), *before* the gradient
-      of that micro-step counts: from the mean of the k gradients before it, with the learning rate and the bias
-      correction of this micro-step. So the update at micro-step 0 has no gradient and only decays weights, if the
-      learning rate is not 0 yet; the first real update, with k = 4, has the bias correction of step 5, which makes
-      it smaller (0.55 of Adam's first step); and up to k gradients at the end of a run are never used.
-      Exact accumulation, where k slices of a batch give the update of the whole batch, is a matter of the training
-      step, not of the optimizer. The mean over micro-steps also weighs each micro-batch's own mean alike,
-      however many tokens it predicts.
+    * epsilon: 1e-6, added after the second moment's bias is corrected. Keras has 1e-7, added
+      before.
+    * weight decay: as decoupled, but everything decays whose name in bert4keras has neither "Norm"
+      nor "bias". There the masked language model's output bias is called `MLM-Bias/beta`, so it
+      decays, alone among the biases.
+    * sparse gradients: rows of the embeddings that a batch does not use still move by their moments
+      and decay.
+    * accumulation: every call is a micro-step, and `iterations`, which the learning rate follows,
+      counts micro-steps. Weights change at micro-steps 0, k, 2k, ... (k = `accumulation_steps`),
+      *before* the gradient of that micro-step counts: from the mean of the k gradients before it,
+      with the learning rate and the bias correction of this micro-step. So the update at micro-step
+      0 has no gradient and only decays weights, if the learning rate is not 0 yet; the first real
+      update, with k = 4, has the bias correction of step 5, which makes it smaller (0.55 of Adam's
+      first step); and up to k gradients at the end of a run are never used. Exact accumulation,
+      where k slices of a batch give the update of the whole batch, is a matter of the training
+      step, not of the optimizer. The mean over micro-steps also weighs each micro-batch's own mean
+      alike, however many tokens it predicts.
 
     Args:
-        learning_rate: float or schedule, such as `PiecewiseLinear(1e-5, {20000: 1.0})`, of micro-steps.
+        learning_rate: float or schedule, such as `PiecewiseLinear(1e-5, {20000: 1.0})`, of
+            micro-steps.
         beta_1, beta_2: floats, decay of the moments.
         epsilon: positive float.
-        weight_decay: float, the share that goes with the learning rate at each update; 0 for none.
-        no_decay: regular expressions, searched in the paths of weights that shall not decay. The default decays what
-            the original decays.
-        accumulation_steps: positive integer, the original's `grad_accum_steps`; 1 for an update at every call.
-        **kwargs: of `keras.optimizers.Optimizer`. Clipping acts on the gradient of each micro-step.
+        weight_decay: float. The share that goes with the learning rate at each update; 0 for none.
+        no_decay: regular expressions, searched in the paths of weights that shall not decay. The
+            default decays what the original decays.
+        accumulation_steps: int. The original's `grad_accum_steps`; 1 for an update at every call.
+        **kwargs: Arguments of `keras.optimizers.Optimizer`. Clipping acts on the gradient of each
+            micro-step.
 
     Raises:
-        ValueError: if `accumulation_steps` or `epsilon` is not positive, or `gradient_accumulation_steps` is given,
-            Keras' own way, which would accumulate a second time.
+        ValueError: If `accumulation_steps` or `epsilon` is not positive, or
+            `gradient_accumulation_steps` is given, Keras' own way, which would accumulate a second
+            time.
 
     Example:
 
@@ -68,11 +76,7 @@ class OriginalAdamW(keras.optimizers.Optimizer):
         name="original_adamw",
         **kwargs,
     ):
-        if not isinstance(accumulation_steps, int) or accumulation_steps < 1:
-            raise ValueError(
-                "`accumulation_steps` must be a positive integer. "
-                f"Received: accumulation_steps={accumulation_steps!r}"
-            )
+        check_positive_integer("accumulation_steps", accumulation_steps)
         if not epsilon > 0:  # the update at micro-step 0 divides nothing by it
             raise ValueError(f"`epsilon` must be positive. Received: epsilon={epsilon!r}")
         if kwargs.get("gradient_accumulation_steps") is not None:
@@ -141,13 +145,11 @@ class OriginalAdamW(keras.optimizers.Optimizer):
             return update(gradient)
         total = self._sums[index]
 
-        def update_and_start_anew():
+        def update_and_reset():
             update(total / self.accumulation_steps)
             self.assign(total, gradient)
 
-        ops.cond(
-            self._updates_now(), update_and_start_anew, lambda: self.assign_add(total, gradient)
-        )
+        ops.cond(self._updates_now(), update_and_reset, lambda: self.assign_add(total, gradient))
 
     def _update_by_the_formula(self, gradient, variable, learning_rate):
         # No branch: JAX traces both sides of one anyway, and cannot assign to variables in them.

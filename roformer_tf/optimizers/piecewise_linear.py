@@ -4,13 +4,14 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate times a factor that is a broken line through given points, as in the original's `train.py`.
+    """Learning rate times a factor that is a broken line through given points, as in the original's
+    `train.py`.
 
-    Between two points the factor moves in a line, after the last it stays. Without a point at step 0 the line
-    starts at 0, so `{20000: 1.0}` is a warm-up over 20,000 steps.
+    Between two points the factor moves in a line, after the last it stays. Without a point at step
+    0 the line starts at 0, so `{20000: 1.0}` is a warm-up over 20,000 steps.
 
     Args:
-        learning_rate: float, what the factors multiply.
+        learning_rate: float. What the factors multiply.
         factors: dict from step (integer from 0) to factor, at least one.
 
     Call arguments:
@@ -20,7 +21,7 @@ class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
         float32 tensor of the shape of `step`.
 
     Raises:
-        ValueError: if `factors` is empty or a step is not an integer from 0.
+        ValueError: If `factors` is empty or a step is not an integer from 0.
 
     Example:
 
@@ -34,7 +35,7 @@ class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, learning_rate, factors):
         try:
-            # JSON turns the steps into strings
+            # JSON makes the steps strings
             points = {int(step): float(factor) for step, factor in factors.items()}
             exact = all(float(step) == int(step) >= 0 for step in factors)
         except (AttributeError, TypeError, ValueError):
@@ -56,7 +57,8 @@ class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def broken_line(step, points):
-    """Values of the line through `points`, [(step, value), ...] in order of steps, constant before and after.
+    """Values of the line through `points`, [(step, value), ...] in order of steps, constant before and
+    after.
 
     Two points at one step are a jump; the second is the value there.
     """

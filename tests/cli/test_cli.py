@@ -190,8 +190,8 @@ def test_export_refuses(folders, tmp_path, capsys):
         ([classifier, out, "--labels", "a,b,c"], "must name 2 classes"),
         ([folders / "classifier.keras", out, "--dtype", "float16"], "cannot change a .keras file"),
         ([folders / "backbone", out], "has no preprocessor"),
-        ([classifier, tmp_path / "empty" / ".."], "exists already"),
-        ([classifier, tmp_path, "--overwrite"], "is not a SavedModel"),
+        ([classifier, tmp_path / "empty" / ".."], "already exists"),
+        ([classifier, tmp_path, "--overwrite"], "Only a SavedModel"),
     ]
     for arguments, message in cases:
         assert message in error_of(capsys, "export", *arguments), arguments

@@ -150,7 +150,7 @@ def check_odd_texts(task, folder, ask):
     assert none["logits"].shape == none["probabilities"].shape == (0, 3)
     assert none["class_id"].shape == (0,)
     assert ask(folder, "pairs", first=[], second=[])["logits"].shape == (0, 3)
-    with pytest.raises(RuntimeError, match="must have as many texts each"):
+    with pytest.raises(RuntimeError, match="must have the same number of texts"):
         ask(folder, "pairs", first=[b"a", b"b"], second=[b"a"])
     with pytest.raises(RuntimeError, match="InvalidArgument"):
         ask(folder, "token_ids", token_ids=[[99999]], segment_ids=[[0]], padding_mask=[[1]])

@@ -46,7 +46,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model(build, tmp_path):
     tokenizer = RoFormerTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], word_level=False)
     task = build(RoFormerBackbone, tokenizer=tokenizer)
     more = RoFormerTokenizer([*tokenizer.get_vocabulary(), "好"], word_level=False)
-    with pytest.raises(ValueError, match="has 6 tokens, the model only 5"):
+    with pytest.raises(ValueError, match="has 6 tokens, but the model only 5"):
         export_saved_model(task, tmp_path / "a", preprocessor=more)
 
 
@@ -123,7 +123,7 @@ def test_what_is_there_is_not_overwritten(classifier, tmp_path, ask):
     folder = tmp_path / "served"
     folder.mkdir()  # empty: nothing to lose
     export_saved_model(classifier, folder, labels=["a", "b"])
-    with pytest.raises(FileExistsError, match="exists already.*overwrite=True"):
+    with pytest.raises(FileExistsError, match="already exists.*overwrite=True"):
         export_saved_model(classifier, folder)
     assert (folder / "assets" / "labels.txt").exists()
     export_saved_model(classifier, str(folder), overwrite=True)
@@ -136,7 +136,7 @@ def test_what_is_there_is_not_overwritten(classifier, tmp_path, ask):
     (other / "thesis.txt").write_text("")
     (tmp_path / "file").write_text("")
     for path in (other, tmp_path / "file"):
-        with pytest.raises(FileExistsError, match="is not a SavedModel"):
+        with pytest.raises(FileExistsError, match="Only a SavedModel"):
             export_saved_model(classifier, path, overwrite=True)
     assert left_in(other) == ["thesis.txt"]
 

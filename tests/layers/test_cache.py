@@ -8,7 +8,7 @@ from tests.layers.harness import compiled, numpy
 
 
 def test_full_cache_is_refused():
-    with pytest.raises(ValueError, match="places for 4 tokens.*index=3 and 2 more tokens"):
+    with pytest.raises(ValueError, match="holds 4 tokens.*index=3 and 2 more tokens"):
         write(np.zeros((1, 1, 4, 2), "float32"), np.zeros((1, 1, 2, 2), "float32"), 3)
 
 

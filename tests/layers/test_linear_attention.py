@@ -17,7 +17,7 @@ from roformer_tf.layers import (
     SinusoidalRelativePosition,
     SoftmaxFeatureMap,
 )
-from roformer_tf.layers.linear_sums import causal_sums
+from roformer_tf.layers.linear_attention import causal_sums
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES
 from tests.layers.harness import compiled, gradients, numpy, randomize, weights_by_path
 from tests.layers.linear_cases import (
@@ -316,7 +316,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="`redraw_every` must be a positive integer or None"):
         FavorFeatureMap(redraw_every=0)
     layer = attention("elu", causal=False)
-    with pytest.raises(ValueError, match="Make the layer with `causal=True`"):
+    with pytest.raises(ValueError, match="Create the layer with `causal=True`"):
         layer.call_with_cache(X[:, :1], layer.build_cache(2))
     padding = np.ones((2, LENGTH), "int32")
     causal = AttentionMask("causal")(padding)

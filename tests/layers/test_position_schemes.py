@@ -202,7 +202,7 @@ def test_errors_say_what_was_expected():
         ValueError, match="arguments of `RelativePosition`: .*max_distance.*Received"
     ):
         make_position_schemes("relative", 2, sizes, {"distance": 3})
-    with pytest.raises(ValueError, match="none of the arguments that the model itself gives"):
+    with pytest.raises(ValueError, match="must not set an argument that the model sets"):
         make_position_schemes("relative", 2, sizes, {"head_dim": 3})
     with pytest.raises(ValueError, match="arguments of `PositionScheme`: it has none"):
         make_position_schemes("none", 2, sizes, {"scale": 3})
@@ -214,11 +214,11 @@ def test_errors_say_what_was_expected():
         layers.SinusoidalPosition(7)
     with pytest.raises(ValueError, match="The sequence has 65 tokens"):
         make_position_schemes("tupe", 1, sizes)[0](np.zeros((1, 65), "int32"))
-    with pytest.raises(ValueError, match="wrong type for its scheme.*num_buckets"):
+    with pytest.raises(ValueError, match="has the wrong type.*num_buckets"):
         make_position_schemes("t5", 2, sizes, {"num_buckets": "32"})
     with pytest.raises(ValueError, match="must be one of .*Received: .*rotary"):
         make_position_schemes(["rotary"], 2, sizes)
-    with pytest.raises(ValueError, match="does nothing in attention.*SinusoidalPosition"):
+    with pytest.raises(ValueError, match="added to the embeddings.*SinusoidalPosition"):
         layers.SelfAttention(2, 8, position_scheme=layers.SinusoidalPosition(16))
     scheme = layers.RotaryPosition(8)
     with pytest.raises(

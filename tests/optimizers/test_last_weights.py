@@ -63,7 +63,7 @@ def test_files_of_other_names_stay(model, rng, tmp_path):
 def test_refusals(model, tmp_path):
     with pytest.raises(ValueError, match="give the callback to `fit` first"):
         LastWeights(tmp_path).average()
-    with pytest.raises(ValueError, match="no files"):
+    with pytest.raises(ValueError, match="at least one file"):
         average_weights(model, [])
     with pytest.raises(ValueError, match="keep=0"):
         LastWeights(tmp_path, keep=0)
