@@ -226,7 +226,7 @@ def test_models_without_cache(rng):
         with pytest.raises(ValueError, match="supports no cache.*Received: masking="):
             model.call_with_cache(given, None, 0)
     attention = without_cache[1].encoder_blocks[0].attention
-    with pytest.raises(ValueError, match="has no steps.*T5RelativeBias"):
+    with pytest.raises(ValueError, match="supports no cache.*T5RelativeBias"):
         attention.call_with_cache(np.ones((1, 1, 16)), attention.build_cache(1, 4), 0)
     with pytest.raises(ValueError, match="takes no document_ids"):
         backbone("gpt").call_with_cache({**given, "document_ids": given["padding_mask"]}, None, 0)
