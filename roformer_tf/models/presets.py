@@ -6,6 +6,7 @@ import keras
 
 from roformer_tf.checkpoint import load_checkpoint, open_folder
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size, edited_size
+from roformer_tf.naming import automatic_name
 
 KEPT_BY_KERAS = ("name", "trainable", "compile")
 _TOKENIZER_ARGUMENTS = (
@@ -75,7 +76,18 @@ class FromPreset:
 
 
 class PreprocessorFromPreset:
-    """Mixin of preprocessors: `from_preset` takes every kind of folder."""
+    """Mixin of preprocessors: `from_preset` takes every kind of folder, and `call` a pair of texts."""
+
+    def __init__(self, *args, name=None, **kwargs):
+        super().__init__(*args, name=name or automatic_name(type(self)), **kwargs)
+
+    def build(self, input_shape=None):
+        # KerasHub would make packers here, which always pad to the full length.
+        self.built = True
+
+    def __call__(self, x, y=None, sample_weight=None, **kwargs):
+        # By keyword: KerasHub takes a lone tuple for `(x, y)` and would lose the second text of a pair.
+        return super().__call__(x, y=y, sample_weight=sample_weight, **kwargs)
 
     @classmethod
     def from_preset(cls, preset, config_file="preprocessor.json", **kwargs):

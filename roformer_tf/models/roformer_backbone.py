@@ -9,6 +9,7 @@ from roformer_tf.layers import AttentionMask, EncoderBlock, Pooler, RoFormerEmbe
 from roformer_tf.layers.cache import is_prefill
 from roformer_tf.layers.feature_maps import make_feature_maps, with_seed
 from roformer_tf.layers.position_schemes import make_position_schemes
+from roformer_tf.models.presets import arguments_of
 from roformer_tf.models.roformer_model import RoFormerModel
 
 
@@ -386,28 +387,19 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     def get_config(self):
         return {
             **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "hidden_dim": self.hidden_dim,
-            "intermediate_dim": self.intermediate_dim,
-            "embedding_dim": self.embedding_dim,
-            "num_segments": self.num_segments,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "activation": self.activation,
-            "norm": self.norm,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "max_wavelength": self.max_wavelength,
-            "position_scheme": self.position_scheme_name,
-            "position_options": dict(self.position_options) if self.position_options else None,
-            "rope_scaling": dict(self.rope_scaling) if self.rope_scaling else None,
-            "attention": self.attention,
-            "attention_options": dict(self.attention_options) if self.attention_options else None,
-            "max_sequence_length": self.max_sequence_length,
-            "masking": self.masking,
+            **saved_arguments(self, RoFormerBackbone),
             "pooler": self.pooler_activation,
         }
+
+
+def saved_arguments(backbone, cls):
+    """Returns the arguments of the constructor of `cls`, from a backbone's attributes."""
+    names = [
+        name for name in arguments_of(cls) if name not in ("dtype", "position_scheme", "pooler")
+    ]
+    values = {name: getattr(backbone, name) for name in names}
+    values = {k: (dict(v) or None) if isinstance(v, dict) else v for k, v in values.items()}
+    return {**values, "position_scheme": backbone.position_scheme_name}
 
 
 def check_sizes(sizes):

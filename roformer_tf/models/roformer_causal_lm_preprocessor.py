@@ -16,11 +16,8 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
     are.
 
     Args:
-        tokenizer: a `RoFormerTokenizer`.
-        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
-        truncate_from: `"right"` drops the ends of texts that are too long, `"left"` their starts.
-        padding: `"longest"` or `"max_length"`, see `RoFormerTextClassifierPreprocessor`.
-        **kwargs: Arguments of `keras.layers.Layer`.
+        tokenizer, sequence_length, truncate_from, padding, **kwargs: See
+            `RoFormerTextClassifierPreprocessor`.
 
     Call arguments:
         x: string, or list or tensor of strings, or a tuple of two of them (source, target).

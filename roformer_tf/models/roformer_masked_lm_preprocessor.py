@@ -16,16 +16,13 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
     """Turns texts into the inputs, labels and weights of a `RoFormerMaskedLM`, masking at random.
 
     Args:
-        tokenizer: a `RoFormerTokenizer`.
-        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
-        truncate_from: `"right"` drops the ends of texts that are too long, `"left"` their starts.
-        padding: `"longest"` or `"max_length"`, see `RoFormerTextClassifierPreprocessor`.
+        tokenizer, sequence_length, truncate_from, padding, **kwargs: See
+            `RoFormerTextClassifierPreprocessor`.
         mask_selection_rate: float. Share of the tokens to predict. Special tokens are never chosen.
         mask_selection_length: int. Size of `mask_positions`. By default this share of
             `sequence_length`.
         mask_token_rate: float. Share of the chosen tokens that become `[MASK]`.
         random_token_rate: float. Share of the chosen tokens that become a random token.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: string, or list or tensor of strings, or a tuple of two of them for pairs.

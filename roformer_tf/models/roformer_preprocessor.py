@@ -3,7 +3,6 @@ import tensorflow as tf
 from roformer_tf.checks import check_one_of
 from roformer_tf.models.presets import PreprocessorFromPreset
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
-from roformer_tf.naming import automatic_name
 from roformer_tf.text import PairPacker, RoFormerTokenizer
 
 PADDINGS = ("longest", "max_length")
@@ -12,14 +11,7 @@ PADDINGS = ("longest", "max_length")
 class RoFormerPreprocessor(PreprocessorFromPreset):
     """Base class of the preprocessors of `RoFormerBackbone`, named before KerasHub's base class.
 
-    Args:
-        tokenizer: a `RoFormerTokenizer`.
-        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
-        truncate_from: `"right"` drops the ends of texts that are too long, `"left"` their starts.
-        padding: `"longest"` pads to the longest sequence of the batch, which costs least on
-            TensorFlow and PyTorch. `"max_length"` pads to `sequence_length`, for XLA and JAX, which
-            compile a program for each shape.
-        **kwargs: Arguments of `keras.layers.Layer`, and of KerasHub's base class.
+    Its arguments are those of `RoFormerTextClassifierPreprocessor`.
     """
 
     backbone_cls = RoFormerBackbone
@@ -35,18 +27,9 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
     ):
         check_one_of("padding", padding, PADDINGS)
         check_sequence_length("sequence_length", sequence_length)
-        kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(tokenizer, sequence_length=sequence_length, **kwargs)
         self.truncate_from = truncate_from
         self.padding = padding
-
-    def build(self, input_shape=None):
-        # In place of KerasHub's packer, see `pack_ids`.
-        self.built = True
-
-    def __call__(self, x, y=None, sample_weight=None, **kwargs):
-        # By keyword: KerasHub takes a lone tuple for `(x, y)` and would lose the second text of a pair.
-        return super().__call__(x, y=y, sample_weight=sample_weight, **kwargs)
 
     def pack(self, x, extra=0):
         """Tokenizes and packs texts, or a tuple of two columns of texts.

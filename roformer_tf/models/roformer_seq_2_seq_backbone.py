@@ -8,7 +8,11 @@ from keras import ops
 from roformer_tf.layers import AttentionMask, DecoderBlock, Dropout, EncoderBlock, TokenEmbedding
 from roformer_tf.layers.attention_mask import dense_bias
 from roformer_tf.layers.position_schemes import make_position_schemes
-from roformer_tf.models.roformer_backbone import call_position_schemes, check_sizes
+from roformer_tf.models.roformer_backbone import (
+    call_position_schemes,
+    check_sizes,
+    saved_arguments,
+)
 from roformer_tf.models.roformer_model import RoFormerModel
 
 
@@ -316,20 +320,4 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         return ["qkv", "query", "key_value"]
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "hidden_dim": self.hidden_dim,
-            "intermediate_dim": self.intermediate_dim,
-            "num_decoder_layers": self.num_decoder_layers,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "max_wavelength": self.max_wavelength,
-            "position_scheme": self.position_scheme_name,
-            "position_options": dict(self.position_options) if self.position_options else None,
-            "max_sequence_length": self.max_sequence_length,
-        }
+        return {**super().get_config(), **saved_arguments(self, RoFormerSeq2SeqBackbone)}

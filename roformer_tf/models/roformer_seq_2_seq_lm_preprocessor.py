@@ -7,7 +7,6 @@ from roformer_tf.checks import check_one_of
 from roformer_tf.models.presets import PreprocessorFromPreset
 from roformer_tf.models.roformer_preprocessor import PADDINGS, check_sequence_length
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
-from roformer_tf.naming import automatic_name
 from roformer_tf.text import RoFormerSentencePieceTokenizer
 from roformer_tf.text.strings import to_string_tensor
 
@@ -76,17 +75,8 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         check_one_of("padding", padding, PADDINGS)
         check_sequence_length("encoder_sequence_length", encoder_sequence_length)
         check_sequence_length("decoder_sequence_length", decoder_sequence_length)
-        kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(tokenizer, encoder_sequence_length, decoder_sequence_length, **kwargs)
         self.padding = padding
-
-    def build(self, input_shape=None):
-        # KerasHub would make packers here, which always pad to the full length.
-        self.built = True
-
-    def __call__(self, x, y=None, sample_weight=None, **kwargs):
-        # By keyword: KerasHub takes a lone tuple for `(x, y)` and would lose the target.
-        return super().__call__(x, y=y, sample_weight=sample_weight, **kwargs)
 
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):

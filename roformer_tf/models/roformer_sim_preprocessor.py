@@ -16,14 +16,11 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
     the target cannot simply be copied.
 
     Args:
-        tokenizer: a `RoFormerTokenizer`.
-        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
-        truncate_from: `"right"` drops the ends of texts that are too long, `"left"` their starts.
-        padding: `"longest"` or `"max_length"`, see `RoFormerTextClassifierPreprocessor`.
+        tokenizer, sequence_length, truncate_from, padding, **kwargs: See
+            `RoFormerTextClassifierPreprocessor`.
         source_mask_rate: float. Probability that a sequence has tokens of its source masked. Each
             token is then chosen with probability 0.15; of those chosen 80 % become `[MASK]`, 10 % a
             random token, and 10 % stay as they are.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tuple of two strings, or of two lists or tensors of strings.
