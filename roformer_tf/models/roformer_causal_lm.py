@@ -84,11 +84,15 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
 
         # === Functional model ===
         inputs = backbone.input
-        outputs = self.head(sequence_output(backbone(inputs)))
+        outputs = self.outputs_of(backbone(inputs))
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
         # === Config ===
         self.head_epsilon = head_epsilon
+
+    def outputs_of(self, backbone_outputs):
+        """Returns the model's outputs, given those of its backbone."""
+        return self.head(sequence_output(backbone_outputs))
 
     def compile(self, optimizer="auto", loss="auto", *, jit_compile="auto", **kwargs):
         """See `keras_hub.models.CausalLM.compile`.

@@ -5,9 +5,8 @@ import numpy as np
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import check_not_empty
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive, nearest_is_positive
-from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
-from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
+from roformer_tf.models.roformer_masked_lm import token_loss
 from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
 from roformer_tf.models.roformer_task import check_pooler
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
@@ -70,23 +69,13 @@ class RoFormerSim(RoFormerCausalLM):
                 "RoFormerSim needs a backbone with `masking='unilm'`. Received: a backbone with "
                 f"masking={backbone.masking!r}"
             )
-        # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
-        self.head = language_model_head(backbone, head_epsilon)
+        super().__init__(backbone, preprocessor, head_epsilon, **kwargs)
 
-        # === Functional model ===
-        inputs = backbone.input
-        outputs = backbone(inputs)
-        outputs = {
-            "logits": self.head(sequence_output(outputs)),
-            "pooled_output": outputs["pooled_output"],
+    def outputs_of(self, backbone_outputs):
+        return {
+            "logits": super().outputs_of(backbone_outputs),
+            "pooled_output": backbone_outputs["pooled_output"],
         }
-        # Skip the parent's constructor, whose model returns the logits only.
-        super(RoFormerCausalLM, self).__init__(inputs=inputs, outputs=outputs, **kwargs)
-
-        # === Config ===
-        self.head_epsilon = head_epsilon
 
     def compile(
         self, optimizer="auto", loss="auto", *, weighted_metrics="auto", sampler="auto", **kwargs

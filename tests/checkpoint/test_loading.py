@@ -54,16 +54,9 @@ def test_a_new_classifier_head_stays(folder):
 def test_optimizer_slots_are_ignored(rng, config, tmp_path):
     variables = random_variables(rng, config, heads=())
     plain = dict(variables)
+    slots = "adam_m adam_v Adam Adam_1 AdamWeightDecayOptimizer AdamWeightDecayOptimizer_1".split()
     for name, array in list(plain.items())[:4]:
-        for slot in (
-            "adam_m",
-            "adam_v",
-            "Adam",
-            "Adam_1",
-            "AdamWeightDecayOptimizer",
-            "AdamWeightDecayOptimizer_1",
-        ):
-            variables[f"{name}/{slot}"] = array
+        variables |= {f"{name}/{slot}": array for slot in slots}
     variables["global_step"] = np.int64(1000)
     variables["beta1_power"] = np.float32(0.9)
     folder = write_original(tmp_path / "trained", variables, config)

@@ -86,24 +86,20 @@ def test_harmless_settings_are_accepted():
     assert backbone_arguments(config, "roformer")["num_heads"] == 4
 
 
-def test_corrupt_json(tmp_path):
-    (tmp_path / "bert_config.json").write_text('{\n "vocab_size": 200,\n "hidden_size" 32}')
-    with pytest.raises(
-        ValueError, match="bert_config.json is not valid JSON: .* at line 3, column 16"
-    ):
-        read_config(tmp_path)
-
-
 @pytest.mark.parametrize(
     "content, message",
     [
+        (
+            b'{\n "vocab_size": 200,\n "hidden_size" 32}',
+            "bert_config.json is not valid JSON: .* at line 3, column 16",
+        ),
         (b"[1, 2]", "must hold a JSON object .* Received: list"),
         (b"", "not valid JSON.* line 1, column 1"),
         (b'{"a": "\xff"}', "not UTF-8"),
         (LFS_POINTER.encode(), "Git LFS pointer"),
     ],
 )
-def test_other_damage(tmp_path, content, message):
+def test_damaged_settings(tmp_path, content, message):
     (tmp_path / "bert_config.json").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_config(tmp_path)
@@ -137,15 +133,15 @@ def test_back_to_the_original(family, changes):
     assert original_config(backbone) == {**config, "masking": "bidirectional"}
 
 
-def test_another_base_of_rotation_cannot_be_saved():
-    arguments = backbone_arguments(small_config(), "roformer")
-    backbone = roformer_tf.RoFormerBackbone(**arguments, max_wavelength=500)
-    with pytest.raises(ValueError, match="`max_wavelength`.*save_to_preset"):
-        original_config(backbone)
-
-
-def test_options_of_a_position_scheme_cannot_be_saved():
-    arguments = backbone_arguments(small_config(), "nezha")
-    backbone = roformer_tf.RoFormerBackbone(**arguments, position_options={"max_distance": 3})
-    with pytest.raises(ValueError, match="`position_options`.*max_distance.*save_to_preset"):
+@pytest.mark.parametrize(
+    "family, options, message",
+    [
+        ("roformer", {"max_wavelength": 500}, "`max_wavelength`.*500"),
+        ("nezha", {"position_options": {"max_distance": 3}}, "`position_options`.*max_distance"),
+    ],
+)
+def test_what_the_format_cannot_hold_raises(family, options, message):
+    arguments = backbone_arguments(small_config(), family)
+    backbone = roformer_tf.RoFormerBackbone(**arguments, **options)
+    with pytest.raises(ValueError, match=f"{message}.*save_to_preset"):
         original_config(backbone)

@@ -1,7 +1,5 @@
 """The files of a checkpoint: finding them, errors of damaged ones, writing what TF1 writes."""
 
-import shutil
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -115,19 +113,11 @@ def test_cut_off_data(folder, variables):
         OriginalArrays(folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"not an index", b"\0" * 1000])
+@pytest.mark.parametrize("content", [b"", b"not an index", b"\0" * 1000, "cut off"])
 def test_damaged_index(folder, content):
-    (folder / "bert_model.ckpt.index").write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"bert_model.ckpt.index is damaged .* Copy the file again"
-    ):
-        OriginalArrays(folder)
-
-
-def test_cut_off_index(folder):
     index = folder / "bert_model.ckpt.index"
-    index.write_bytes(index.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"bert_model.ckpt.index is damaged"):
+    index.write_bytes(index.read_bytes()[:-100] if content == "cut off" else content)
+    with pytest.raises(ValueError, match="bert_model.ckpt.index is damaged .* Copy the file again"):
         OriginalArrays(folder)
 
 
@@ -185,4 +175,3 @@ def test_float16_checkpoints_are_read(config, variables, tmp_path):
     reader = OriginalArrays(folder)
     assert reader.dtypes["bert/embeddings/word_embeddings"] == np.dtype("float16")
     assert_same_bytes(half, {name: reader.read(name) for name in reader.shapes})
-    shutil.rmtree(folder)

@@ -14,13 +14,12 @@ from tests.models.builders import (
     CHARACTERS,
     SPECIAL,
     backbone,
+    expected_outputs,
     hidden_states,
-    original_names,
     randomized,
     texts,
     tokenizer,
 )
-from tests.oracles import numpy_roformer as oracle
 from tests.oracles import numpy_similarity
 from tests.oracles.run_original import small_config
 
@@ -88,17 +87,16 @@ def sequences_by_hand(first, second):
             source, target = (list(numpy(tokens(x))) for x in (source, target))
             rows.append(([2, *source, 3, *target, 3], len(source) + 2))
     width = max(len(ids) for ids, _ in rows)
-    ids, counted, segments = (np.zeros((len(rows), width), int) for _ in range(3))
+    ids, segments = np.zeros((2, len(rows), width), int)
     for i, (row, start) in enumerate(rows):
         ids[i, : len(row)] = row
         segments[i, start : len(row)] = 1
-    counted = segments
     inputs = {
         "token_ids": ids[:, :-1],
         "segment_ids": segments[:, :-1],
         "padding_mask": (ids[:, :-1] > 0).astype(int),
     }
-    return inputs, ids[:, 1:], counted[:, 1:]
+    return inputs, ids[:, 1:], segments[:, 1:]  # the tokens of targets count
 
 
 def test_preprocessor(model, rng):
@@ -148,16 +146,7 @@ def test_masked_sources(rng):
 def expected_losses(model, first, second):
     inputs, next_tokens, counted = sequences_by_hand(first, second)
     states = hidden_states(model.backbone, inputs)
-    weights = weights_by_path(model)
-    prefix = "cls/predictions/transform"
-    names = original_names(model.backbone) | {
-        f"{prefix}/dense/kernel": weights["head/transform/kernel"],
-        f"{prefix}/dense/bias": weights["head/transform/bias"],
-        f"{prefix}/LayerNorm/gamma": weights["head/norm/gamma"],
-        f"{prefix}/LayerNorm/beta": weights["head/norm/beta"],
-        "cls/predictions/output_bias": weights["head/output_bias"],
-    }
-    logits = oracle.mlm_head(states["sequence_output"], names, model.backbone.activation)
+    logits = expected_outputs(model, inputs)
     said = numpy_similarity.language_model(logits, next_tokens, counted)
     return said, states["pooled_output"]
 

@@ -4,20 +4,12 @@ import keras
 import numpy as np
 import pytest
 
-import roformer_tf
+from tests.models.builders import task
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_loss_is_the_mean_over_counted_tokens(causal, rng):
-    backbone = roformer_tf.RoFormerBackbone(
-        vocabulary_size=30,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=8,
-        intermediate_dim=16,
-        masking="causal" if causal else "bidirectional",
-    )
-    model = (roformer_tf.RoFormerCausalLM if causal else roformer_tf.RoFormerMaskedLM)(backbone)
+@pytest.mark.parametrize("name", ["masked_lm", "causal_lm"])
+def test_loss_is_the_mean_over_counted_tokens(name, rng):
+    model = task(name)
     ids = rng.integers(1, 30, (4, 7)).astype("int32")
     inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
     labels = rng.integers(0, 30, ids.shape)
