@@ -138,6 +138,8 @@ def test_back_to_the_original(family, changes):
     [
         ("roformer", {"max_wavelength": 500}, "`max_wavelength`.*500"),
         ("nezha", {"position_options": {"max_distance": 3}}, "`position_options`.*max_distance"),
+        ("roformer", {"position_options": {"learned": True}}, "`position_options`.*learned"),
+        ("roformer", {"position_options": {"rotary_dim": 4}}, "`position_options`.*rotary_dim"),
     ],
 )
 def test_what_the_format_cannot_hold_raises(family, options, message):

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES
 from tests.layers.harness import gradients, numpy, quantized, variables
@@ -32,9 +31,6 @@ def test_saved_and_loaded(scheme, rng, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(sequence(loaded(given)), sequence(model(given)))
     assert loaded.get_config() == model.get_config()
-    again = roformer_tf.RoFormerBackbone.from_config(model.get_config())
-    again.set_weights(model.get_weights())
-    np.testing.assert_array_equal(sequence(again(given)), sequence(model(given)))
 
 
 @pytest.mark.parametrize("scheme", OTHERS)
@@ -86,9 +82,7 @@ def test_all_weights_learn_and_recomputed_gradients_are_the_same(scheme, given, 
         if "position_scheme" in path:
             own += 1
             assert np.abs(gradient).max() > 1e-4, path
-    assert own == len(
-        [w for s in {id(s): s for s in model.position_schemes}.values() for w in s.weights]
-    )
+    assert own == sum(len(scheme.weights) for scheme in set(model.position_schemes))
     for one, other in zip(kept, learn(True), strict=True):
         np.testing.assert_allclose(other, one, atol=1e-5 * max(1, np.abs(one).max()))
 
