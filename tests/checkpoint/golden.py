@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 import roformer_tf
+from tests.layers.harness import numpy
 
 MASKING = {"encoder": "bidirectional", "lm": "causal", "unilm": "unilm"}
 
@@ -42,18 +43,19 @@ def compound_tokens(items):
 def run_case(case, folder, inputs, layer_norm_epsilon):
     """Our outputs for a case of the manifest, in bert4keras' order: list of arrays."""
     kwargs = case["kwargs"]
-    options = {"preprocessor": None, "family": case["model"]}
-    options["keep_tokens"] = kwargs.get("keep_tokens")
-    options["compound_tokens"] = compound_tokens(kwargs.get("compound_tokens"))
+    options = {
+        "family": case["model"],
+        "keep_tokens": kwargs.get("keep_tokens"),
+        "compound_tokens": compound_tokens(kwargs.get("compound_tokens")),
+    }
     pool = kwargs.get("with_pool")
     backbone_options = {
         "masking": MASKING[case["application"]],
         "pooler": {True: "tanh", None: None}.get(pool, pool),
         "layer_norm_epsilon": layer_norm_epsilon,
-        "family": case["model"],
-        "keep_tokens": options["keep_tokens"],
-        "compound_tokens": options["compound_tokens"],
+        **options,
     }
+    options["preprocessor"] = None
     if "hidden_act" in kwargs:
         backbone_options["activation"] = kwargs["hidden_act"]
     if "segment_vocab_size" in kwargs:
@@ -77,7 +79,7 @@ def run_case(case, folder, inputs, layer_norm_epsilon):
     if mlm:
         lm = case["application"] != "encoder"
         cls = roformer_tf.RoFormerCausalLM if lm else roformer_tf.RoFormerMaskedLM
-        logits = cls_load(cls, folder, backbone, options)(inputs)
+        logits = cls.from_preset(folder, backbone=backbone, **options)(inputs)
         outputs.append(numpy(logits if mlm == "linear" else keras.ops.softmax(logits)))
     if case.get("head") == "all_layers":
         layers = [backbone.embeddings, *backbone.encoder_blocks]
@@ -87,11 +89,3 @@ def run_case(case, folder, inputs, layer_norm_epsilon):
         pooling = roformer_tf.layers.MeanPooling()
         return [numpy(pooling(backbone(inputs), inputs["padding_mask"]))]
     return outputs or [numpy(backbone(inputs))]
-
-
-def cls_load(cls, folder, backbone, options):
-    return cls.from_preset(folder, backbone=backbone, **options)
-
-
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from tests.layers.harness import numpy
 from tests.models.builders import task
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
@@ -48,20 +49,15 @@ def test_arguments_reach_their_parts(classifier, preset):
     assert (again.backbone.attention_dropout, again.backbone.masking) == (0.3, "causal")
     assert (again.dropout, again.num_classes) == (0.0, 2)
     for ours, saved in zip(again.weights, classifier.weights, strict=True):
-        np.testing.assert_array_equal(
-            keras.ops.convert_to_numpy(ours), keras.ops.convert_to_numpy(saved)
-        )
+        np.testing.assert_array_equal(numpy(ours), numpy(saved))
 
 
 def test_another_task_takes_the_backbone(classifier, preset):
     causal_lm = roformer_tf.RoFormerCausalLM.from_preset(preset, sequence_length=9)
     assert causal_lm.backbone.masking == "causal"
     assert causal_lm.preprocessor.sequence_length == 9
-    table = classifier.backbone.token_embedding.embeddings
-    np.testing.assert_array_equal(
-        keras.ops.convert_to_numpy(causal_lm.backbone.token_embedding.embeddings),
-        keras.ops.convert_to_numpy(table),
-    )
+    tables = (numpy(m.backbone.token_embedding.embeddings) for m in (causal_lm, classifier))
+    np.testing.assert_array_equal(*tables)
     assert causal_lm.score("天气")["num_tokens"].tolist() == [3]
 
 
