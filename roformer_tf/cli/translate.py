@@ -12,7 +12,7 @@ def add_parser(subparsers):
     )
     add_model(parser, "folder written by save_to_preset")
     add_texts(parser, "'Two dogs run in the snow.'")
-    parser.add_argument("--beams", type=int, default=4, help="number of beams (4)")
+    parser.add_argument("--num-beams", type=int, default=4, help="number of beams (4)")
     parser.add_argument(
         "--length-penalty", type=float, default=0.6, help="exponent of the length penalty (0.6)"
     )
@@ -32,7 +32,7 @@ def run(args):
 
     texts = read_texts(args, keep_blank=True)  # one line of output per line of input
     task, _ = load_model(args.model, "seq_2_seq_lm", args.dtype)
-    task.compile(sampler=BeamSearchSampler(args.beams, args.length_penalty), jit_compile=False)
+    task.compile(sampler=BeamSearchSampler(args.num_beams, args.length_penalty), jit_compile=False)
     translations = translate(task, texts, args.batch_size, args.max_length)
     if args.json:
         for text, translation in zip(texts, translations):

@@ -20,7 +20,7 @@ def test_translate(tmp_path, capsys, monkeypatch, printed_json):
     task.compile(sampler=BeamSearchSampler(2, 1.5))
     expected = translate(task, TEXTS, max_length=9)
 
-    options = ["--beams", "2", "--length-penalty", "1.5", "--max-length", "9"]
+    options = ["--num-beams", "2", "--length-penalty", "1.5", "--max-length", "9"]
     assert main(["translate", str(tmp_path / "preset"), *TEXTS, *options, "--json"]) == 0
     answers = printed_json()
     assert answers == [{"text": x, "translation": y} for x, y in zip(TEXTS, expected, strict=True)]
