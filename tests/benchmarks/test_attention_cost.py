@@ -27,6 +27,7 @@ def test_plain_attention_that_would_not_fit(monkeypatch):
     assert attention_cost.measure(case) == {"skipped": "does not fit"}
 
 
+@pytest.mark.slow
 def test_a_case_in_its_own_process():
     case = {"attention": "elu", "length": 1024, "part": "forward", "num_heads": 1, "causal": False}
     found = attention_cost.measure({**case, "repeats": 1})
@@ -42,6 +43,7 @@ attention_cost.main()
 """
 
 
+@pytest.mark.slow
 def test_runs(tmp_path):
     output = tmp_path / "cost.json"
     given = ["--quick", "--lengths", "1024", "--attentions", "softmax", "chunked", "--heads", "1"]
