@@ -40,7 +40,7 @@ hf: $(VENV)/installed-hf ## adds PyTorch and Transformers, to compare with Huggi
 benchmark: $(VENV)/installed-hf ## measures beside bert4keras and Hugging Face
 	$(BIN)/python -m benchmarks $(BENCHMARK_ARGS)
 
-format: $(VENV)/installed ## formats the code and mends what the linter can
+format: $(VENV)/installed ## formats the code and fixes what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -64,7 +64,7 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11, 3.12 or 3.13 on PATH, or: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-lock: ## solves setup.cfg anew and writes requirements.lock
+lock: ## resolves setup.cfg again and writes requirements.lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet --upgrade setuptools wheel '.[demo,plots,test]'
 	$(VENV)-lock/bin/python -m pip install --quiet --no-deps bert4keras==0.11.5
