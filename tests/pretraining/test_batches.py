@@ -160,8 +160,10 @@ def test_an_epoch_has_every_token_once(tmp_path, packing, objective):
         orders.append(order)
         masks.append(masked)
     assert orders[0] != orders[1]
-    if objective == "masked_lm":  # short sequences often have no mask, or the same one
-        assert sum(masks[0][text] == masks[1][text] for text in masks[0]) < 0.8 * len(masks[0])
+    if objective == "masked_lm":  # short texts often have no mask, or the same one
+        long = [text for text in masks[0] if len(text) >= 20]
+        assert len(long) > 20
+        assert sum(masks[0][text] == masks[1][text] for text in long) < 0.1 * len(long)
 
 
 def check_parts(shards, monkeypatch, names):
