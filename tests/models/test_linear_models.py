@@ -96,7 +96,7 @@ def test_wrong_options_raise_errors(rng):
             backbone("v1", attention="elu", position_scheme=scheme)
     model = backbone("v1", attention="elu")
     given = inputs(rng)
-    with pytest.raises(ValueError, match="rows of several documents"):
+    with pytest.raises(ValueError, match="packed documents"):
         model({**given, "document_ids": given["padding_mask"]})
 
 
