@@ -1,7 +1,11 @@
 """The dictionary of word-level segmentation."""
 
+import contextlib
+import gzip
 import hashlib
+import lzma
 import os
+import zlib
 
 import jieba
 
@@ -22,7 +26,8 @@ class SegmentationDictionary:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If a line is not `word frequency`, or a word is empty or not a string.
+        ValueError: If a line is not `word frequency`, a word is empty or not a string, or a
+            compressed file is damaged.
 
     Example:
 
@@ -42,13 +47,13 @@ class SegmentationDictionary:
 
     def __init__(self, path=None, user_words=None):
         self._jieba = jieba.Tokenizer()
-        try:
-            with open_compressed(_dictionary_path(path)) as (file, _):
+        with _open_dictionary(path) as file:
+            try:
                 self._jieba.FREQ, self._jieba.total = jieba.Tokenizer.gen_pfdict(file)
-        except ValueError as error:
-            raise ValueError(
-                f"Each line of the dictionary must be a word, a space and an integer. {error}"
-            ) from error
+            except ValueError as error:
+                raise ValueError(
+                    f"Each line of the dictionary must be a word, a space and an integer. {error}"
+                ) from error
         if not self._jieba.total:
             raise ValueError(f"The dictionary {path!r} has no words with a frequency above 0.")
         self._jieba.initialized = True
@@ -128,8 +133,9 @@ class SegmentationDictionary:
         return self._jieba.lcut(text, HMM=False)
 
 
-def _dictionary_path(path):
-    """Returns the path of a dictionary, by default jieba's, if the file exists."""
+@contextlib.contextmanager
+def _open_dictionary(path):
+    """Opens a dictionary file, by default jieba's, and decompresses it."""
     if path is None:
         path = os.path.join(os.path.dirname(jieba.__file__), "dict.txt")
     if not os.path.isfile(path):
@@ -137,7 +143,14 @@ def _dictionary_path(path):
             f"There is no dictionary file {os.fspath(path)!r}. Pass the path of a text file "
             "with lines `word frequency`, or None for jieba's dictionary."
         )
-    return path
+    try:
+        with open_compressed(path) as (file, _):
+            yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(
+            "The dictionary must be a complete file of the format that its name says. Received: "
+            f"{os.fspath(path)!r} ({error}). Compress or copy it again, or pass the text file itself."
+        ) from error
 
 
 def list_user_words(user_words):
@@ -158,5 +171,5 @@ def list_user_words(user_words):
 
 def dictionary_digest(path):
     """Returns the SHA-256 digest of a dictionary's text in hexadecimal."""
-    with open_compressed(_dictionary_path(path)) as (file, _):
+    with _open_dictionary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,7 @@
 """Compares the dictionary with jieba's."""
 
 import gzip
+import lzma
 
 import jieba
 import pytest
@@ -50,6 +51,25 @@ def test_compressed_dictionary(dictionary, tmp_path):
     plain, compressed = SegmentationDictionary(dictionary), SegmentationDictionary(path)
     assert compressed.frequencies == plain.frequencies
     assert dictionary_digest(path) == dictionary_digest(dictionary)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        (".gz", lambda text: text),
+        (".gz", lambda text: gzip.compress(text)[:-12]),
+        (".gz", lambda text: gzip.compress(text)[:-8] + bytes(8)),
+        (".gz", lambda text: gzip.compress(text)[:10] + b"\xff" * 40),
+        (".xz", lambda text: text),
+        (".xz", lambda text: lzma.compress(text)[:-12]),
+    ],
+)
+def test_damaged_compressed_dictionary(suffix, damage, dictionary, tmp_path):
+    path = tmp_path / f"damaged{suffix}"
+    path.write_bytes(damage(dictionary.read_bytes()))
+    for read in (SegmentationDictionary, dictionary_digest):
+        with pytest.raises(ValueError, match=rf"complete file.*damaged\{suffix}.*Compress"):
+            read(path)
 
 
 def test_jieba_s_own_dictionary_stays_unchanged():
