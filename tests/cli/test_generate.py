@@ -53,6 +53,7 @@ def test_generate(folder, gpt, capsys, monkeypatch, printed_json):
     assert lines == [{"text": t, "generated": g} for t, g in zip(TEXTS, expected)]
 
 
+@pytest.mark.slow
 def test_the_small_gpt(repository, capsys):
     """The checkpoint that comes with the repository knows what a comma and a full stop are for."""
     folder = repository / "checkpoints" / "chinese_roformer_gpt_tiny"

@@ -22,6 +22,7 @@ def softmax(x):
     return x / x.sum(-1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_hundred_real_texts_with_jiebas_dictionary(build, large_tokenizer, ask, texts, tmp_path):
     """Everything that the task asks of a served model at once: moved, alone, equal."""
     task = build(

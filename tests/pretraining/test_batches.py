@@ -184,6 +184,7 @@ def test_shards_are_tokenized_in_parts(folder, monkeypatch):
     check_parts(shards, monkeypatch, {"token_ids", "lengths"})
 
 
+@pytest.mark.slow
 def test_whole_words_of_a_character_level_model_are_those_of_jieba(tmp_path, monkeypatch):
     """As in Chinese-BERT-wwm: the characters of 经济 and 发展 are chosen together or not at all."""
     (tmp_path / "texts.txt").write_text("经济发展，" * 400, encoding="utf-8")

@@ -154,6 +154,7 @@ def test_recomputation_computes_again(data):
     assert counts[1] == 2 * counts[0]
 
 
+@pytest.mark.slow
 def test_dropout_differs_between_replicas_slices_and_steps(data):
     """Dropout differs for the same sequences on two replicas and in two slices; runs are repeatable."""
     weights, batches = data
