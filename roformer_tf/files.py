@@ -43,9 +43,9 @@ def open_compressed(path):
 
 @contextlib.contextmanager
 def replace_file(path):
-    """Opens a temporary file beside `path` for bytes, and gives it that name in the end.
+    """Replaces a file at once: writes bytes to a temporary file, then renames it to `path`.
 
-    Whoever reads `path`, another process too, finds the old file or the new one, never a part.
+    A reader of `path` finds the old file or the new one, never a part of it.
 
     >>> path = os.path.join(tempfile.mkdtemp(), "numbers.bin")
     >>> with replace_file(path) as file:
@@ -60,7 +60,7 @@ def replace_file(path):
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        # mkstemp makes files for the owner's eyes alone; give it what open() would have given
+        # mkstemp creates files that only the owner can read; use the permissions of open()
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
@@ -72,19 +72,20 @@ def replace_file(path):
 
 @contextlib.contextmanager
 def replace_files(folder):
-    """Yields an empty folder on the same disk; its files move to `folder` only when the block ends well.
+    """Writes the files of a folder completely or not at all.
 
-    A folder that does not exist yet appears at once, complete. In an existing one files of the same name are replaced
-    and all others stay; when that fails half-way, the old files are put back.
+    Yields an empty folder on the same disk. If the block succeeds, its files are moved to `folder`.
+    A new folder appears at once, complete. In an existing folder, files of the same name are replaced
+    and all others stay. If that fails halfway, the old files are restored.
 
     Args:
-        folder: str or path of the folder to fill; its parents are made.
+        folder: str or path. The folder to write. Its parents are created.
 
     Yields:
         `pathlib.Path` of the temporary folder.
 
     Raises:
-        NotADirectoryError: if `folder` is a file.
+        NotADirectoryError: If `folder` is a file.
 
     Example:
 
@@ -101,8 +102,8 @@ def replace_files(folder):
         raise NotADirectoryError(f"Expected a folder to write to, but {folder} is a file.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     exists = folder.is_dir()
-    place = folder if exists else folder.parent
-    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=place))
+    parent = folder if exists else folder.parent
+    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=parent))
     new = temporary / "new"
     new.mkdir()  # with the user's ordinary permissions, unlike mkdtemp's
     try:
@@ -134,9 +135,8 @@ def _swap(new, folder, old):
             os.replace(folder / name, new / name)
         for name in replaced:
             os.replace(old / name, folder / name)
-        shutil.rmtree(
-            new.parent, ignore_errors=True
-        )  # only reached when everything is back in its place
+        # reached only if every old file is restored
+        shutil.rmtree(new.parent, ignore_errors=True)
         raise
 
 
