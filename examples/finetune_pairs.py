@@ -6,9 +6,7 @@ The files are tab-separated, with a header line, two columns of text and a colum
 eight pairs, to show how.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 import csv

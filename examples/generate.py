@@ -3,9 +3,7 @@
 python examples/generate.py 房间很 这本书
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 from pathlib import Path

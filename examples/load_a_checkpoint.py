@@ -4,9 +4,7 @@ python examples/load_a_checkpoint.py
 python examples/load_a_checkpoint.py chinese_roformer_L-12_H-768_A-12 --output saved
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 from pathlib import Path

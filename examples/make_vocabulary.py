@@ -8,9 +8,7 @@ character that occurs at least `--min-count` times, so that hardly anything is [
 jieba's dictionary segmentation, up to `--size` tokens. Ties are in code point order.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 import collections

@@ -11,9 +11,7 @@ FOLDER holds `train.jsonl.xz` and `valid.jsonl.xz`. Each line is a JSON object w
 `"B"` or `"C"`, that says which of them is closer to A.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 import json

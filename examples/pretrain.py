@@ -8,9 +8,7 @@ program, the same command continues where it was. `python -m roformer_tf pretrai
 settings file, such as stages_roformer_chinese.toml, the paper's.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 import json

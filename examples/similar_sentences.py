@@ -3,9 +3,7 @@
 python examples/similar_sentences.py "I prefer coffee." "I like coffee better." "Seriously?"
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 from pathlib import Path

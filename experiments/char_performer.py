@@ -10,9 +10,7 @@ That library rotates queries and keys before the feature map, while equation 19 
 here they are two models. Softmax attention is the reference.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import lzma
 import math

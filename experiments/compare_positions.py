@@ -9,9 +9,7 @@ They share the model, texts and budget of positions.toml, and with one seed they
 The trained models stay in `--output`, where finetune_glue.py, length_extrapolation.py and train_sim.py look for them.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import dataclasses
 import functools

@@ -10,9 +10,7 @@ averaged over the seeds. Small models need larger rates, so one is tried too and
 the model that was pretrained with seed s. Training sets are cut to `max_train` examples, the same for all runs.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import dataclasses
 import functools

@@ -9,9 +9,7 @@ Windows of 2,016 tokens of held-out documents are masked once. Each window is th
 and more text around them: a loss that falls with the length means that the model uses the longer context.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import experiment
 import keras

@@ -18,9 +18,7 @@ text, among all of a set, is their partner; and Spearman's correlation of cosine
 trained on, with the correlation of the shared words for comparison.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
 import collections

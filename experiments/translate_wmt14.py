@@ -13,9 +13,7 @@ of the last weights. The models are kept in `--output`:
     python -m roformer_tf translate output/translate/en_de_multi30k-rotary-0 "Two dogs run in the snow."
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import itertools
 import time
