@@ -1,9 +1,10 @@
-"""Runs the commands of a Markdown page and puts what they print below them.
+"""Runs the commands of a Markdown page and writes what they print below them.
 
     python docs/run_commands.py docs/samples.md
 
-A command is a line that begins with `$ ` in a block of the language `console`; what follows up to the next command or
-the end of the block is its output, and is replaced. The page is written when all commands have ended well.
+A command is a line that begins with `$ ` in a block of the language `console`. The lines up to the
+next command or the end of the block are its output, and are replaced. If a command fails, the page
+is not changed.
 """
 
 import os
@@ -16,21 +17,17 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.M | re.S)
 
 
-def refreshed(page, run):
-    """The text of a page with `run(command)` below each command."""
-    return BLOCK.sub(lambda block: _block(block[0], run), page)
-
-
-def _block(text, run):
+def refresh_block(block):
+    """Returns a block with the output of each command below it."""
     lines = []
-    for line in text.splitlines():
+    for line in block[0].splitlines():
         if line.startswith("$ "):
             lines += [line, *run(line[2:]).rstrip("\n").split("\n")]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def run(command):
-    """What a shell command prints, in the repository's folder; `python` is the one that runs this."""
+    """Returns what a shell command prints, run in the repository's folder with this Python."""
     print(command, file=sys.stderr, flush=True)
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "100", "NO_COLOR": "1"}
@@ -43,15 +40,15 @@ def run(command):
         encoding="utf-8",
     )
     if done.returncode:
-        raise SystemExit(f"`{command}` failed, and the page is as it was:\n{done.stderr}")
+        raise SystemExit(f"`{command}` failed, and the page is not changed:\n{done.stderr}")
     return done.stdout
 
 
 def main():
-    """Goes through the pages named on the command line."""
+    """Refreshes the pages named on the command line."""
     for name in sys.argv[1:]:
         page = Path(name)
-        text = refreshed(page.read_text(encoding="utf-8"), run)
+        text = BLOCK.sub(refresh_block, page.read_text(encoding="utf-8"))
         new = page.with_name(page.name + ".new")
         new.write_text(text, encoding="utf-8")
         new.replace(page)

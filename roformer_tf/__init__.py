@@ -1,4 +1,7 @@
-"""RoFormer, the Transformer with rotary position embedding (arXiv 2104.09864), for TensorFlow and Keras 3."""
+"""RoFormer, the Transformer with rotary position embedding, for TensorFlow and Keras 3.
+
+Paper: https://arxiv.org/abs/2104.09864
+"""
 
 import importlib
 import sys

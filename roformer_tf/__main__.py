@@ -28,10 +28,12 @@ def make_parser():
     parser = argparse.ArgumentParser(
         prog="python -m roformer_tf", description="RoFormer for TensorFlow and Keras 3."
     )
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
         module = importlib.import_module(f"roformer_tf.cli.{name.replace('-', '_')}")
-        module.add_parser(subparsers)
+        command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     return parser
 
 
@@ -42,7 +44,8 @@ def main(arguments=None):
         arguments: list of str. Defaults to `sys.argv[1:]`.
 
     Returns:
-        The exit status of the command. It is 2, with a message on standard error, if an argument is wrong.
+        The exit status of the command. It is 2, with a message on standard error, if an argument is
+        wrong.
     """
     args = make_parser().parse_args(arguments)
     startup.start()

@@ -24,8 +24,8 @@ def open_compressed(path):
     r"""Opens a file for reading bytes; decompresses it if its name ends in `.gz` or `.xz`.
 
     Yields:
-        Tuple `(file, raw)`: the decompressed file, and the file on disk, whose `tell()` says how
-        much of it has been read.
+        Tuple `(file, raw)`: the decompressed file, and the file on disk, whose `tell()` is the
+        number of bytes read so far.
 
     >>> path = os.path.join(tempfile.mkdtemp(), "numbers.txt.gz")
     >>> with gzip.open(path, "wb") as file:
@@ -71,15 +71,16 @@ def replace_file(path):
 
 
 @contextlib.contextmanager
-def replace_files(folder):
+def replace_files(folder, whole=False):
     """Writes the files of a folder completely or not at all.
 
     Yields an empty folder on the same disk. If the block succeeds, its files are moved to `folder`.
-    A new folder appears at once, complete. In an existing folder, files of the same name are replaced
-    and all others stay. If that fails halfway, the old files are restored.
+    A new folder appears at once, complete. In an existing folder, files of the same name are
+    replaced and all others stay. If that fails halfway, the old files are restored.
 
     Args:
         folder: str or path. The folder to write. Its parents are created.
+        whole: bool. Whether to replace an existing folder as a whole, and remove its other files.
 
     Yields:
         `pathlib.Path` of the temporary folder.
@@ -98,51 +99,48 @@ def replace_files(folder):
     ['a.txt']
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"Expected a folder to write to, but {folder} is a file.")
+    _check_not_a_file(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    exists = folder.is_dir()
-    parent = folder if exists else folder.parent
-    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=parent))
-    new = temporary / "new"
+    inside = folder.is_dir() and not whole
+    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder if inside else folder.parent))
+    new, old = temporary / "new", temporary / "old"
     new.mkdir()  # with the user's ordinary permissions, unlike mkdtemp's
+    old.mkdir()
     try:
         yield new
-        if not exists:
-            os.rename(new, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    if exists:
-        _swap(new, folder, temporary / "old")
+    names = sorted(os.listdir(new))
+    moves = [(new / name, folder / name) for name in names] if inside else [(new, folder)]
+    replaced, added = [], []
+    try:
+        for _, target in moves:
+            if target.exists():
+                os.replace(target, old / target.name)
+                replaced.append(target)
+        for source, target in moves:
+            os.replace(source, target)
+            added.append((source, target))
+    except BaseException:
+        for source, target in added:
+            os.replace(target, source)
+        for target in replaced:
+            os.replace(old / target.name, target)
+        # reached only if every old file is restored
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _swap(new, folder, old):
-    old.mkdir()
-    names = sorted(file.name for file in new.iterdir())
-    replaced, added = [], []
-    try:
-        for name in names:
-            if (folder / name).exists():
-                os.replace(folder / name, old / name)
-                replaced.append(name)
-        for name in names:
-            os.replace(new / name, folder / name)
-            added.append(name)
-    except BaseException:
-        for name in added:
-            os.replace(folder / name, new / name)
-        for name in replaced:
-            os.replace(old / name, folder / name)
-        # reached only if every old file is restored
-        shutil.rmtree(new.parent, ignore_errors=True)
-        raise
+def _check_not_a_file(folder):
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"Expected a folder to write to, but {folder} is a file.")
 
 
 @contextlib.contextmanager
 def lock_folder(folder, wait=False):
-    """Locks a folder against other processes that lock it; a killed process leaves no lock behind.
+    """Locks a folder against other processes that lock it. The lock ends with the process.
 
     Args:
         folder: `pathlib.Path`. Created if it does not exist.
@@ -165,8 +163,7 @@ def lock_folder(folder, wait=False):
     Traceback (most recent call last):
     BlockingIOError: Another process is using ...
     """
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"Expected a folder to write to, but {folder} is a file.")
+    _check_not_a_file(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield False

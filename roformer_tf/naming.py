@@ -1,4 +1,4 @@
-"""Names of models and layers that were given none."""
+"""Default names of models and layers."""
 
 import re
 
@@ -6,9 +6,9 @@ import keras
 
 
 def automatic_name(cls):
-    """Returns the name of a new object of a class: `roformer_backbone`, then `roformer_backbone_1`, …
+    """Returns the default name of a new object: `roformer_backbone`, then `roformer_backbone_1`.
 
-    Keras' own rule would make `ro_former_backbone` of `RoFormerBackbone`.
+    Keras' own rule would give a `RoFormerBackbone` the name `ro_former_backbone`.
 
     >>> from roformer_tf import RoFormerSeq2SeqLM
     >>> automatic_name(RoFormerSeq2SeqLM).startswith("roformer_seq_2_seq_lm")

@@ -1,8 +1,9 @@
-"""What `import roformer_tf` does: it loads Keras quietly and leaves KerasHub to the first task.
+"""Loads Keras quietly when the package is imported, and KerasHub when a task first needs it.
 
-KerasHub and TensorFlow Text take seconds to import, so models, tokenizers and samplers load when they are first used.
-`keras.saving.load_model` must find their classes all the same. It looks them up by name in Keras' registry, where each
-has a `LazyClass` until its module is imported and registers the class itself.
+KerasHub and TensorFlow Text take seconds to import, so models, tokenizers and samplers load when
+they are first used. `keras.saving.load_model` must still find their classes. It looks them up by
+name in Keras' registry, where each has a `LazyClass` until its module is imported and registers the
+class itself.
 """
 
 import contextlib
@@ -59,12 +60,12 @@ class LazyClass:
         return self._load()(*args, **kwargs)
 
     @property
-    def __bases__(self):  # so that `issubclass` takes it for the class
+    def __bases__(self):  # `issubclass` follows them to the class itself
         return (self._load(),)
 
 
 def start():
-    """Imports Keras without TensorFlow's start-up lines, and registers every class of this package."""
+    """Imports Keras without TensorFlow's start-up lines, and registers this package's classes."""
     # Must be set before TensorFlow loads. Python errors and warnings are not affected.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _without_start_up_lines():

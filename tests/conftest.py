@@ -1,4 +1,4 @@
-"""What every test finds ready: a quiet TensorFlow, the run's seed, the shared fixtures' folder."""
+"""Sets up every test: a quiet TensorFlow, the seed of the run, and the shared fixtures."""
 
 import gc
 import os
@@ -11,12 +11,12 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
-# XLA does all that it does; only LLVM does not polish machine code that runs once (a quarter of a compilation's time).
+# LLVM does not optimize machine code that runs once, which takes a quarter of a compilation's time.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
-# The same in every run of `make test`; `make test-slow` draws one. Worker processes find it in the environment.
+# The same in every run of `make test`; `make test-slow` draws one.
 SEED = int(os.environ.setdefault("ROFORMER_TF_SEED", "2104"))
 if "PYTEST_XDIST_WORKER" not in os.environ:  # worker processes find it in the environment
-    # The user's own cache of tokenizers may hold what older code has made, and a tokenizer of words takes five seconds.
+    # The user's own cache may hold tables of older code, and building those of words takes seconds.
     CACHE = tempfile.TemporaryDirectory(prefix="roformer_tf_cache_")
     os.environ["ROFORMER_TF_CACHE"] = CACHE.name
 
@@ -29,7 +29,7 @@ from tests.oracles import Original  # noqa: E402
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
-    # Four logical CPUs for the tests of tf.distribute: it must be said before the first operation.
+    # Four logical CPUs for the tests of tf.distribute, which must be set before the first operation.
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
     )
@@ -43,13 +43,13 @@ def pytest_report_header():
 
 
 def pytest_collection_modifyitems(items):
-    """Files with slow tests first: of two processes, none is left alone with them at the end."""
+    """Runs files with slow tests first, so that one process is not left with them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_terminal_summary(terminalreporter):
-    if not terminalreporter.showheader:  # with -q: say it all the same
+    if not terminalreporter.showheader:  # with -q
         terminalreporter.write_line(SEED_LINE)
 
 
@@ -72,13 +72,13 @@ def shared_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def seed() -> int:
-    """The seed drawn for this run, printed in its header."""
+    """The seed of this run, printed in its header."""
     return SEED
 
 
 @pytest.fixture(scope="session")
 def original():
-    """bert4keras itself, in one process for the whole run; it starts when first asked."""
+    """bert4keras itself, in one process for the whole run. It starts with the first question."""
     process = Original()
     yield process
     process.close()
@@ -86,15 +86,15 @@ def original():
 
 @pytest.fixture
 def rng(seed, request) -> np.random.Generator:
-    """A generator of this test's own: the same numbers alone as among all other tests."""
+    """A generator for each test, with the same numbers whichever tests run beside it."""
     return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _little_to_collect(request):
-    """Drops what a module has cached, and takes what stays out of Python's search for garbage.
+    """Clears a module's caches, and freezes what stays for Python's garbage collector.
 
-    All that a test run holds takes seconds to search, and Keras has it searched for each layer it quantizes.
+    Collecting all objects of a test run takes seconds, and Keras does so for each quantized layer.
     """
     gc.freeze()
     yield
@@ -106,7 +106,7 @@ def _little_to_collect(request):
 
 @pytest.fixture(autouse=True)
 def _same_start(seed):
-    """Seeds Python, NumPy and Keras, and puts back the global dtype policy a test may set."""
+    """Seeds Python, NumPy and Keras, and restores the global dtype policy after a test."""
     keras.utils.set_random_seed(seed)
     policy = keras.config.dtype_policy()
     yield

@@ -1,4 +1,4 @@
-"""The program that fills in what the commands of a page print."""
+"""`docs/run_commands.py` writes what the commands of a page print."""
 
 import importlib.util
 
@@ -28,17 +28,17 @@ def commands(repository):
     return module
 
 
-def test_outputs_stand_below_their_commands(commands, tmp_path, monkeypatch):
+def test_outputs_are_below_their_commands(commands, tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text(PAGE)
-    for _ in "12":  # the second time what the first has put there is replaced
+    for _ in "12":  # the second run replaces the output of the first
         monkeypatch.setattr("sys.argv", ["run_commands.py", str(page)])
         commands.main()
         expected = PAGE.replace("of an earlier run", "a b").replace("2'\n", "2'\n\n1\n2\n")
         assert page.read_text() == expected
 
 
-def test_a_page_stays_when_a_command_fails(commands, tmp_path, monkeypatch):
+def test_a_page_is_unchanged_if_a_command_fails(commands, tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace("| cat", "&& cat nothing.txt"))
     before = page.read_text()

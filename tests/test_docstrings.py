@@ -1,6 +1,6 @@
-"""Every public name explains itself with an example.
+"""Every public name has a docstring with an example.
 
-That the examples run is seen by pytest itself: `--doctest-modules` over roformer_tf (pyproject.toml).
+pytest runs the examples: `--doctest-modules` over roformer_tf (pyproject.toml).
 """
 
 import importlib
@@ -12,7 +12,7 @@ import roformer_tf
 
 
 def public_names():
-    """Yields (`package.name`, object) for all that `__all__` lists in roformer_tf and its subpackages."""
+    """Yields (`package.name`, object) of every `__all__` in roformer_tf and its subpackages."""
     packages = [roformer_tf] + [
         importlib.import_module(module.name)
         for module in pkgutil.walk_packages(roformer_tf.__path__, "roformer_tf.")
@@ -26,7 +26,7 @@ def public_names():
 @pytest.mark.parametrize("value", [pytest.param(v, id=name) for name, v in public_names()])
 def test_public_name_has_a_docstring_with_an_example(value):
     if not callable(value):
-        return  # a constant or a module: explained where it is assigned
+        return  # a constant or a module has its comment where it is defined
     assert value.__doc__, "no docstring of its own"
     assert ">>> " in value.__doc__, "no example (>>>) in the docstring"
-    assert value.__module__.startswith("roformer_tf"), "its example is not among those that run"
+    assert value.__module__.startswith("roformer_tf"), "its example does not run"

@@ -1,4 +1,4 @@
-"""Files and folders are written whole or not at all."""
+"""Files and folders are written completely or not at all."""
 
 import os
 
@@ -8,49 +8,59 @@ from roformer_tf.files import replace_files
 
 
 def files_of(folder):
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    return {file.name: file.read_text() for file in folder.iterdir() if file.is_file()}
 
 
 def test_a_new_folder_appears_complete(tmp_path):
-    with replace_files(tmp_path / "deep" / "new") as temporary:
+    folder = tmp_path / "deep" / "new"
+    with replace_files(folder) as temporary:
         (temporary / "a").write_text("1")
-        assert not (tmp_path / "deep" / "new").exists()
-    assert files_of(tmp_path / "deep" / "new") == {"a": b"1"}
+        assert not folder.exists()
+    assert files_of(folder) == {"a": "1"}
     assert os.listdir(tmp_path / "deep") == ["new"]
     default = tmp_path / "default"
     default.mkdir()
-    assert (tmp_path / "deep" / "new").stat().st_mode == default.stat().st_mode
+    assert folder.stat().st_mode == default.stat().st_mode
 
 
-def test_other_files_stay(tmp_path):
-    (tmp_path / "a").write_text("old")
-    (tmp_path / "README").write_text("mine")
-    with replace_files(tmp_path) as temporary:
+@pytest.mark.parametrize("whole", [False, True])
+def test_other_files_stay_unless_the_whole_folder_is_replaced(tmp_path, whole):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "a").write_text("old")
+    (folder / "README").write_text("mine")
+    with replace_files(folder, whole) as temporary:
         (temporary / "a").write_text("new")
         (temporary / "b").write_text("new")
-        assert (tmp_path / "a").read_text() == "old"
-    assert files_of(tmp_path) == {"a": b"new", "b": b"new", "README": b"mine"}
-    assert sorted(os.listdir(tmp_path)) == ["README", "a", "b"]
+        assert (folder / "a").read_text() == "old"
+    others = {} if whole else {"README": "mine"}
+    assert files_of(folder) == {"a": "new", "b": "new", **others}
+    assert len(os.listdir(folder)) == 2 + len(others) and os.listdir(tmp_path) == ["model"]
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_failure_while_writing_leaves_all_as_it_was(tmp_path, exists):
+def test_a_failure_while_writing_changes_nothing(tmp_path, exists, whole):
     folder = tmp_path / "model"
     if exists:
         folder.mkdir()
         (folder / "a").write_text("old")
-    with pytest.raises(OSError, match="disk full"), replace_files(folder) as temporary:
+    with pytest.raises(OSError, match="disk full"), replace_files(folder, whole) as temporary:
         (temporary / "a").write_text("new")
         raise OSError("disk full")
     assert os.listdir(tmp_path) == (["model"] if exists else [])
     assert not exists or os.listdir(folder) == ["a"]
-    assert not exists or files_of(folder) == {"a": b"old"}
+    assert not exists or files_of(folder) == {"a": "old"}
 
 
-@pytest.mark.parametrize("failing", range(4))
-def test_a_failure_while_replacing_puts_all_back(tmp_path, monkeypatch, failing):
+@pytest.mark.parametrize(
+    "failing, whole", [*((number, False) for number in range(4)), (0, True), (1, True)]
+)
+def test_a_failure_while_replacing_restores_all(tmp_path, monkeypatch, failing, whole):
+    folder = tmp_path / "model"
+    folder.mkdir()
     for name in "ab":
-        (tmp_path / name).write_text("old")
+        (folder / name).write_text("old")
     calls, replace = [], os.replace
 
     def fail_once(source, target):
@@ -59,15 +69,15 @@ def test_a_failure_while_replacing_puts_all_back(tmp_path, monkeypatch, failing)
             raise OSError("no")
         replace(source, target)
 
-    with pytest.raises(OSError, match="no"), replace_files(tmp_path) as temporary:
+    with pytest.raises(OSError, match="no"), replace_files(folder, whole) as temporary:
         for name in "abc":
             (temporary / name).write_text("new")
         monkeypatch.setattr(os, "replace", fail_once)
-    assert files_of(tmp_path) == {"a": b"old", "b": b"old"}
-    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+    assert files_of(folder) == {"a": "old", "b": "old"}
+    assert sorted(os.listdir(folder)) == ["a", "b"] and os.listdir(tmp_path) == ["model"]
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_a_file_is_not_a_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="is a file"), replace_files(tmp_path / "file"):
         pass

@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands, one block after the other."""
+"""The Python of the README runs, one block after the other."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_the_blocks_run(tmp_path, monkeypatch):
 
 
 def test_links_lead_to_files():
-    """Every relative link of a Markdown page, and every program that a page names, is there."""
+    """Every relative link of a Markdown page, and every program that a page names, exists."""
     pages = [ROOT / "README.md"]
     for folder in ("docs", "examples", "experiments", "benchmarks", "checkpoints"):
         pages += (ROOT / folder).rglob("*.md")

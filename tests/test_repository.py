@@ -1,6 +1,7 @@
-"""The rules of the house that no linter knows."""
+"""Rules of the repository that no linter checks."""
 
 import ast
+import graphlib
 import re
 import subprocess
 from pathlib import Path
@@ -30,7 +31,7 @@ FLOORS = {
     "cli": 6,
     "__main__": 7,
 }
-# These run under every Keras backend. What packs strings for tf.data is TensorFlow by nature.
+# These run under every Keras backend, but for the preprocessing of strings.
 KERAS_ONLY = (
     "rotary",
     "rope_scaling",
@@ -72,15 +73,19 @@ def part_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports_of(path):
-    """Yields (module's dotted name, line, whether inside a function) of every import in a file."""
+def imports_of(path, names=("roformer_tf",), type_checking=True):
+    """Yields (module's dotted name, line, whether inside a function) of every import in a file.
+
+    `from a import b` gives `a.b` if `a` is one of `names`, else `a`. Imports under `TYPE_CHECKING`
+    are left out unless `type_checking`.
+    """
 
     def visit(node, lazy):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno, lazy) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            if module == "roformer_tf":  # `from roformer_tf import rotary`
+            if module in names:  # `from roformer_tf import rotary`
                 yield from ((f"{module}.{alias.name}", node.lineno, lazy) for alias in node.names)
             else:
                 yield module, node.lineno, lazy
@@ -88,7 +93,31 @@ def imports_of(path):
         for child in ast.iter_child_nodes(node):
             yield from visit(child, lazy)
 
-    yield from visit(ast.parse(path.read_text(encoding="utf-8")), lazy=False)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if not type_checking:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+                node.body = []
+    yield from visit(tree, lazy=False)
+
+
+def import_circle(package):
+    """Returns the files of a package that import each other in a circle, or `None`."""
+    modules = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        modules[".".join(parts).removesuffix(".__init__")] = path
+    graph = {}
+    for name, path in modules.items():
+        graph[name] = set()
+        for imported, *_ in imports_of(path, names=modules, type_checking=False):
+            # `a.b` is the file a/b.py, or a name in the file a.py or a/__init__.py
+            imported = imported if imported in modules else imported.rpartition(".")[0]
+            graph[name] |= {imported} & modules.keys()
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +138,7 @@ def test_parts_import_only_from_lower_floors():
         if part == "__init__":
             continue
         if part not in FLOORS:
-            wrong.append(f"{path.relative_to(ROOT)}: say in FLOORS on which floor {part!r} is")
+            wrong.append(f"{path.relative_to(ROOT)}: add the floor of {part!r} to FLOORS")
             continue
         for module, line, _ in imports_of(path):
             if not module.startswith(("roformer_tf", ".")):
@@ -120,6 +149,32 @@ def test_parts_import_only_from_lower_floors():
             if other != part and FLOORS.get(other, 99) >= FLOORS[part]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
     assert not wrong
+
+
+def test_no_import_circle():
+    assert import_circle(PACKAGE) is None
+
+
+@pytest.mark.parametrize(
+    "files, circle",
+    [
+        ({"a": "from package.b import x", "b": "def f():\n    import package.a"}, {"a", "b"}),
+        ({"a": "from package import b", "b": "import package.c", "c": "import package.a"}, "abc"),
+        ({"a": "import package.a.x"}, "a"),
+        ({"a": "import package.b", "b": "if TYPE_CHECKING:\n    import package.a"}, None),
+        (
+            {"a": "import package.b\nimport package.c", "b": "from package.c import x", "c": ""},
+            None,
+        ),
+    ],
+)
+def test_import_circle_is_found(tmp_path, files, circle):
+    for name, text in {"__init__": "", **files}.items():
+        path = tmp_path / "package" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    found = import_circle(tmp_path / "package")
+    assert found is None if circle is None else set(found) == {f"package.{x}" for x in circle}
 
 
 def test_layers_and_models_import_no_tensorflow():
@@ -144,7 +199,7 @@ def test_files_are_short():
 
 
 def test_no_path_of_a_machine_in_tracked_files(tracked_files):
-    # the home of somebody's files; a URL's path has a letter before its slash
+    # a path to a person's files; the path of a URL has a letter before its slash
     machine_path = re.compile(r"(?<![\w.<>$)}-])/(?:work|root|home/\w+|Users/\w+)/")
     found = []
     for path in tracked_files:
@@ -162,7 +217,7 @@ def test_no_path_of_a_machine_in_tracked_files(tracked_files):
 
 def test_top_level_of_the_repository(tracked_files):
     unknown = {path.relative_to(ROOT).parts[0] for path in tracked_files} - TOP_LEVEL
-    assert not unknown, "a new file or folder at the top: agree on it and add it to TOP_LEVEL"
+    assert not unknown, "a new file or folder at the top: add it to TOP_LEVEL"
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-hf.lock"])

@@ -1,4 +1,4 @@
-"""`import roformer_tf` is quiet and loads no more than Keras, yet Keras finds every class by name."""
+"""`import roformer_tf` is quiet and loads only Keras, and Keras finds every class by name."""
 
 import inspect
 import os
@@ -30,7 +30,7 @@ np.save(f"{folder}/logits.npy", [m.predict([text], verbose=0) for m in (model, p
 
 
 def run(*arguments):
-    """A fresh process with TensorFlow's own log level."""
+    """Runs a fresh process with TensorFlow's own log level."""
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment)

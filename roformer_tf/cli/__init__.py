@@ -1,5 +1,6 @@
 """Floor 5: one module per command of `python -m roformer_tf`.
 
-A command is a module with `add_parser(subparsers)` and `run(args)`, which returns the exit status. Imports of Keras and
-TensorFlow stay inside `run`, so that `--help` answers at once.
+A module's docstring describes the command. `HELP` is its line in the list of commands,
+`add_arguments(parser)` adds its arguments, and `run(args)` returns the exit status. Imports of
+Keras and TensorFlow stay inside `run`, so that `--help` answers at once.
 """

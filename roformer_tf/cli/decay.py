@@ -1,22 +1,19 @@
-"""`python -m roformer_tf decay`: figure 2 of the paper, the long-term decay of RoPE."""
+"""Prints and draws the relative upper bound on the product of a query and a key by their distance:
+the mean of |S_j| in section 3.4.3 of the paper. The defaults are those of figure 2. With
+--scaling, adds a curve for the frequencies of a length scaling rule, without YaRN's factor on
+queries and keys.
+"""
 
 import csv
 import json
 from pathlib import Path
 
+HELP = "draw how RoPE's bound on a score falls with distance (figure 2 of the paper)"
 SUFFIXES = (".png", ".svg")
 ROWS = 16  # in the printed table
 
 
-def add_parser(subparsers):
-    """Adds the command to the command line."""
-    parser = subparsers.add_parser(
-        "decay",
-        help="draw how RoPE's bound on a score falls with distance (figure 2 of the paper)",
-        description="Prints and draws the relative upper bound on the product of a query and a key by their distance: the "
-        "mean of |S_j| in section 3.4.3 of the paper. The defaults are those of figure 2. With --scaling, adds a curve "
-        "for the frequencies of a length scaling rule, without YaRN's factor on queries and keys.",
-    )
+def add_arguments(parser):
     parser.add_argument("--head-dim", type=int, default=128, help="size of an attention head (128)")
     parser.add_argument(
         "--base", type=float, default=10000.0, help="base of the frequencies (10000)"
@@ -29,18 +26,17 @@ def add_parser(subparsers):
         action="append",
         default=[],
         metavar="JSON",
-        help='length scaling rule, as `rope_scaling` takes it, such as \'{"rope_type": "linear", "factor": 4}\'; can be repeated',
+        help="length scaling rule, as `rope_scaling` takes it, such as "
+        '\'{"rope_type": "linear", "factor": 4}\'; can be repeated',
     )
     parser.add_argument(
         "--length", type=int, help="current length for the dynamic rule; default: N + 1"
     )
     parser.add_argument("--output", help="picture to write: .png or .svg")
     parser.add_argument("--csv", help="CSV file to write the numbers of all distances to")
-    parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command and returns the exit status."""
     import numpy as np
 
     if args.output and Path(args.output).suffix not in SUFFIXES:

@@ -1,18 +1,15 @@
-"""`python -m roformer_tf export MODEL FOLDER`: a SavedModel that takes raw strings."""
+"""Writes a model with its tokenizer as a SavedModel. It takes raw strings and needs nothing but
+TensorFlow.
+"""
 
-from roformer_tf.cli.arguments import add_model
+from roformer_tf.cli import shared
 from roformer_tf.cli.model_source import TASKS, load_model
 
+HELP = "write a SavedModel that takes raw strings"
 
-def add_parser(subparsers):
-    """Adds the command to the command line."""
-    parser = subparsers.add_parser(
-        "export",
-        help="write a SavedModel that takes raw strings",
-        description="Writes a model with its tokenizer as a SavedModel. It takes raw strings and needs nothing but "
-        "TensorFlow.",
-    )
-    add_model(parser)
+
+def add_arguments(parser):
+    shared.add_model(parser)
     parser.add_argument("folder", help="folder to write")
     parser.add_argument(
         "--task", choices=TASKS, help="task to export; default: the task that MODEL was saved as"
@@ -27,13 +24,12 @@ def add_parser(subparsers):
         "--normalize", action="store_true", help="backbone: L2-normalize the embeddings"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing SavedModel")
-    parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command and returns the exit status."""
-    from roformer_tf.export import export_saved_model
-    from roformer_tf.export.folders import check_target
+    import tensorflow as tf
+
+    from roformer_tf.export.export_saved_model import check_target, export_saved_model
 
     check_target(args.folder, args.overwrite)  # fail before the slow part
     model, preprocessor = load_model(args.model, args.task, args.dtype, args.sequence_length)
@@ -47,29 +43,21 @@ def run(args):
         normalize=args.normalize,
         overwrite=args.overwrite,
     )
-    _print_signatures(type(model).__name__, folder)
+    # reading it back proves that it loads
+    signatures = tf.saved_model.load(folder).signatures
+    rows = [
+        (name, _lines(function.structured_input_signature[1]), _lines(function.structured_outputs))
+        for name, function in sorted(signatures.items())
+    ]
+    print(f"{type(model).__name__} in {folder}")
+    shared.print_table(rows, columns=("signature", "input", "output"), show_lines=True)
     return 0
 
 
-def _print_signatures(name, folder):
-    import tensorflow as tf
-    from rich.console import Console
-    from rich.table import Table
-
-    # reading it back proves that it loads
-    signatures = tf.saved_model.load(folder).signatures
-    table = Table("signature", "input", "output")
-    for signature, function in sorted(signatures.items()):
-        inputs, outputs = function.structured_input_signature[1], function.structured_outputs
-        table.add_row(signature, _describe(inputs), _describe(outputs), end_section=True)
-    print(f"{name} in {folder}")
-    Console(highlight=False).print(table)
-
-
-def _describe(specs):
-    def shape(spec):
-        return ", ".join("?" if size is None else str(size) for size in spec.shape)
-
-    return "\n".join(
-        f"{name}: {spec.dtype.name} ({shape(spec)})" for name, spec in sorted(specs.items())
-    )
+def _lines(specs):
+    """Lists names, dtypes and shapes, such as `logits: float32 (?, 2)`."""
+    lines = []
+    for name, spec in sorted(specs.items()):
+        shape = ", ".join("?" if size is None else str(size) for size in spec.shape)
+        lines.append(f"{name}: {spec.dtype.name} ({shape})")
+    return "\n".join(lines)

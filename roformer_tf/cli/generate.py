@@ -1,20 +1,15 @@
-"""`python -m roformer_tf generate MODEL TEXT…`: continues texts with a causal or UniLM model."""
+"""Prints each text and its continuation, one per line. A UniLM model prints its answer instead."""
 
-from roformer_tf.cli.arguments import add_json, add_model, add_texts, print_json, read_texts
+from roformer_tf.cli import shared
 
+HELP = "continue texts with RoFormer-GPT or a UniLM model"
 SAMPLERS = ("greedy", "top_k", "top_p", "random", "beam")
 BATCH_SIZE = 16
 
 
-def add_parser(subparsers):
-    """Adds the command to the command line."""
-    parser = subparsers.add_parser(
-        "generate",
-        help="continue texts with RoFormer-GPT or a UniLM model",
-        description="Prints each text and its continuation, one per line. A UniLM model prints its answer instead.",
-    )
-    add_model(parser)
-    add_texts(parser, "今天天气")
+def add_arguments(parser):
+    shared.add_model(parser)
+    shared.add_texts(parser, "今天天气")
     parser.add_argument(
         "--sampler",
         choices=SAMPLERS,
@@ -46,16 +41,14 @@ def add_parser(subparsers):
         default=0,
         help="tokens to generate before the text may end (0)",
     )
-    add_json(parser, "its continuation")
-    parser.set_defaults(run=run)
+    shared.add_json(parser, "its continuation")
 
 
 def run(args):
-    """Runs the command and returns the exit status."""
     from roformer_tf.cli.model_source import load_model
     from roformer_tf.models.fill_mask import check_top_k
 
-    texts = read_texts(args)
+    texts = shared.read_texts(args)
     sampler = make_sampler(args)
     task, _ = load_model(args.model, "causal_lm", args.dtype)
     if args.top_k is not None:
@@ -68,18 +61,14 @@ def run(args):
         part = texts[start : start + BATCH_SIZE]
         for text, generated in zip(part, task.generate(part, **options), strict=True):
             if args.json:
-                print_json({"text": text, "generated": generated})
+                shared.print_json({"text": text, "generated": generated})
             else:
                 print(generated, flush=True)
     return 0
 
 
 def make_sampler(args):
-    """Returns the sampler that the options ask for.
-
-    Raises:
-        ValueError: If options contradict each other or are out of range.
-    """
+    """Returns the sampler that the options ask for."""
     import keras_hub
 
     from roformer_tf.samplers import BeamSearchSampler
@@ -97,8 +86,8 @@ def make_sampler(args):
         given = [f"--{option}" for option, value in drawn.items() if value is not None]
         if given:
             raise ValueError(
-                f"The sampler {name!r} is deterministic, so it takes no {' or '.join(given)}. Sample with --top-p, "
-                "--top-k or --sampler random instead."
+                f"The sampler {name!r} is deterministic, so it takes no {' or '.join(given)}. "
+                "Sample with --top-p, --top-k or --sampler random instead."
             )
     check_sampling(args.temperature, args.top_p)
     drawn["temperature"] = 1.0 if args.temperature is None else args.temperature
@@ -119,7 +108,7 @@ def make_sampler(args):
 
 
 def check_sampling(temperature, top_p):
-    """Raises `ValueError` unless temperature and nucleus give a distribution. `None` is the default."""
+    """Raises `ValueError` if a sampling option is neither `None` nor in its range."""
     if temperature is not None and not 0 < temperature < float("inf"):
         raise ValueError(
             "--temperature must be positive; use --sampler greedy for the most likely token. "

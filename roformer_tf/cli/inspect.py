@@ -1,26 +1,22 @@
-"""`python -m roformer_tf inspect FOLDER`: shows what a folder holds."""
+"""Shows what a checkpoint holds: family, masking and how they are known, settings, variables with
+shapes, and what is missing or unknown.
+"""
 
 import json
 
+HELP = "show what a checkpoint holds"
 
-def add_parser(subparsers):
-    """Adds the command to the command line."""
-    parser = subparsers.add_parser(
-        "inspect",
-        help="show what a checkpoint holds",
-        description="Shows what a checkpoint holds: family, masking and how they are known, settings, "
-        "variables with shapes, and what is missing or unknown.",
-    )
+
+def add_arguments(parser):
     parser.add_argument(
         "path",
-        help="original or Hugging Face folder, folder written by save_to_preset, or prefix of a TF1 "
-        "checkpoint",
+        help="original or Hugging Face folder, folder written by save_to_preset, or prefix of a "
+        "TF1 checkpoint",
     )
     parser.add_argument(
         "--family", help="override the family: roformer, roformer_v2, bert or nezha"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.set_defaults(run=run)
 
 
 def run(args):

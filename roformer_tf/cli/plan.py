@@ -1,17 +1,14 @@
-"""`python -m roformer_tf plan STAGES.toml`: memory, micro-batches, work, time and cost of a pretraining run."""
+"""Predicts what each stage of a settings file needs: bytes on each GPU, the micro-batch and the
+slices of gradient accumulation that fit, steps, tokens, operations, time and GPU-hours. All
+sequences are taken to have the full length of their stage.
+"""
 
 import dataclasses
 
+HELP = "predict the memory and the time of a pretraining run"
 
-def add_parser(subparsers):
-    """Adds the command to the command line."""
-    parser = subparsers.add_parser(
-        "plan",
-        help="predict the memory and the time of a pretraining run",
-        description="Predicts what each stage of a settings file needs: bytes on each GPU, the micro-batch and the "
-        "slices of gradient accumulation that fit, steps, tokens, operations, time and GPU-hours. All sequences are "
-        "taken to have the full length of their stage.",
-    )
+
+def add_arguments(parser):
     parser.add_argument("settings", help="settings file (TOML) of the command `pretrain`")
     parser.add_argument("--gpus", type=int, default=1, help="number of GPUs (default: 1)")
     parser.add_argument(
@@ -21,8 +18,8 @@ def add_parser(subparsers):
     parser.add_argument(
         "--flops",
         type=float,
-        help="operations per second that one GPU sustains in training, such as 15e12 (default: 40%% of a V100's peak, "
-        "6.3e12 in float32 and 50e12 in mixed precision)",
+        help="operations per second that one GPU sustains in training, such as 15e12 (default: "
+        "40%% of a V100's peak, 6.3e12 in float32 and 50e12 in mixed precision)",
     )
     parser.add_argument(
         "--vocabulary-size",
@@ -30,11 +27,9 @@ def add_parser(subparsers):
         metavar="N",
         help="number of tokens, instead of reading the vocabulary",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args):
-    """Runs the command. Returns 0 if every stage fits."""
     from roformer_tf.pretraining import PretrainingSettings
     from roformer_tf.pretraining.plan import DEFAULT_FLOPS, plan_run
 
@@ -46,32 +41,40 @@ def run(args):
     plans = plan_run(
         settings, replicas=args.gpus, flops=flops, vocabulary_size=args.vocabulary_size
     )
-    _print_tables(plans, args.gpus)
+    _print_memory(plans)
+    _print_work(plans, args.gpus)
     _print_notes(settings.run.memory, flops, args)
     return 0
 
 
-def _print_tables(plans, gpus):
+def _print_memory(plans):
     parts = ("parameters", "optimizer", "gradients", "activations", "logits", "peak")
-    memory = _table("Bytes on each GPU", "stage", "length", "micro-batch", "slices", *parts)
-    columns = ("length", "batch", "steps", "tokens", "FLOP/step", "time", "GPU-hours")
-    work = _table("Work of all GPUs", "stage", *columns)
+    rows = []
     for number, plan in enumerate(plans, 1):
-        stage, length = plan.stage, str(plan.stage.max_length)
         sizes = [_bytes(getattr(plan.memory, part)) for part in parts]
-        memory.add_row(str(number), length, str(plan.micro_batch_size), str(plan.slices), *sizes)
-        work.add_row(
-            *(str(number), length, str(stage.global_batch_size), f"{stage.steps:,}"),
-            *(f"{stage.positions / 1e9:,.3g} G", f"{plan.flops_per_step:.3e}"),
-            *_time_and_cost(plan.seconds, gpus),
-            end_section=number == len(plans),
+        rows.append((number, plan.stage.max_length, plan.micro_batch_size, plan.slices, *sizes))
+    columns = ("stage", "length", "micro-batch", "slices", *parts)
+    _print_table("Bytes on each GPU", columns, rows)
+
+
+def _print_work(plans, gpus):
+    rows, total_steps, total_positions, total_seconds = [], 0, 0, 0
+    for number, plan in enumerate(plans, 1):
+        stage = plan.stage
+        rows.append(
+            (
+                *(number, stage.max_length, stage.global_batch_size, f"{stage.steps:,}"),
+                *(f"{stage.positions / 1e9:,.3g} G", f"{plan.flops_per_step:.3e}"),
+                *_time_and_cost(plan.seconds, gpus),
+            )
         )
-    steps = sum(plan.stage.steps for plan in plans)
-    positions = sum(plan.stage.positions for plan in plans)
-    cost = _time_and_cost(sum(plan.seconds for plan in plans), gpus)
-    work.add_row("all", "", "", f"{steps:,}", f"{positions / 1e9:,.3g} G", "", *cost)
-    _print(memory)
-    _print(work)
+        total_steps += stage.steps
+        total_positions += stage.positions
+        total_seconds += plan.seconds
+    work = f"{total_steps:,}", f"{total_positions / 1e9:,.3g} G"
+    total = ("all", "", "", *work, "", *_time_and_cost(total_seconds, gpus))
+    columns = ("stage", "length", "batch", "steps", "tokens", "FLOP/step", "time", "GPU-hours")
+    _print_table("Work of all GPUs", columns, rows, total)
 
 
 def _print_notes(memory, flops, args):
@@ -84,24 +87,26 @@ def _print_notes(memory, flops, args):
     low, high = MEMORY_ERROR
     print(f"Memory: {low:+.0%} to {high:+.0%}, against the measured peaks of 27 models on a CPU.")
     low, high = TIME_ERROR
+    rate = f"{flops:.3g} operations/s on each of {args.gpus} GPU(s)"
+    rate += "" if args.flops else " (default)"
     print(
-        f"Time: at {flops:.3g} operations/s on each of {args.gpus} GPU(s){'' if args.flops else ' (default)'}. Given "
-        f"the right rate, {low:+.0%} to {high:+.0%}, against measured steps of two models on a CPU."
+        f"Time: at {rate}. Given the right rate, {low:+.0%} to {high:+.0%}, against measured steps "
+        "of two models on a CPU."
     )
 
 
-def _table(title, *columns):
+def _print_table(title, columns, rows, total=None):
+    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _print(table):
-    from rich.console import Console
-
+    for row in rows:
+        table.add_row(*map(str, row))
+    if total is not None:
+        table.add_section()
+        table.add_row(*total)
     console = Console(highlight=False)
     if not console.is_terminal:  # whole lines for files and pipes
         console = Console(highlight=False, width=140)

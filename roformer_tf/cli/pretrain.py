@@ -1,17 +1,14 @@
-"""`python -m roformer_tf pretrain SETTINGS.toml --output FOLDER`: raw text to a trained model, in stages."""
+"""Trains a model from raw text through the stages of a settings file. After any stop, the same
+command resumes from the last checkpoint. Uses all visible GPUs, and several machines if TF_CONFIG
+names them.
+"""
 
 import dataclasses
 
+HELP = "train a model from raw text, in stages of different lengths"
 
-def add_parser(subparsers):
-    """Adds the command to the command line."""
-    parser = subparsers.add_parser(
-        "pretrain",
-        help="train a model from raw text, in stages of different lengths",
-        description="Trains a model from raw text through the stages of a settings file. After any "
-        "stop, the same command resumes from the last checkpoint. Uses all visible GPUs, and several "
-        "machines if TF_CONFIG names them.",
-    )
+
+def add_arguments(parser):
     parser.add_argument("settings", help="settings file (TOML); see examples/stages_*.toml")
     parser.add_argument("--output", required=True, help="folder of the run")
     parser.add_argument(
@@ -36,7 +33,7 @@ def add_parser(subparsers):
         "--cpu-replicas",
         type=int,
         metavar="N",
-        help="replicas on logical CPU devices, to try things",
+        help="replicas on logical CPU devices, for a trial",
     )
     parser.add_argument(
         "--allow-changes",
@@ -44,7 +41,6 @@ def add_parser(subparsers):
         help="resume although the settings have changed since the last checkpoint",
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
-    parser.set_defaults(run=run)
 
 
 def run(args):
@@ -71,23 +67,19 @@ def run(args):
         values["run.seed"] = args.seed
     settings = settings.with_values(values)
     try:
-        strategy = choose_strategy(args.cpu_replicas)
         result = pretrain(
             settings,
             args.output,
-            strategy=strategy,
+            strategy=choose_strategy(args.cpu_replicas),
             verbose=not args.quiet,
             allow_changes=args.allow_changes,
         )
     except SystemExit:  # a signal, while nothing was unsaved
         print("Stopped. The same command resumes from here.", file=sys.stderr)
         raise
-    except FloatingPointError as error:
+    except (FloatingPointError, ConnectionError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 3
-    except ConnectionError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 4
+        return 3 if isinstance(error, FloatingPointError) else 4
     if not result.completed:
         print("Stopped and saved. The same command resumes from here.", file=sys.stderr)
         return 128 + result.signal

@@ -1,17 +1,13 @@
-"""`python -m roformer_tf similar MODEL TEXT…`: paraphrases of texts."""
+"""Samples candidates for each text and prints the most similar ones, with cosine similarity."""
 
-from roformer_tf.cli.arguments import add_json, add_model, add_texts, print_json, read_texts
+from roformer_tf.cli import shared
+
+HELP = "generate paraphrases with RoFormer-Sim"
 
 
-def add_parser(subparsers):
-    """Adds the command to the command line."""
-    parser = subparsers.add_parser(
-        "similar",
-        help="generate paraphrases with RoFormer-Sim",
-        description="Samples candidates for each text and prints the most similar ones with their cosine similarity.",
-    )
-    add_model(parser, "original RoFormer-Sim folder, folder written by save_to_preset")
-    add_texts(parser, "广州和深圳哪个好？")
+def add_arguments(parser):
+    shared.add_model(parser, "original RoFormer-Sim folder, folder written by save_to_preset")
+    shared.add_texts(parser, "广州和深圳哪个好？")
     parser.add_argument("-n", type=int, default=100, help="candidates per text (100)")
     parser.add_argument("-k", type=int, default=20, help="paraphrases to keep (20)")
     parser.add_argument("--top-p", type=float, default=0.95, help="nucleus size (0.95)")
@@ -23,18 +19,16 @@ def add_parser(subparsers):
         default=128,
         help="maximum tokens of a text and its paraphrase (128)",
     )
-    add_json(parser, "its paraphrases with their similarity")
-    parser.set_defaults(run=run)
+    shared.add_json(parser, "its paraphrases with their similarity")
 
 
 def run(args):
-    """Runs the command and returns the exit status."""
     import keras_hub
 
     from roformer_tf.cli.generate import check_sampling
     from roformer_tf.cli.model_source import load_model
 
-    texts = read_texts(args)
+    texts = shared.read_texts(args)
     check_sampling(args.temperature, args.top_p)
     sim, _ = load_model(args.model, "sim", args.dtype)
     sim.compile(
@@ -43,25 +37,13 @@ def run(args):
         )
     )
     found = sim.similar(texts, n=args.n, k=args.k, max_length=args.max_length)
-    if args.json:
-        for text, similar in zip(texts, found):
-            answers = [{"text": t, "similarity": s} for t, s in similar]
-            print_json({"text": text, "similar": answers})
-    else:
-        _print(texts, found)
-    return 0
-
-
-def _print(texts, found):
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
     for text, similar in zip(texts, found):
-        table = Table(title=Text(text), title_justify="left", show_header=False)
-        if not similar:  # rich shows no title above an empty table
-            table.add_row("–", Text("only the text itself was generated; try a larger -n"))
-        for other, similarity in similar:
-            table.add_row(f"{similarity:.3f}", Text(other))
-        console.print(table)
+        if args.json:
+            answers = [{"text": t, "similarity": s} for t, s in similar]
+            shared.print_json({"text": text, "similar": answers})
+            continue
+        rows = [(f"{similarity:.3f}", other) for other, similarity in similar]
+        # rich prints no title above an empty table
+        rows = rows or [("–", "only the text itself was generated; try a larger -n")]
+        shared.print_table(rows, title=text)
+    return 0

@@ -6,13 +6,17 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from roformer_tf.export.folders import check_target, new_folder
-from roformer_tf.export.served_backbone import EMBEDDINGS, ServedBackbone
-from roformer_tf.export.served_causal_lm import ServedCausalLM
-from roformer_tf.export.served_classifier import ServedClassifier, output_kind
-from roformer_tf.export.served_masked_lm import ServedMaskedLM
-from roformer_tf.export.served_seq_2_seq_lm import ServedSeq2SeqLM
-from roformer_tf.export.served_sim import ServedSim
+from roformer_tf.checks import check_one_of
+from roformer_tf.export.served_models import (
+    ServedBackbone,
+    ServedCausalLM,
+    ServedClassifier,
+    ServedMaskedLM,
+    ServedSeq2SeqLM,
+    ServedSim,
+    output_kind,
+)
+from roformer_tf.files import replace_files
 from roformer_tf.models import (
     RoFormerBackbone,
     RoFormerCausalLM,
@@ -34,8 +38,8 @@ SERVED = {
     RoFormerSeq2SeqLM: ServedSeq2SeqLM,
     RoFormerBackbone: ServedBackbone,
 }
-LABELS_FILE = "labels.txt"
-VOCABULARY_FILE = "vocabulary.txt"
+EMBEDDINGS = ("mean", "cls", "pooler")
+SAVED_MODEL_FILE = "saved_model.pb"
 
 
 def export_saved_model(
@@ -51,58 +55,58 @@ def export_saved_model(
     """Writes a SavedModel that takes raw strings and needs only TensorFlow to serve.
 
     It holds the tokenizer, vocabulary, dictionary, weights and labels, and the folder can be moved.
-    Texts are truncated and padded as the preprocessor does; batch size and length are free.
+    Texts are truncated and padded as the preprocessor does; batch size and length are free. An
+    empty text becomes `[CLS] [SEP]`, an invalid byte U+FFFD. An empty batch gives empty outputs.
+
     Signatures and their inputs:
 
     * `serving_default`: `texts`, strings `(batch,)`;
-    * `pairs`: `first` and `second`, strings `(batch,)` (not for masked language models and
-      RoFormer-Sim);
+    * `pairs`: `first` and `second`, strings `(batch,)` (not for masked language models,
+      RoFormer-Sim and translation);
     * `token_ids`: `token_ids`, `segment_ids`, `padding_mask`, int32 `(batch, length)`; for masked
       language models `mask_positions` `(batch, masks)` too.
 
     Outputs, floats in float32 whatever the model computes in:
 
-    * classifier: `probabilities` and `logits` `(batch, num_classes)`, `class_id` int32 `(batch,)`
-      of the most probable class (for a single probability: 1 above 0.5), and with `labels` its name
-      `label`, string `(batch,)`. Regression and unusual activations: `scores` `(batch,
-      num_classes)`, the model's own output.
+    * classifier: `probabilities` and `logits` `(batch, num_classes)`; `class_id` int32 `(batch,)`
+      of the most probable class (for a single probability: 1 above 0.5); with `labels` its name
+      `label`, string `(batch,)`. Regression and other activations: `scores` `(batch, num_classes)`,
+      the model's own output.
     * backbone: `sequence_output` `(batch, length, hidden_dim)`, `padding_mask` int32, `embedding`
       `(batch, hidden_dim)`, and with a pooler `pooled_output`.
-    * masked language model: every `[MASK]` written out in a text asks for a token. `tokens`
-      (string), `ids` (int32), `probabilities`, each `(batch, masks, top_k)`, the most probable
-      first, and `mask_positions` int32 `(batch, masks)`, the place of the mask among the text's
-      tokens. Where a text has fewer masks than another, and for masks lost to truncation, the token
-      is `""`, the id and the position -1, the probability 0. `token_ids` gives `logits` `(batch,
-      masks, vocabulary_size)`.
+    * masked language model: the most probable tokens for every `[MASK]` in a text, the best first:
+      `tokens` (string), `ids` (int32) and `probabilities`, each `(batch, masks, top_k)`, and
+      `mask_positions` int32 `(batch, masks)`, the positions of the masks among the text's tokens.
+      Texts with fewer masks, and masks lost to truncation, are padded with the token `""`, the id
+      and position -1, and the probability 0. `token_ids` gives `logits` `(batch, masks,
+      vocabulary_size)`.
     * causal language model: `log_likelihood` (natural logarithm), `num_tokens` int32, `perplexity`,
-      each `(batch,)`; of `pairs` the second text is scored. `token_ids` gives `logits` `(batch,
-      length, vocabulary_size)`. `generate` takes `texts` and `max_length`, int32, and gives
-      `texts`, string `(batch,)`, as `RoFormerCausalLM.generate` does, by the sampler of the model
-      when it is exported.
+      each `(batch,)`; `pairs` scores the second text. `token_ids` gives `logits` `(batch, length,
+      vocabulary_size)`. `generate` takes `texts` and `max_length`, int32, and gives `texts`, string
+      `(batch,)`, as `RoFormerCausalLM.generate` does.
     * RoFormer-Sim: `serving_default` and `embed` give `embedding` `(batch, hidden_dim)`, of length
       1. `similar` takes `texts` and the numbers `n`, `k`, `max_length`, int32, of
       `RoFormerSim.similar`, and gives `texts` (string) and `similarities`, each `(batch, min(n,
-      k))`, the most similar first; `""` and 0 where there are fewer. The sampler is that of the
-      model when it is exported. `token_ids` gives `logits` and `pooled_output`.
-    * translation model: `translations`, string `(batch,)`, found by the sampler of the model when
-      it is exported. Its tokenizer is of TensorFlow Text, so that the process needs `import
-      tensorflow_text` besides. `token_ids` takes the four inputs of the model and gives `logits`
-      `(batch, length, vocabulary_size)`.
+      k))`, the most similar first, padded with `""` and 0. `token_ids` gives `logits` and
+      `pooled_output`.
+    * translation model: `translations`, string `(batch,)`. Its tokenizer needs `import
+      tensorflow_text` in the serving process. `token_ids` takes the four inputs of the model and
+      gives `logits` `(batch, length, vocabulary_size)`.
 
-    An empty text becomes `[CLS] [SEP]`, an invalid byte U+FFFD. An empty batch gives empty outputs.
+    Texts are generated by the sampler that the model has when it is exported.
 
     Args:
         task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerCausalLM`, `RoFormerSim`,
             `RoFormerSeq2SeqLM` or `RoFormerBackbone`.
         folder: str or path of the folder to write. It appears complete or not at all.
-        labels: Names of a classifier's classes, in their order; of a single probability those of
-            below and above 0.5. Written to `assets/labels.txt`, where they are looked up.
-        top_k: int. Number of tokens for each mask; of masked language models.
+        labels: Names of a classifier's classes, in their order. For a single probability, the names
+            of the classes below and above 0.5. Looked up in `assets/labels.txt`.
+        top_k: int. Number of tokens for each mask of a masked language model.
         preprocessor: Preprocessor to use instead of `task.preprocessor`. A backbone has none and
             also takes a `RoFormerTokenizer` (texts are then truncated to 512 tokens).
-        embedding: of a backbone: `"mean"` over the real tokens (default), `"cls"` (vector of the
-            first token) or `"pooler"`.
-        normalize: bool, of a backbone: whether `embedding` is divided by its length.
+        embedding: Only for a backbone: `"mean"` over the real tokens (default), `"cls"` (vector of
+            the first token) or `"pooler"`.
+        normalize: bool. Only for a backbone: whether to scale `embedding` to length 1.
         overwrite: bool. Whether to replace an existing SavedModel. It is removed only when the new
             one is complete.
 
@@ -125,9 +129,8 @@ def export_saved_model(
     >>> backbone = roformer_tf.RoFormerBackbone(
     ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
-    >>> classifier = roformer_tf.RoFormerTextClassifier(
-    ...     backbone, num_classes=2, preprocessor=roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
-    ... )
+    >>> preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+    >>> classifier = roformer_tf.RoFormerTextClassifier(backbone, 2, preprocessor)
     >>> folder = os.path.join(tempfile.mkdtemp(), "served")
     >>> folder = export_saved_model(classifier, folder, labels=["bad", "good"])
     >>> served = tf.saved_model.load(folder)
@@ -137,9 +140,10 @@ def export_saved_model(
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(
-            f"Exporting needs the TensorFlow backend of Keras. Received: {keras.config.backend()!r}. Save the model "
-            "(`task.save('model.keras')`) and export it in a process with KERAS_BACKEND=tensorflow, or by "
-            "`KERAS_BACKEND=tensorflow python -m roformer_tf export model.keras FOLDER`."
+            "Exporting needs the TensorFlow backend of Keras. Received: "
+            f"{keras.config.backend()!r}. Save the model (`task.save('model.keras')`) and export "
+            "it in a process with KERAS_BACKEND=tensorflow, or by `KERAS_BACKEND=tensorflow "
+            "python -m roformer_tf export model.keras FOLDER`."
         )
     kind = next((kind for kind in SERVED if isinstance(task, kind)), None)
     if kind is None:
@@ -149,15 +153,35 @@ def export_saved_model(
     options = _checked_options(task, labels, top_k, embedding, normalize)
     check_target(folder, overwrite)
     with tempfile.TemporaryDirectory() as assets:
-        vocabulary_file = _write_lines(
-            Path(assets) / VOCABULARY_FILE, preprocessor.tokenizer.get_vocabulary()
-        )
+        files = Path(assets)
+        vocabulary = preprocessor.tokenizer.get_vocabulary()
+        vocabulary_file = _write_lines(files / "vocabulary.txt", vocabulary)
         if labels is not None:
-            options["labels_file"] = _write_lines(Path(assets) / LABELS_FILE, labels)
+            options["labels_file"] = _write_lines(files / "labels.txt", labels)
         module = SERVED[kind](task, preprocessor, vocabulary_file, **options)
-        with new_folder(folder, overwrite) as temporary:
-            tf.saved_model.save(module, str(temporary), signatures=module.signatures)
+        with replace_files(folder, whole=True) as temporary:
+            tf.saved_model.save(module, str(temporary), signatures=module.signatures())
+            check_target(folder, overwrite)  # writing takes a while
     return Path(folder)
+
+
+def check_target(folder, overwrite):
+    """Raises `FileExistsError` if `folder` exists and must not be replaced."""
+    folder = Path(folder)
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if not (folder.exists() or folder.is_symlink()):
+        return
+    if not overwrite:
+        raise FileExistsError(
+            f"{folder} already exists. Pass another folder, or `overwrite=True` (--overwrite) to "
+            "replace it."
+        )
+    if not (folder / SAVED_MODEL_FILE).is_file() or folder.is_symlink():
+        raise FileExistsError(
+            f"Only a SavedModel can be overwritten, and {folder} is not one (it has no "
+            f"{SAVED_MODEL_FILE}). Pass another folder, or remove this one yourself."
+        )
 
 
 def _checked_preprocessor(task, preprocessor):
@@ -197,15 +221,12 @@ def _checked_options(task, labels, top_k, embedding, normalize):
     if not isinstance(task, RoFormerBackbone):
         if embedding is not None or normalize:
             raise ValueError(
-                "`embedding` and `normalize` are options of a backbone: export `task.backbone` with "
-                f"`preprocessor=task.preprocessor`. Received: a {type(task).__name__}"
+                "`embedding` and `normalize` are options of a backbone: export `task.backbone` "
+                f"with `preprocessor=task.preprocessor`. Received: a {type(task).__name__}"
             )
         return {"top_k": top_k} if isinstance(task, RoFormerMaskedLM) else {}
     embedding = "mean" if embedding is None else embedding
-    if embedding not in EMBEDDINGS:
-        raise ValueError(
-            f"`embedding` must be one of {EMBEDDINGS}. Received: embedding={embedding!r}"
-        )
+    check_one_of("embedding", embedding, EMBEDDINGS)
     if embedding == "pooler" and task.pooler is None:
         raise ValueError(
             "`embedding='pooler'` needs a backbone with a pooler: build it with `pooler='tanh'` or "
@@ -228,12 +249,14 @@ def _check_labels(task, labels):
         raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}")
     if len(labels) != expected:
         raise ValueError(
-            f"`labels` must name {expected} classes, in their order. Received: {len(labels)} labels, {labels!r}"
+            f"`labels` must name {expected} classes, in their order. Received: {len(labels)} "
+            f"labels, {labels!r}"
         )
     broken = [label for label in labels if label.splitlines() != [label]]
     if broken or len(set(labels)) != len(labels):
         raise ValueError(
-            f"Every label must be one line of its own, and differ from the others. Received: labels={labels!r}"
+            "Every label must be one line of its own, and differ from the others. "
+            f"Received: labels={labels!r}"
         )
 
 

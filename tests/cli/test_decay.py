@@ -1,4 +1,4 @@
-"""The command `decay`: its numbers are the equation's, and it draws them."""
+"""`decay` prints and draws the numbers of the equation."""
 
 import cmath
 import csv
@@ -9,7 +9,7 @@ import xml.etree.ElementTree
 import numpy as np
 import pytest
 
-from roformer_tf.__main__ import main
+from tests.cli.conftest import run
 
 LINEAR = '{"rope_type": "linear", "factor": 4}'
 DYNAMIC = '{"type": "dynamic", "factor": 2, "original_max_position_embeddings": 8}'
@@ -33,9 +33,9 @@ def read(path):
 
 def test_numbers(tmp_path, capsys):
     file = tmp_path / "new" / "decay.csv"
-    arguments = ["--head-dim", "16", "--base", "500", "--distances", "40"]
-    scalings = ["--scaling", LINEAR, "--scaling", DYNAMIC, "--length", "16"]
-    assert main(["decay", *arguments, *scalings, "--csv", str(file)]) == 0
+    arguments = ["--head-dim", 16, "--base", 500, "--distances", 40, "--csv", file]
+    scalings = ["--scaling", LINEAR, "--scaling", DYNAMIC, "--length", 16]
+    assert run("decay", *arguments, *scalings) == 0
     names, rows = read(file)
     assert names == ["distance", "RoPE", "linear factor=4", "dynamic factor=2 trained=8 length=16"]
     np.testing.assert_array_equal(rows[:, 0], range(41))
@@ -52,7 +52,7 @@ def test_numbers(tmp_path, capsys):
 
 
 def test_defaults_are_figure_2(capsys):
-    assert main(["decay"]) == 0
+    assert run("decay") == 0
     _, *rows = capsys.readouterr().out.splitlines()
     assert rows[0].split() == ["0", "32.500"] and rows[-1].split()[0] == "256"
     theta = [10000 ** (-2 * i / 128) for i in range(64)]
@@ -64,10 +64,10 @@ def test_defaults_are_figure_2(capsys):
 def test_pictures(tmp_path, capsys):
     for name in ("decay.png", "decay.svg"):
         file = tmp_path / name
-        arguments = ["decay", "--distances", "20", "--scaling", LINEAR, "--output", str(file)]
-        assert main(arguments) == 0
+        arguments = ["decay", "--distances", 20, "--scaling", LINEAR, "--output", file]
+        assert run(*arguments) == 0
         first = file.read_bytes()
-        assert main(arguments) == 0 and file.read_bytes() == first, "the same numbers, the same"
+        assert run(*arguments) == 0 and file.read_bytes() == first, "the same numbers, same file"
     assert (tmp_path / "decay.png").read_bytes().startswith(b"\x89PNG")
     words = {
         "".join(element.itertext()).strip()
@@ -79,44 +79,37 @@ def test_pictures(tmp_path, capsys):
 
 
 def test_rules_that_differ_in_the_trained_length(capsys):
-    rules = [
-        json.dumps({"type": "dynamic", "factor": 2, "original_max_position_embeddings": trained})
-        for trained in (8, 16)
-    ]
-    assert main(["decay", "--distances", "32", "--scaling", rules[0], "--scaling", rules[1]]) == 0
+    rule = {"type": "dynamic", "factor": 2}
+    rules = [json.dumps({**rule, "original_max_position_embeddings": n}) for n in (8, 16)]
+    assert run("decay", "--distances", 32, "--scaling", rules[0], "--scaling", rules[1]) == 0
     header = capsys.readouterr().out.splitlines()[0]
-    assert header.split("  ")[-2:] == [
-        f"dynamic factor=2 trained={trained} length=33" for trained in (8, 16)
-    ]
+    assert header.split("  ")[-2:] == [f"dynamic factor=2 trained={n} length=33" for n in (8, 16)]
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--head-dim", "7"], "`head_dim` must be a positive even integer"),
-        (["--base", "-1"], "`base` must be positive"),
-        (["--distances", "0"], "--distances must be positive. Received: 0"),
+        (["--head-dim", 7], "`head_dim` must be a positive even integer"),
+        (["--base", -1], "`base` must be positive"),
+        (["--distances", 0], "--distances must be positive. Received: 0"),
         (["--output", "decay.pdf"], "--output must end in .png or .svg. Received: decay.pdf"),
         (["--scaling", "linear"], "--scaling must be a dictionary in JSON. Received: linear"),
         (["--scaling", "[1]"], "`rope_scaling` must be None or a dictionary"),
         (["--scaling", "null"], "--scaling must be a dictionary in JSON. Received: null"),
         (["--base", "inf"], "`base` must be positive and finite"),
-        (["--base", "1", "--scaling", YARN], "a base (`max_wavelength`) above 1. Received: base=1"),
+        (["--base", 1, "--scaling", YARN], "a base (`max_wavelength`) above 1. Received: base=1"),
         (["--scaling", '{"rope_type": "linear"}'], "needs `factor`"),
     ],
 )
-def test_errors(arguments, message, capsys):
-    assert main(["decay", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.startswith("error: ")
-    assert message in captured.err and captured.err.count("\n") == 1
+def test_errors(arguments, message, error_of):
+    assert message in error_of("decay", *arguments)
 
 
-def test_without_matplotlib(tmp_path, monkeypatch, capsys):
+def test_without_matplotlib(tmp_path, monkeypatch, error_of):
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["decay", "--distances", "4"]) == 0  # numbers need none
-    assert main(["decay", "--output", str(tmp_path / "new" / "a.png")]) == 2
-    assert "pip install 'roformer-tf[plots]'" in capsys.readouterr().err
+    message = error_of("decay", "--output", tmp_path / "new" / "a.png")
+    assert "pip install 'roformer-tf[plots]'" in message
     assert not (tmp_path / "new").exists()
+    assert run("decay", "--distances", 4) == 0  # numbers need none

@@ -1,4 +1,4 @@
-"""`similar` and `embed`: what they print is what the model gives; texts from arguments and from standard input."""
+"""`similar` and `embed` print what the model gives."""
 
 import io
 
@@ -7,36 +7,20 @@ import pytest
 
 import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
-from roformer_tf.cli import similar as similar_command
-from tests.cli.commands import run
-from tests.layers.harness import randomize
-
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天气很好差的是不我们"]
-TEXTS = ["今天气很好", "我们好"]
+from tests.cli.conftest import TEXTS, run
+from tests.models import builders
 
 
 @pytest.fixture(scope="module")
 def sim():
-    backbone = roformer_tf.RoFormerBackbone(
-        vocabulary_size=len(VOCABULARY),
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=16,
-        intermediate_dim=32,
-        masking="unilm",
-        pooler="linear",
-    )
-    tokenizer = roformer_tf.RoFormerTokenizer(VOCABULARY, word_level=False)
-    model = roformer_tf.RoFormerSim(backbone, roformer_tf.RoFormerSimPreprocessor(tokenizer))
-    randomize(model)
-    return model
+    preprocessor = roformer_tf.RoFormerSimPreprocessor(builders.tokenizer())
+    return roformer_tf.RoFormerSim(builders.backbone("sim", num_layers=1), preprocessor)
 
 
 @pytest.fixture(scope="module")
 def folders(sim, tmp_path_factory):
     top = tmp_path_factory.mktemp("models")
     save_checkpoint(sim, top / "original-sim")
-    (top / "original-sim" / "vocab.txt").write_text("".join(f"{t}\n" for t in VOCABULARY), "utf-8")
     sim.save_to_preset(str(top / "preset"))
     return top
 
@@ -56,17 +40,14 @@ def test_embed(folders, sim, capsys, monkeypatch, printed_json):
     assert printed.count(f"{vectors[0] @ vectors[1]:.3f}") == 2
 
 
-def test_embed_by_a_classifier_of_pairs(sim, tmp_path, capsys, printed_json):
+def test_embed_by_a_classifier_of_pairs(sim, tmp_path, error_of, printed_json):
     preprocessor = roformer_tf.RoFormerSimClassifierPreprocessor(sim.preprocessor.tokenizer)
     classifier = roformer_tf.RoFormerSimClassifier(sim.backbone, preprocessor)
     classifier.save_to_preset(str(tmp_path))
     assert run("embed", tmp_path, *TEXTS, "--json") == 0
-    lines = printed_json()
-    np.testing.assert_allclose(
-        [line["vector"] for line in lines], classifier.embed(TEXTS), atol=1e-5
-    )
-    assert run("similar", tmp_path, *TEXTS) == 2
-    assert "holds a RoFormerSimClassifier, not a sim" in capsys.readouterr().err
+    vectors = [line["vector"] for line in printed_json()]
+    np.testing.assert_allclose(vectors, classifier.embed(TEXTS), atol=1e-5)
+    assert "holds a RoFormerSimClassifier, not a sim" in error_of("similar", tmp_path, *TEXTS)
 
 
 def test_similar(folders, sim, capsys, printed_json):
@@ -87,7 +68,7 @@ def test_similar(folders, sim, capsys, printed_json):
 
 
 def test_the_small_sim(repository, printed_json):
-    """The checkpoint that comes with the repository: which of these belong together, which were not in training."""
+    """The checkpoint in the repository pairs paraphrases that it was not trained on."""
     folder = repository / "checkpoints" / "english_roformer_sim_tiny"
     texts = ["I prefer coffee.", "I like coffee better.", "Seriously?", "No kidding?"]
     assert run("embed", folder, *texts, "--json") == 0
@@ -102,19 +83,13 @@ def test_the_small_sim(repository, printed_json):
     assert "weight" in best["text"] and best["similarity"] > 0.9
 
 
-def test_similar_without_another_text(capsys):
-    similar_command._print(TEXTS[:1], [[]])
+def test_similar_without_another_text(folders, capsys, monkeypatch):
+    monkeypatch.setattr(roformer_tf.RoFormerSim, "similar", lambda self, texts, **options: [[]])
+    assert run("similar", folders / "preset", TEXTS[0]) == 0
     printed = capsys.readouterr().out
     assert TEXTS[0] in printed and "only the text itself" in printed
 
 
-@pytest.mark.parametrize("command", ["similar", "embed"])
-def test_refuses(folders, capsys, monkeypatch, tmp_path, command):
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n \n"))
-    assert run(command, folders / "preset") == 2
-    assert "Expected at least one text" in capsys.readouterr().err
-    assert run(command, tmp_path, "天") == 2
-    assert "No checkpoint in" in capsys.readouterr().err
-    if command == "similar":
-        assert run(command, folders / "preset", "天", "--temperature", 0) == 2
-        assert "--temperature must be positive" in capsys.readouterr().err
+def test_impossible_temperature(folders, error_of):
+    message = error_of("similar", folders / "preset", TEXTS[0], "--temperature", 0)
+    assert "--temperature must be positive" in message

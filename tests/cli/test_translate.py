@@ -4,9 +4,9 @@ import io
 
 import pytest
 
-from roformer_tf.__main__ import main
 from roformer_tf.models import translate
 from roformer_tf.samplers import BeamSearchSampler
+from tests.cli.conftest import run
 from tests.models.seq_2_seq import translator
 
 TEXTS = ["a dog ran", "a cat"]
@@ -20,20 +20,12 @@ def test_translate(tmp_path, capsys, monkeypatch, printed_json):
     task.compile(sampler=BeamSearchSampler(2, 1.5))
     expected = translate(task, TEXTS, max_length=9)
 
-    options = ["--num-beams", "2", "--length-penalty", "1.5", "--max-length", "9"]
-    assert main(["translate", str(tmp_path / "preset"), *TEXTS, *options, "--json"]) == 0
+    options = ["--num-beams", 2, "--length-penalty", 1.5, "--max-length", 9]
+    assert run("translate", tmp_path / "preset", *TEXTS, *options, "--json") == 0
     answers = printed_json()
     assert answers == [{"text": x, "translation": y} for x, y in zip(TEXTS, expected, strict=True)]
 
     # a line for each line, blank ones too
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{TEXTS[0]}\n\n{TEXTS[1]}\n"))
-    assert main(["translate", str(tmp_path / "model.keras"), *options]) == 0
+    assert run("translate", tmp_path / "model.keras", *options) == 0
     assert capsys.readouterr().out.split("\n") == [expected[0], "", expected[1], ""]
-
-
-def test_refuses(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n \n"))
-    assert main(["translate", str(tmp_path)]) == 2
-    assert "Expected at least one text" in capsys.readouterr().err
-    assert main(["translate", str(tmp_path / "nothing"), "a"]) == 2
-    assert "save_to_preset" in capsys.readouterr().err

@@ -6,21 +6,10 @@ import pytest
 import roformer_tf
 from tests.export.server import Server
 from tests.layers.harness import randomize
+from tests.models.builders import SPECIAL
 from tests.text.texts import dictionary_words, make_vocabulary, real_lines
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-SIZES = {
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_dim": 16,
-    "intermediate_dim": 32,
-}
-PREPROCESSORS = {
-    roformer_tf.RoFormerTextClassifier: roformer_tf.RoFormerTextClassifierPreprocessor,
-    roformer_tf.RoFormerMaskedLM: roformer_tf.RoFormerMaskedLMPreprocessor,
-    roformer_tf.RoFormerCausalLM: roformer_tf.RoFormerCausalLMPreprocessor,
-    roformer_tf.RoFormerSim: roformer_tf.RoFormerSimPreprocessor,
-}
+SIZES = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
 
 
 @pytest.fixture(scope="session")
@@ -33,30 +22,31 @@ def ask(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory):
-    """Word level, with 1,000 words of jieba's dictionary, and files that are gone when it is used."""
+    """A word-level tokenizer with 1,000 words of jieba's dictionary. Its files are deleted."""
     words = dictionary_words()
     characters = list(dict.fromkeys("".join(words[:20_000])))[:1500]
     words = words[:1000]
     tokens = [*SPECIAL, *map(chr, range(33, 127)), *"，。！？", *characters]
     tokens += [word for word in words if len(word) > 1]
     folder = tmp_path_factory.mktemp("tokenizer")
-    (folder / "dict.txt").write_text("".join(f"{word} 10\n" for word in words), "utf-8")
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), "utf-8")
-    tokenizer = roformer_tf.RoFormerTokenizer(folder / "vocab.txt", dictionary=folder / "dict.txt")
-    (folder / "dict.txt").unlink()
-    (folder / "vocab.txt").unlink()
+    dictionary, vocabulary = folder / "dict.txt", folder / "vocab.txt"
+    dictionary.write_text("".join(f"{word} 10\n" for word in words), "utf-8")
+    vocabulary.write_text("".join(f"{token}\n" for token in tokens), "utf-8")
+    tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, dictionary=dictionary)
+    dictionary.unlink()
+    vocabulary.unlink()
     return tokenizer
 
 
 @pytest.fixture(scope="session")
 def large_tokenizer():
-    """Word level with jieba's own dictionary and 28,000 tokens."""
+    """A word-level tokenizer with jieba's own dictionary and 28,000 tokens."""
     return roformer_tf.RoFormerTokenizer(make_vocabulary())
 
 
 @pytest.fixture(scope="session")
 def texts(seed):
-    """100 real reviews, half of them negative; drawn anew for every run."""
+    """100 real reviews, half of them negative, drawn with the seed of the run."""
     rng = np.random.default_rng([seed, 7])
     drawn = []
     for name in ("pos", "neg"):
@@ -67,7 +57,7 @@ def texts(seed):
 
 @pytest.fixture(scope="session")
 def build(tokenizer):
-    """A function that makes a task with random weights: `build(cls, backbone options, options of the task)`."""
+    """Function that builds a task with random weights from its class and options."""
 
     def make(cls, backbone=None, preprocessing=None, tokenizer=tokenizer, **options):
         backbone = roformer_tf.RoFormerBackbone(
@@ -75,9 +65,8 @@ def build(tokenizer):
         )
         task = backbone
         if cls is not roformer_tf.RoFormerBackbone:
-            preprocessor = PREPROCESSORS[cls](
-                tokenizer, **{"sequence_length": 32, **(preprocessing or {})}
-            )
+            preprocessing = {"sequence_length": 32, **(preprocessing or {})}
+            preprocessor = cls.preprocessor_cls(tokenizer, **preprocessing)
             task = cls(backbone, preprocessor=preprocessor, **options)
         randomize(task)
         return task
@@ -86,12 +75,15 @@ def build(tokenizer):
 
 
 def encoded(texts):
-    """UTF-8, as clients send them."""
+    """Texts in UTF-8, as clients send them."""
     return [text.encode() for text in texts]
 
 
 def assert_close(value, expected, tolerance=1e-5):
-    """Equal to a share of the largest number: one float32 sum in another order differs by some 1e-7 of it."""
+    """Checks equality up to a share of the largest number.
+
+    A float32 sum in another order differs by some 1e-7 of it.
+    """
     value, expected = np.asarray(value, "float64"), np.asarray(expected, "float64")
     assert value.shape == expected.shape
     scale = max(np.abs(expected).max(initial=0), 1e-3)

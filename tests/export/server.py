@@ -1,6 +1,6 @@
-"""A process that serves SavedModels and has nothing but TensorFlow: run as a program, it answers on its pipes.
+"""A process that serves SavedModels with nothing but TensorFlow.
 
-Packages named as its arguments it has besides, and imports.
+Run as a program, it answers on its pipes. It also imports the packages named as arguments.
 """
 
 import functools
@@ -17,10 +17,10 @@ BLOCKED = (
 
 
 class Server:
-    """Asks the process; it starts with the object and ends with `close`. `packages`: those that it has besides."""
+    """Starts the process and asks it. `packages` are those that it has besides TensorFlow."""
 
     def __init__(self, folder, *packages):
-        # -I: neither the current folder nor PYTHONPATH are looked into
+        # -I: modules are found neither in the current folder nor by PYTHONPATH
         self.process = subprocess.Popen(
             [sys.executable, "-I", __file__, *packages],
             cwd=folder,
@@ -30,14 +30,14 @@ class Server:
         )
 
     def __call__(self, folder, signature="serving_default", **inputs):
-        """Dict of arrays; RuntimeError with the process' message if it fails."""
+        """Returns a dict of arrays, or raises RuntimeError with the message of the process."""
         answer = self._request((str(folder), signature, inputs))
         if isinstance(answer, str):
             raise RuntimeError(answer)
         return answer
 
     def modules(self):
-        """Names of all modules that the process has imported."""
+        """Returns the names of all modules that the process has imported."""
         return self._request(None)
 
     def _request(self, request):
@@ -52,7 +52,7 @@ class Server:
 
 
 class Without:
-    """A finder of modules for which the blocked packages are not installed."""
+    """A module finder that does not find the blocked packages."""
 
     def __init__(self, finder):
         self.finder = finder

@@ -53,20 +53,17 @@ def test_embeddings(build, ask, tokenizer, texts, tmp_path, embedding, normalize
         expected = expected / np.linalg.norm(expected, axis=-1, keepdims=True)
         np.testing.assert_allclose(np.linalg.norm(answer["embedding"], axis=-1), 1, rtol=1e-6)
     assert_close(answer["embedding"], expected, tolerance)
-    assert all(
-        value.dtype == np.float32 for name, value in answer.items() if name != "padding_mask"
-    )
-    empty = ask(folder, texts=[])
-    assert empty["embedding"].shape == (0, 16)
+    del answer["padding_mask"]
+    assert {value.dtype for value in answer.values()} == {np.dtype("float32")}
+    assert ask(folder, texts=[])["embedding"].shape == (0, 16)
 
 
 def test_a_tokenizer_is_enough(build, ask, tokenizer, tmp_path):
     model = build(RoFormerBackbone)
     folder = export_saved_model(model, tmp_path / "served", preprocessor=tokenizer)
-    long = "好" * 600
-    assert ask(folder, texts=[long.encode()])["sequence_output"].shape == (1, 512, 16)
-    outputs, _ = hidden_states(
-        model, RoFormerTextClassifierPreprocessor(tokenizer), (["很好"], ["不好"])
-    )
+    long = encoded(["好" * 600])
+    assert ask(folder, texts=long)["sequence_output"].shape == (1, 512, 16)
+    preprocessor = RoFormerTextClassifierPreprocessor(tokenizer)
+    outputs, _ = hidden_states(model, preprocessor, (["很好"], ["不好"]))
     answer = ask(folder, "pairs", first=encoded(["很好"]), second=encoded(["不好"]))
     assert_close(answer["sequence_output"], outputs["sequence_output"])

@@ -13,13 +13,12 @@ def assert_same_scores(answer, expected, tolerance=1e-5):
     assert set(answer) == {"log_likelihood", "num_tokens", "perplexity"}
     assert answer["num_tokens"].tolist() == expected["num_tokens"].tolist()
     assert_close(answer["log_likelihood"], expected["log_likelihood"], tolerance)
-    ours, theirs = np.log(answer["perplexity"]), np.log(expected["perplexity"])
-    assert_close(ours, theirs, tolerance)
+    assert_close(np.log(answer["perplexity"]), np.log(expected["perplexity"]), tolerance)
 
 
 @pytest.fixture(scope="module", params=["causal", "unilm", "unilm mixed_bfloat16"])
 def exported(request, build, tmp_path_factory):
-    """A task, the folder it is exported to, and how far from it the SavedModel may be."""
+    """A task, the folder of its SavedModel, and the tolerance of its numbers."""
     masking, *dtype = request.param.split()
     options = {"num_segments": 0} if masking == "causal" else {}
     task = build(
@@ -39,8 +38,7 @@ def test_scores(exported, ask, texts):
     pairs = texts[:50], texts[50:100]
     answer = ask(folder, "pairs", first=encoded(pairs[0]), second=encoded(pairs[1]))
     assert_same_scores(answer, task.score(pairs), tolerance)
-    empty = ask(folder, texts=[])
-    assert {x.shape for x in empty.values()} == {(0,)}
+    assert {x.shape for x in ask(folder, texts=[]).values()} == {(0,)}
 
 
 @pytest.mark.parametrize("exported", ["causal"], indirect=True)
@@ -73,8 +71,8 @@ def test_generate(exported, ask, texts):
         ask(folder, "generate", texts=encoded(texts), max_length=5)
 
 
-def test_draws_go_on(build, ask, tmp_path):
-    """A sampler with a seed draws anew in each call, and the same in each process."""
+def test_draws_continue(build, ask, tmp_path):
+    """A sampler with a seed continues its draws from call to call, equally in every process."""
     task = build(RoFormerCausalLM, {"masking": "causal"})
     task.compile(sampler=keras_hub.samplers.RandomSampler(seed=7, temperature=2.0))
     folder = export_saved_model(task, tmp_path / "served")

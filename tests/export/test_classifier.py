@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from roformer_tf import RoFormerTextClassifier
+from roformer_tf import RoFormerTextClassifier, RoFormerTextClassifierPreprocessor
 from roformer_tf.export import export_saved_model
 from tests.export.conftest import assert_close, encoded
 from tests.export.server import BLOCKED
@@ -24,7 +24,7 @@ def softmax(x):
 
 @pytest.mark.slow
 def test_hundred_real_texts_with_jiebas_dictionary(build, large_tokenizer, ask, texts, tmp_path):
-    """Everything that the task asks of a served model at once: moved, alone, equal."""
+    """A moved SavedModel gives the numbers of the Keras model, without Keras or this package."""
     task = build(
         RoFormerTextClassifier,
         tokenizer=large_tokenizer,
@@ -57,19 +57,19 @@ def test_hundred_real_texts_with_jiebas_dictionary(build, large_tokenizer, ask, 
     answer = ask(moved, "token_ids", **inputs)
     assert_close(answer["logits"], task.predict(pairs, verbose=0))
 
-    # no module of ours or of Keras was there to help
+    # neither Keras nor this package was imported
     assert not {name.split(".")[0] for name in ask.modules()} & set(BLOCKED)
 
 
-def test_assets_and_odd_texts(build, ask, tmp_path):
+@pytest.fixture(scope="module")
+def exported(build, tmp_path_factory):
     task = build(RoFormerTextClassifier, num_classes=3)
-    folder = export_saved_model(task, tmp_path / "served", labels=LABELS)
-    check_assets(task, folder, ask)
-    check_odd_texts(task, folder, ask)
+    return task, export_saved_model(task, tmp_path_factory.mktemp("a") / "served", labels=LABELS)
 
 
-def check_assets(task, folder, ask):
-    """Labels are looked up in their file; the vocabulary is there to be read."""
+def test_assets(exported, ask):
+    """Labels are looked up in their file. The vocabulary can be read."""
+    task, folder = exported
     tokens = (folder / "assets" / "vocabulary.txt").read_text("utf-8").splitlines()
     assert tokens == task.preprocessor.tokenizer.get_vocabulary()
     assert (folder / "assets" / "labels.txt").read_text("utf-8").splitlines() == LABELS
@@ -87,7 +87,7 @@ def test_neither_optimizer_nor_metrics_are_saved(build, tmp_path):
     names = [name for name, _ in tf.train.list_variables(str(folder / "variables" / "variables"))]
     weights = [name for name in names if name.startswith("weights/")]
     assert len(weights) == len(task.weights)
-    # besides: the table of the tries, which is no variable, and TensorFlow's own description
+    # the others: the table of the tries, which is not a variable, and TensorFlow's description
     assert all("CHECKPOINTABLE" in name for name in set(names) - set(weights))
 
 
@@ -116,14 +116,14 @@ def test_kinds_of_outputs_and_backbones(
     )
     folder = export_saved_model(task, tmp_path / "served", labels=labels)
     answer = ask(folder, texts=encoded(texts))
-    # also: the activation was put aside only while the model was traced
+    # the model has its activation again after tracing
     expected = np.float32(task.predict(texts, verbose=0))
     assert all(x.dtype == np.float32 for name, x in answer.items() if name not in NO_FLOATS)
     if activation is None:
         assert set(answer) == {"scores"}
         assert_close(answer["scores"], expected)
         return
-    # hidden states of bfloat16 have 8 bits; where they are rounded differs between two compilations
+    # bfloat16 has 8 bits, and where they are rounded differs between two compilations
     tolerance = 2e-2 if "dtype" in backbone else 1e-5
     assert_close(answer["probabilities"], expected, tolerance)
     if activation == "softmax":
@@ -136,8 +136,8 @@ def test_kinds_of_outputs_and_backbones(
     assert [x.decode() for x in answer["label"]] == [labels[i] for i in best]
 
 
-def check_odd_texts(task, folder, ask):
-    """Empty, undecodable, too long; a batch of one and of none; pairs that do not match; ids that do not exist."""
+def test_odd_texts(exported, ask):
+    task, folder = exported
     odd = [b"", b" \n", b"\xff\xfe", "很\0好".encode(), b"\xe5\xa4", "好" * 10_000, "[MASK][CLS]"]
     odd = [x if isinstance(x, bytes) else x.encode() for x in odd]
     expected = task.predict(odd, verbose=0)
@@ -178,9 +178,8 @@ def test_lora(build, ask, texts, tmp_path):
     assert_close(ask(folder, texts=encoded(texts))["logits"], task.predict(texts, verbose=0))
 
 
-def test_a_preprocessor_of_ones_own(build, ask, tmp_path, tokenizer):
-    """What a subclass does to the texts is done in the SavedModel too."""
-    from roformer_tf import RoFormerTextClassifierPreprocessor
+def test_a_subclass_of_the_preprocessor(build, ask, tmp_path, tokenizer):
+    """The SavedModel changes the texts as the subclass does."""
 
     class Replacing(RoFormerTextClassifierPreprocessor):
         def call(self, x, y=None, sample_weight=None):
@@ -189,7 +188,6 @@ def test_a_preprocessor_of_ones_own(build, ask, tmp_path, tokenizer):
 
     task = build(RoFormerTextClassifier, num_classes=2)
     plain = task.predict(["很好"], verbose=0)
-    folder = export_saved_model(
-        task, tmp_path / "served", preprocessor=Replacing(tokenizer, sequence_length=32)
-    )
+    preprocessor = Replacing(tokenizer, sequence_length=32)
+    folder = export_saved_model(task, tmp_path / "served", preprocessor=preprocessor)
     assert_close(ask(folder, texts=["x好".encode()])["logits"], plain)

@@ -1,4 +1,4 @@
-"""Masks filled by `fill_mask` and by the SavedModel, against logits and NumPy."""
+"""`fill_mask` and the SavedModel fill masks as NumPy does from the logits."""
 
 import numpy as np
 import pytest
@@ -10,23 +10,22 @@ from tests.export.conftest import assert_close, encoded
 
 
 def with_masks(rng, texts, length=12):
-    """Pieces of real texts with up to three masks each."""
+    """Returns pieces of the texts with up to three masks each."""
     masked = []
     for number, text in enumerate(texts):
         text = text[:length]
-        for place in sorted(rng.integers(0, len(text) + 1, number % 4), reverse=True):
-            text = text[:place] + "[MASK]" + text[place:]
+        for position in sorted(rng.integers(0, len(text) + 1, number % 4), reverse=True):
+            text = text[:position] + "[MASK]" + text[position:]
         masked.append(text)
     return masked
 
 
 def filled_by_numpy(task, text, top_k):
-    """Ids and probabilities of the masks of one text, packed by hand."""
+    """Returns ids, probabilities and positions of the masks of one text, packed by hand."""
     tokenizer = task.preprocessor.tokenizer
-    parts = [tokenizer([part])[0] for part in text.split("[MASK]")]
     ids = [tokenizer.start_token_id]
-    for part in parts:
-        ids += [*part, tokenizer.mask_token_id]
+    for part in text.split("[MASK]"):
+        ids += [*tokenizer([part])[0], tokenizer.mask_token_id]
     ids[-1] = tokenizer.end_token_id
     ids = np.int32([ids])
     logits = task({"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1})
@@ -99,7 +98,7 @@ def test_logits_for_token_ids(build, ask, rng, tmp_path):
     assert_close(logits, np.float32(task(inputs)), tolerance=3e-2)
 
 
-def test_fill_mask_takes_one_string_and_bytes(build):
+def test_fill_mask_accepts_one_string_and_bytes(build):
     task = build(RoFormerMaskedLM)
     one = fill_mask(task, "很[MASK]", top_k=2)
     assert one == fill_mask(task, ["很[MASK]".encode()], top_k=2)[0]
@@ -112,19 +111,14 @@ def test_fill_mask_refuses_an_impossible_top_k(build, top_k):
         fill_mask(build(RoFormerMaskedLM), "很[MASK]", top_k=top_k)
 
 
-def test_fill_mask_says_what_is_missing(build):
+def test_fill_mask_names_what_is_missing(build, monkeypatch):
     task = build(RoFormerMaskedLM)
     with pytest.raises(ValueError, match="Expected a RoFormerMaskedLM. Received: RoFormerBackbone"):
         fill_mask(task.backbone, "很[MASK]")
-    task.preprocessor.tokenizer.mask_token, mask_token = (
-        None,
-        task.preprocessor.tokenizer.mask_token,
-    )
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(task.preprocessor.tokenizer, "mask_token", None)
         with pytest.raises(ValueError, match="has no mask token"):
             fill_mask(task, "很[MASK]")
-    finally:
-        task.preprocessor.tokenizer.mask_token = mask_token
     task.preprocessor = None
     with pytest.raises(ValueError, match="model.preprocessor = RoFormerMaskedLMPreprocessor"):
         fill_mask(task, "很[MASK]")

@@ -1,16 +1,15 @@
-"""Translation where there are only TensorFlow and TensorFlow Text: strings in, strings out."""
+"""Translation in a process with nothing but TensorFlow and TensorFlow Text."""
 
 import numpy as np
 import pytest
 
-import roformer_tf
 from roformer_tf.export import export_saved_model
 from roformer_tf.samplers import BeamSearchSampler
 from tests.export.conftest import assert_close, encoded
 from tests.export.server import Server
 from tests.models.seq_2_seq import inputs, translator
 
-# the target is translated to its 50 tokens more than the source, in which a wrong choice would show
+# a translation may have 50 tokens more than its source, so a wrong choice would show
 TEXTS = ["a dog ran", "", "a cat and a dog and a cat", "ein Hund"]
 
 
@@ -38,9 +37,3 @@ def test_translations(ask_with_text, tmp_path, rng):
     assert_close(ask_with_text(folder, "token_ids", **given)["logits"], np.float32(task(given)))
     loaded = {name.split(".")[0] for name in ask_with_text.modules()}
     assert not loaded & {"roformer_tf", "keras_hub", "sentencepiece"}
-
-
-def test_needs_its_own_preprocessor(tmp_path):
-    task = roformer_tf.RoFormerSeq2SeqLM(translator(num_layers=1).backbone)
-    with pytest.raises(ValueError, match="RoFormerSeq2SeqLMPreprocessor"):
-        export_saved_model(task, tmp_path / "served")

@@ -1,4 +1,4 @@
-"""RoFormer-Sim where there is only TensorFlow: vectors, and similar texts, of strings."""
+"""RoFormer-Sim: embeddings and similar texts of the SavedModel against the Keras model."""
 
 import keras_hub
 import numpy as np
@@ -31,7 +31,7 @@ def test_sim(task, ask, texts, tmp_path):
     assert [t.decode() for t in answer["texts"][0]][: len(expected)] == [t for t, _ in expected]
     assert_close(answer["similarities"][0][: len(expected)], [s for _, s in expected])
     again = ask(folder, "similar", texts=encoded([text]), **NUMBERS)
-    assert again["texts"].tolist() != answer["texts"].tolist(), "drawn anew in every call"
+    assert again["texts"].tolist() != answer["texts"].tolist(), "each call draws again"
 
     several = [text[:5] for text in texts[:4]]
     answer = ask(folder, "similar", texts=encoded(several), **NUMBERS)

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, the texts they read and the JSON lines they print."""
+"""What several commands share: arguments, the texts they read, and how they print."""
 
 import json
 import sys
@@ -38,7 +38,8 @@ def read_texts(args, keep_blank=False):
         texts = [line.rstrip("\n") for line in sys.stdin]
     if not any(text.strip() for text in texts):
         raise ValueError(
-            "Expected at least one text. Received none: pass texts as arguments, or a file on standard input."
+            "Expected at least one text. Received none: pass texts as arguments, or a file on "
+            "standard input."
         )
     return texts if keep_blank else [text for text in texts if text.strip()]
 
@@ -46,3 +47,17 @@ def read_texts(args, keep_blank=False):
 def print_json(record):
     """Prints one line of JSON at once."""
     print(json.dumps(record, ensure_ascii=False), flush=True)
+
+
+def print_table(rows, columns=(), title=None, show_lines=False):
+    """Prints a table of strings, with a header if there are `columns`."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text  # rich would take [MASK] in a plain string for markup
+
+    table = Table(*columns, show_header=bool(columns), show_lines=show_lines)
+    if title is not None:
+        table.title, table.title_justify = Text(title), "left"
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)

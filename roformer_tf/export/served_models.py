@@ -1,0 +1,300 @@
+"""The signatures of the SavedModels, one class per kind of task.
+
+A class lists its signatures and their inputs in `inputs`, and has a method of the same name for
+each. `export_saved_model` documents what they return.
+"""
+
+import contextlib
+import types
+
+import keras
+import tensorflow as tf
+
+from roformer_tf.layers import MeanPooling
+from roformer_tf.models.fill_mask import tokens_by_id, top_tokens
+from roformer_tf.models.in_batch_contrastive import unit_vectors
+
+STRINGS = {"texts", "first", "second"}
+NUMBERS = {"n", "k", "max_length"}
+TOKEN_IDS = ("token_ids", "segment_ids", "padding_mask")
+
+
+class ServedModel(tf.Module):
+    """Serves texts, pairs of texts and token ids with the subclass's `answer`.
+
+    Holds the task's weights and tokenizer, but no optimizer, metrics or Keras objects.
+    """
+
+    inputs = {"serving_default": ("texts",), "pairs": ("first", "second"), "token_ids": TOKEN_IDS}
+
+    def __init__(self, task, preprocessor, vocabulary_file):
+        super().__init__()
+        # In a plain object, which TensorFlow does not look into: saving a model saves its
+        # optimizer too.
+        self._python = types.SimpleNamespace(task=task, preprocessor=preprocessor)
+        self.weights = {weight.path: weight.value for weight in task.weights}
+        self.tokenizer = preprocessor.tokenizer.graph
+        self.vocabulary_file = tf.saved_model.Asset(vocabulary_file)
+        if hasattr(task, "sampler"):
+            # saved too, so each call continues the random draws of the call before
+            self.seeds = [variable.value for variable in task.sampler.variables]
+
+    def signatures(self):
+        """Returns the traced function of every signature, by name."""
+        return {
+            name: tf.function(getattr(self, name), autograph=False).get_concrete_function(
+                **{argument: _spec(argument) for argument in arguments}
+            )
+            for name, arguments in self.inputs.items()
+        }
+
+    def serving_default(self, texts):
+        return self.answer(self.pack(texts))
+
+    def pairs(self, first, second):
+        check = tf.debugging.assert_equal(
+            tf.size(first),
+            tf.size(second),
+            "`first` and `second` must have the same number of texts.",
+        )
+        with tf.control_dependencies([check]):
+            return self.serving_default((tf.identity(first), tf.identity(second)))
+
+    def token_ids(self, **inputs):
+        return self.answer(inputs)
+
+    def pack(self, texts):
+        """Returns the model inputs of strings, or of a tuple of two."""
+        # not a call: the preprocessor of another task would add labels
+        return self._python.preprocessor.pack(texts)
+
+    def answer(self, inputs):
+        return {"logits": self.outputs(inputs)}
+
+    def outputs(self, inputs):
+        """Runs the model in inference; floats become float32."""
+        outputs = self._python.task(inputs, training=False)
+        return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32), outputs)
+
+
+class ServedBackbone(ServedModel):
+    """Serves hidden states and an embedding of each text."""
+
+    def __init__(self, task, preprocessor, vocabulary_file, embedding, normalize):
+        super().__init__(task, preprocessor, vocabulary_file)
+        self._embedding = embedding
+        self._normalize = normalize
+        self._python.mean_pooling = MeanPooling(dtype="float32")
+
+    def answer(self, inputs):
+        answer = self.outputs(inputs)
+        if not isinstance(answer, dict):
+            answer = {"sequence_output": answer}
+        hidden, mask = answer["sequence_output"], inputs["padding_mask"]
+        if self._embedding == "pooler":
+            embedding = answer["pooled_output"]
+        elif self._embedding == "cls":
+            embedding = hidden[:, 0]
+        else:
+            embedding = self._python.mean_pooling(hidden, mask)
+        if self._normalize:
+            embedding = tf.math.l2_normalize(embedding, axis=-1)
+        return {**answer, "padding_mask": mask, "embedding": embedding}
+
+
+class ServedClassifier(ServedModel):
+    """Serves probabilities, logits, classes and labels, or the scores of a regression."""
+
+    def __init__(self, task, preprocessor, vocabulary_file, labels_file=None):
+        super().__init__(task, preprocessor, vocabulary_file)
+        self._kind = output_kind(task.num_classes, task.activation)
+        self._label_of_class = None
+        if labels_file is not None:
+            # looks labels up in the asset, so editing that file changes the answers
+            self._label_of_class = tf.lookup.StaticHashTable(
+                tf.lookup.TextFileInitializer(
+                    labels_file,
+                    *(tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER),
+                    *(tf.string, tf.lookup.TextFileIndex.WHOLE_LINE),
+                ),
+                "",
+            )
+
+    def pack(self, texts):
+        return self._python.preprocessor(texts)
+
+    def answer(self, inputs):
+        if self._kind == "scores":
+            return {"scores": self.outputs(inputs)}
+        with _without_activation(self._python.task.logits_dense):
+            logits = self.outputs(inputs)
+        if self._kind == "binary":
+            probabilities = tf.sigmoid(logits)
+            class_id = tf.cast(probabilities[:, 0] > 0.5, tf.int32)
+        else:
+            activate = tf.nn.softmax if self._kind == "softmax" else tf.sigmoid
+            probabilities = activate(logits)
+            class_id = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        answer = {"probabilities": probabilities, "logits": logits, "class_id": class_id}
+        if self._label_of_class is not None:
+            answer["label"] = self._label_of_class.lookup(tf.cast(class_id, tf.int64))
+        return answer
+
+
+class ServedMaskedLM(ServedModel):
+    """Serves the most probable tokens for every `[MASK]` in a text."""
+
+    inputs = {"serving_default": ("texts",), "token_ids": (*TOKEN_IDS, "mask_positions")}
+
+    def __init__(self, task, preprocessor, vocabulary_file, top_k):
+        super().__init__(task, preprocessor, vocabulary_file)
+        self._top_k = top_k
+        tokens = tokens_by_id(preprocessor.tokenizer, task.backbone.vocabulary_size)
+        with tf.device("CPU"):
+            self._tokens = tf.constant([token.encode() for token in tokens])
+
+    def serving_default(self, texts):
+        # Keras 3.15 cannot gather positions of an empty batch
+        inputs, found = self._python.preprocessor.pack_masks(_at_least_one(texts))
+        ids, probabilities = top_tokens(self.outputs(inputs), self._top_k)
+        with tf.device("CPU"):
+            tokens = tf.gather(self._tokens, ids)
+            each = found[:, :, tf.newaxis]
+            answer = {
+                "tokens": tf.where(each, tokens, ""),
+                "ids": tf.where(each, ids, -1),
+                "probabilities": tf.where(each, probabilities, 0.0),
+                "mask_positions": tf.where(found, inputs["mask_positions"], -1),
+            }
+            return {name: value[: tf.size(texts)] for name, value in answer.items()}
+
+
+class ServedCausalLM(ServedModel):
+    """Serves scores of texts, and generation with the sampler of the task."""
+
+    inputs = {**ServedModel.inputs, "generate": ("texts", "max_length")}
+
+    def serving_default(self, texts):
+        inputs, targets, weights = self._python.preprocessor(texts)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, self.outputs(inputs))
+        # a long text adds thousands of terms: in float64, as `RoFormerCausalLM.score` does
+        total = -tf.reduce_sum(tf.cast(loss * weights, tf.float64), axis=-1)
+        total = tf.cast(total, tf.float32)
+        num_tokens = tf.reduce_sum(weights, axis=-1)
+        return {
+            "log_likelihood": total,
+            "num_tokens": tf.cast(num_tokens, tf.int32),
+            "perplexity": tf.exp(-total / tf.maximum(num_tokens, 1.0)),
+        }
+
+    def generate(self, texts, max_length):
+        task, preprocessor = self._python.task, self._python.preprocessor
+        unilm = task.backbone.masking == "unilm"
+        prompts = (texts, tf.fill([tf.size(texts)], "")) if unilm else texts
+        prompts = preprocessor.generate_preprocess(prompts, sequence_length=max_length)
+        outputs = task.generate_step(prompts, [preprocessor.tokenizer.end_token_id], 0)
+        if unilm:
+            new = tf.cast(outputs["padding_mask"], tf.int32) * (1 - prompts["padding_mask"])
+            outputs = {**outputs, "padding_mask": new}
+        return {"texts": preprocessor.generate_postprocess(outputs)}
+
+
+class ServedSim(ServedCausalLM):
+    """Serves embeddings of texts, and generates similar texts."""
+
+    inputs = {
+        "serving_default": ("texts",),
+        "similar": ("texts", "n", "k", "max_length"),
+        "token_ids": TOKEN_IDS,
+    }
+
+    def signatures(self):
+        signatures = super().signatures()
+        return {**signatures, "embed": signatures["serving_default"]}
+
+    def serving_default(self, texts):
+        return {"embedding": self._embed(texts)}
+
+    def similar(self, texts, n, k, max_length):
+        task, tokenizer = self._python.task, self._python.preprocessor.tokenizer
+        drawn = self.generate(tf.repeat(texts, n), max_length)["texts"]
+        same = tokenizer.detokenize(tokenizer(texts))
+
+        vectors = tf.reshape(self._embed(drawn), [tf.size(texts), n, task.backbone.hidden_dim])
+        similarities = tf.linalg.matvec(vectors, self._embed(texts))
+        drawn = tf.reshape(drawn, [-1, n])
+        with tf.device("CPU"):
+            before = tf.linalg.band_part(tf.ones([n, n]), -1, 0) - tf.eye(n) > 0
+            repeated = tf.reduce_any((drawn[:, :, None] == drawn[:, None, :]) & before, axis=-1)
+            own = (drawn == texts[:, None]) | (drawn == same[:, None]) | (drawn == "")
+            left_out = tf.where(repeated | own, -2.0, similarities)
+            best, indices = tf.math.top_k(left_out, tf.minimum(k, n))
+            found = best > -2.0
+            return {
+                "texts": tf.where(found, tf.gather(drawn, indices, batch_dims=1), ""),
+                "similarities": tf.where(found, best, 0.0),
+            }
+
+    def answer(self, inputs):
+        return self.outputs(inputs)
+
+    def _embed(self, texts):
+        outputs = self._python.task.backbone(self.pack(texts), training=False)
+        return unit_vectors(tf.cast(outputs["pooled_output"], tf.float32))
+
+
+class ServedSeq2SeqLM(ServedModel):
+    """Serves translations of texts. The serving process must import TensorFlow Text."""
+
+    inputs = {
+        "serving_default": ("texts",),
+        "token_ids": (
+            *("encoder_token_ids", "encoder_padding_mask"),
+            *("decoder_token_ids", "decoder_padding_mask"),
+        ),
+    }
+
+    def serving_default(self, texts):
+        task, preprocessor = self._python.task, self._python.preprocessor
+        # samplers do not accept an empty batch
+        inputs = preprocessor.generate_preprocess(_at_least_one(texts))
+        outputs = task.generate_step(inputs, [preprocessor.tokenizer.end_token_id])
+        return {"translations": preprocessor.generate_postprocess(outputs)[: tf.size(texts)]}
+
+
+def output_kind(num_classes, activation):
+    """Returns what the outputs of a classifier mean.
+
+    Returns:
+        `"softmax"`: logits or probabilities of classes that exclude each other; `"sigmoid"`: of
+        classes that do not; `"binary"`: one probability; `"scores"`: regression, or any other
+        activation.
+    """
+    if activation is keras.activations.sigmoid:
+        return "binary" if num_classes == 1 else "sigmoid"
+    if num_classes > 1 and activation in (keras.activations.softmax, keras.activations.linear):
+        return "softmax"
+    return "scores"
+
+
+def _spec(argument):
+    if argument in NUMBERS:
+        return tf.TensorSpec([], tf.int32, argument)
+    if argument in STRINGS:
+        return tf.TensorSpec([None], tf.string, argument)
+    return tf.TensorSpec([None, None], tf.int32, argument)
+
+
+def _at_least_one(texts):
+    """Adds an empty text to an empty batch."""
+    return tf.concat([texts, tf.fill([tf.maximum(1 - tf.size(texts), 0)], "")], axis=0)
+
+
+@contextlib.contextmanager
+def _without_activation(dense):
+    """Makes the last layer return logits instead of probabilities during tracing."""
+    activation, dense.activation = dense.activation, keras.activations.linear
+    try:
+        yield
+    finally:
+        dense.activation = activation
