@@ -29,7 +29,7 @@ from tests.oracles import Original  # noqa: E402
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
-    # Four logical CPUs for the tests of tf.distribute, which must be set before the first operation.
+    # Four logical CPUs for the tests of tf.distribute. They must be set before the first operation.
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
     )

@@ -1,5 +1,6 @@
 """A task and its preprocessor as one SavedModel."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -168,9 +169,8 @@ def export_saved_model(
 def check_target(folder, overwrite):
     """Raises `FileExistsError` if `folder` exists and must not be replaced."""
     folder = Path(folder)
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if not (folder.exists() or folder.is_symlink()):
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if is_empty or not os.path.lexists(folder):
         return
     if not overwrite:
         raise FileExistsError(

@@ -6,7 +6,7 @@ import pytest
 
 from roformer_tf import RoFormerCausalLM
 from roformer_tf.export import export_saved_model
-from tests.export.conftest import assert_close, encoded
+from tests.export.conftest import assert_close, encoded, one_segment, softmax
 
 
 def assert_same_scores(answer, expected, tolerance=1e-5):
@@ -44,14 +44,12 @@ def test_scores(exported, ask, texts):
 @pytest.mark.parametrize("exported", ["causal"], indirect=True)
 def test_one_text_by_hand(exported, ask):
     task, folder, _ = exported
-    ids = np.int32([task.preprocessor.tokenizer.encode("很好，好")[0]])
-    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    ids = task.preprocessor.tokenizer.encode("很好，好")[0]
+    inputs = one_segment([ids])
     logits = np.float64(ask(folder, "token_ids", **inputs)["logits"])
     assert_close(logits, np.float32(task(inputs)))
-    probabilities = np.exp(logits - logits.max(-1, keepdims=True))
-    probabilities /= probabilities.sum(-1, keepdims=True)
-    count = ids.shape[1] - 1
-    expected = np.log(probabilities[0, np.arange(count), ids[0, 1:]]).sum()
+    count = len(ids) - 1
+    expected = np.log(softmax(logits)[0, np.arange(count), ids[1:]]).sum()
     answer = ask(folder, texts=encoded(["很好，好"]))
     assert_close(answer["log_likelihood"], [expected])
     assert answer["num_tokens"].tolist() == [count]

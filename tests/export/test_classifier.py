@@ -8,18 +8,13 @@ import tensorflow as tf
 
 from roformer_tf import RoFormerTextClassifier, RoFormerTextClassifierPreprocessor
 from roformer_tf.export import export_saved_model
-from tests.export.conftest import assert_close, encoded
+from tests.export.conftest import assert_close, encoded, softmax
 from tests.export.server import BLOCKED
 from tests.layers.harness import quantized
 
 NO_FLOATS = ("class_id", "label")
 LABELS = ["差 评", "一般", "好评"]
 V2 = {"norm": "rms_norm", "activation": "relu", "layer_norm_epsilon": 1e-7}
-
-
-def softmax(x):
-    x = np.exp(x - x.max(-1, keepdims=True))
-    return x / x.sum(-1, keepdims=True)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from roformer_tf import RoFormerMaskedLM
 from roformer_tf.export import export_saved_model
 from roformer_tf.models import fill_mask
-from tests.export.conftest import assert_close, encoded
+from tests.export.conftest import assert_close, encoded, one_segment, softmax
 
 
 def with_masks(rng, texts, length=12):
@@ -27,12 +27,8 @@ def filled_by_numpy(task, text, top_k):
     for part in text.split("[MASK]"):
         ids += [*tokenizer([part])[0], tokenizer.mask_token_id]
     ids[-1] = tokenizer.end_token_id
-    ids = np.int32([ids])
-    logits = task({"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1})
-    positions = np.flatnonzero(ids[0] == tokenizer.mask_token_id)
-    logits = np.float64(logits)[0, positions]
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    p /= p.sum(-1, keepdims=True)
+    positions = np.flatnonzero(np.array(ids) == tokenizer.mask_token_id)
+    p = softmax(np.float64(task(one_segment([ids])))[0, positions])
     best = np.argsort(-p, axis=-1, kind="stable")[:, :top_k]
     return best, np.take_along_axis(p, best, -1), positions
 
@@ -89,8 +85,7 @@ def test_masks_lost_to_truncation(build, ask, tmp_path, truncate_from, kept):
 def test_logits_for_token_ids(build, ask, rng, tmp_path):
     task = build(RoFormerMaskedLM, {"dtype": "mixed_bfloat16"})
     folder = export_saved_model(task, tmp_path / "served")
-    ids = rng.integers(5, 900, (3, 7)).astype("int32")
-    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    inputs = one_segment(rng.integers(5, 900, (3, 7)))
     inputs["mask_positions"] = np.int32([[1, 2], [6, 0], [3, 3]])
     logits = ask(folder, "token_ids", **inputs)["logits"]
     assert logits.dtype == np.float32

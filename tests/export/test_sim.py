@@ -6,7 +6,7 @@ import pytest
 
 from roformer_tf import RoFormerSim
 from roformer_tf.export import export_saved_model
-from tests.export.conftest import assert_close, encoded
+from tests.export.conftest import assert_close, encoded, one_segment
 
 NUMBERS = {"n": 8, "k": 4, "max_length": 24}
 
@@ -42,8 +42,7 @@ def test_sim(task, ask, texts, tmp_path):
         assert_close(cosines[: len(found)], vectors[1:] @ vectors[0])
         assert (np.diff(cosines[: len(found)]) <= 0).all() and not cosines[len(found) :].any()
     assert ask(folder, "similar", texts=[], **NUMBERS)["texts"].shape == (0, 4)
-    ids = np.int32([[2, 7, 3]])
-    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    inputs = one_segment([[2, 7, 3]])
     answer, expected = ask(folder, "token_ids", **inputs), task(inputs)
     assert set(answer) == {"logits", "pooled_output"}
     for name, value in answer.items():
