@@ -61,7 +61,8 @@ def build(tokenizer):
 
     def make(cls, backbone=None, preprocessing=None, tokenizer=tokenizer, **options):
         backbone = roformer_tf.RoFormerBackbone(
-            **{**SIZES, "vocabulary_size": tokenizer.vocabulary_size(), **(backbone or {})}
+            name="backbone",  # random weights depend on it
+            **{**SIZES, "vocabulary_size": tokenizer.vocabulary_size(), **(backbone or {})},
         )
         task = backbone
         if cls is not roformer_tf.RoFormerBackbone:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from roformer_tf import RoFormerMaskedLM
 from roformer_tf.export import export_saved_model
@@ -89,8 +90,8 @@ def test_logits_for_token_ids(build, ask, rng, tmp_path):
     inputs["mask_positions"] = np.int32([[1, 2], [6, 0], [3, 3]])
     logits = ask(folder, "token_ids", **inputs)["logits"]
     assert logits.dtype == np.float32
-    # bfloat16 has 8 bits, and where they are rounded differs between two compilations
-    assert_close(logits, np.float32(task(inputs)), tolerance=3e-2)
+    # bfloat16 has 8 bits, and graphs are rounded elsewhere than single operations
+    assert_close(logits, np.float32(tf.function(task)(inputs)), tolerance=3e-2)
 
 
 def test_fill_mask_accepts_one_string_and_bytes(build):
