@@ -155,13 +155,6 @@ def test_export_refuses(folders, tmp_path, error_of):
         assert not out.exists()
 
 
-def test_fill_mask_of_standard_input(folders, printed_json, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{TEXT}\n\n"))
-    assert run("fill-mask", folders / "preset", "--json") == 0
-    (answer,) = printed_json()
-    assert answer["text"] == TEXT
-
-
 @pytest.mark.parametrize(
     "folder, arguments, message",
     [
