@@ -52,7 +52,7 @@ class Ours:
     def __init__(self, sizes, dtype):
         import keras
 
-        RoFormerBackbone, MaskedLMHead, RoFormerModel = import_backbone_and_head()
+        RoFormerBackbone, MaskedLMHead = import_backbone_and_head()
         from roformer_tf import rotary
 
         self.keras, self.sizes, self.dtype = keras, sizes, dtype
@@ -64,10 +64,7 @@ class Ours:
         head = MaskedLMHead(self.backbone.token_embedding, dtype=DTYPES[dtype])
         inputs = {**self.backbone.input, "mask_positions": positions}
 
-        class MaskedLM(RoFormerModel, keras.Model):
-            optional_inputs = RoFormerBackbone.optional_inputs
-
-        self.model = MaskedLM(inputs, head(self.backbone(self.backbone.input), positions))
+        self.model = keras.Model(inputs, head(self.backbone(self.backbone.input), positions))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.model.compile(keras.optimizers.AdamW(LEARNING_RATE), loss)
         self.block = self._compiled(

@@ -218,6 +218,117 @@ class YaRNScaling(RopeScaling):
         return 1 - ramp + ramp / self.factor
 
 
+@dataclasses.dataclass(frozen=True)
+class Llama3Scaling(RopeScaling):
+    """LLaMA 3.1: fast frequencies stay, slow ones are divided by `factor`, with a ramp between them.
+
+    Pairs that turn more than `high_freq_factor` times within the trained length stay, and those
+    that turn less than `low_freq_factor` times are slowed down. The ramp is linear in the number of
+    turns.
+
+    Args:
+        factor: float of at least 1.
+        original_max_position_embeddings: int. The trained length.
+        low_freq_factor: float. Number of turns.
+        high_freq_factor: float. Number of turns, more than `low_freq_factor`.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import Llama3Scaling
+    >>> rule = Llama3Scaling(8.0, 8192, low_freq_factor=1.0, high_freq_factor=4.0)
+    >>> rule.ratios(rotary_dim=8, base=500_000.0).round(3).tolist()
+    [1.0, 1.0, 0.371, 0.125]
+
+    Reference: `_compute_llama3_parameters` of Hugging Face transformers.
+    """
+
+    factor: float
+    original_max_position_embeddings: int
+    low_freq_factor: float
+    high_freq_factor: float
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(
+                "`rope_scaling['low_freq_factor']` must be below "
+                "`rope_scaling['high_freq_factor']`. Received: "
+                f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}"
+            )
+
+    def ratios(self, rotary_dim, base, length=None):
+        """See `RopeScaling.ratios`."""
+        theta = float(base) ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
+        turns = self.original_max_position_embeddings * theta / (2 * math.pi)
+        fast = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        fast = np.clip(fast, 0, 1)
+        return fast + (1 - fast) / self.factor
+
+
+@dataclasses.dataclass(frozen=True)
+class LongRoPEScaling(RopeScaling):
+    """LongRoPE: each frequency is divided by a factor of its own, found by a search.
+
+    Args:
+        short_factor: list of `rotary_dim / 2` floats, for sequences up to the trained length.
+        long_factor: list of `rotary_dim / 2` floats, for longer sequences.
+        original_max_position_embeddings: int. The trained length.
+        factor: float of at least 1, the ratio of the longest and the trained length. Needed unless
+            `attention_factor` is given.
+        attention_factor: positive float. Factor of rotated queries and keys. Defaults to
+            `sqrt(1 + ln(factor) / ln(original_max_position_embeddings))`.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import LongRoPEScaling
+    >>> rule = LongRoPEScaling([1.0, 1.0], [1.0, 4.0], 4096, factor=32.0)
+    >>> [[float(x) for x in rule.ratios(4, 10000.0, length)] for length in (100, 5000)]
+    [[1.0, 1.0], [1.0, 0.25]]
+
+    Reference: arXiv 2402.13753; `_compute_longrope_parameters` of Hugging Face transformers.
+    """
+
+    short_factor: list
+    long_factor: list
+    original_max_position_embeddings: int
+    factor: float | None = None
+    attention_factor: float | None = None
+
+    needs_length = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.factor is None and self.attention_factor is None:
+            raise ValueError(
+                "`rope_scaling` of type 'longrope' needs `factor`, the ratio of the longest and the "
+                "trained length, or `attention_factor`. Received: none of them"
+            )
+
+    @property
+    def query_key_factor(self):
+        """Factor of rotated queries and keys."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return math.sqrt(
+            1 + math.log(self.factor) / math.log(self.original_max_position_embeddings)
+        )
+
+    def ratios(self, rotary_dim, base, length=None):
+        """See `RopeScaling.ratios`."""
+        for name in ("short_factor", "long_factor"):
+            if len(getattr(self, name)) != rotary_dim // 2:
+                raise ValueError(
+                    f"`rope_scaling[{name!r}]` must have a number for each of the {rotary_dim // 2} "
+                    f"pairs of features. Received: {len(getattr(self, name))} numbers"
+                )
+        short, long = (1 / np.asarray(x, "float64") for x in (self.short_factor, self.long_factor))
+        if length is None:
+            return short
+        length = ops.expand_dims(ops.cast(length, "float32"), -1)
+        is_long = length > self.original_max_position_embeddings
+        return ops.where(is_long, ops.cast(long, "float32"), ops.cast(short, "float32"))
+
+
 # "ntk" is our word: Hugging Face has the dynamic form only
 RULES = {
     "default": RopeScaling,
@@ -225,6 +336,8 @@ RULES = {
     "ntk": NTKScaling,
     "dynamic": DynamicNTKScaling,
     "yarn": YaRNScaling,
+    "llama3": Llama3Scaling,
+    "longrope": LongRoPEScaling,
 }
 
 
@@ -292,6 +405,10 @@ def _is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _are_positive(value):
+    return isinstance(value, list | tuple) and all(_is_number(x) and x > 0 for x in value)
+
+
 _POSITIVE = (lambda value: _is_number(value) and value > 0, "a positive number")
 # field -> (whether a value is right, what is expected)
 _KINDS = {
@@ -301,6 +418,10 @@ _KINDS = {
         "a positive integer, the length that the model was trained at",
     ),
     "attention_factor": _POSITIVE,
+    "low_freq_factor": _POSITIVE,
+    "high_freq_factor": _POSITIVE,
+    "short_factor": (_are_positive, "a list of positive numbers"),
+    "long_factor": (_are_positive, "a list of positive numbers"),
     "beta_fast": _POSITIVE,
     "beta_slow": _POSITIVE,
     "mscale": _POSITIVE,

@@ -12,6 +12,20 @@ from tests.layers.harness import numpy
 DIMS = (4, 8, 64, 128)
 BASES = (10000.0, 500000.0)
 TRAINED = {"original_max_position_embeddings": 512}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 16.0,
+    "short_factor": [1.0, 1.5],
+    "long_factor": [1.0, 4.0],
+    "original_max_position_embeddings": 512,
+}
 YARN = {"rope_type": "yarn", "factor": 4.0, **TRAINED}
 
 
@@ -44,6 +58,11 @@ def test_formulas(dim, base):
         np.testing.assert_allclose(
             dynamic, [other_base ** (-2 * i / dim) for i in range(dim // 2)], rtol=1e-6
         )
+
+
+def test_longrope_needs_a_factor_for_each_pair():
+    with pytest.raises(ValueError, match="each of the 4 pairs of features. Received: 2 numbers"):
+        make_rope_scaling(LONGROPE).ratios(8, 10000.0)
 
 
 def test_ratios_of_one_pair():
@@ -101,10 +120,17 @@ def hugging_face(config, dim, base, length=None):
         {**YARN, "truncate": False},
         {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3},
         {**YARN, "mscale": 0.7},
+        LLAMA3,
+        {**LLAMA3, "original_max_position_embeddings": 64, "high_freq_factor": 2.0},
+        "longrope",
     ],
     ids=str,
 )
 def test_equals_hugging_face(config, dim, base):
+    if config == "longrope":
+        pairs = np.arange(dim // 2)
+        factors = {"short_factor": (1 + pairs / 8).tolist(), "long_factor": (1.0 + pairs).tolist()}
+        config = {**LONGROPE, **factors}
     rule = make_rope_scaling(config)
     for length in (None, 100, 512, 513, 1700, 50_000) if rule.needs_length else (None,):
         expected, factor = hugging_face(config, dim, base, length)
@@ -128,7 +154,11 @@ def test_words_of_hugging_face():
     [
         ("linear", "must be None or a dictionary such as .*Received: rope_scaling='linear'"),
         ({}, r"\['rope_type'\]` must be one of \('default', 'linear'.*Received: rope_scaling={}"),
-        ({"rope_type": "llama3", "factor": 8}, "must be one of .*Received: .*llama3"),
+        ({"rope_type": "su", "factor": 8}, "must be one of .*Received: .*su"),
+        ({**LLAMA3, "low_freq_factor": 4.0}, "must be below"),
+        ({**LLAMA3, "low_freq_factor": None}, "'llama3' needs `low_freq_factor`"),
+        ({**LONGROPE, "factor": None}, "needs `factor`, the ratio of the longest"),
+        ({**LONGROPE, "short_factor": [1.0, 0]}, "must be a list of positive numbers"),
         ({"rope_type": ["linear"]}, "must be one of"),
         ({"rope_type": "linear"}, "'linear' needs `factor`, a number of at least 1"),
         ({"rope_type": "linear", "factor": None}, "'linear' needs `factor`"),

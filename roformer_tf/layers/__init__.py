@@ -22,6 +22,8 @@ from roformer_tf.layers.position_scheme import PositionScheme
 from roformer_tf.layers.relative_position import RelativePosition
 from roformer_tf.layers.rms_norm import RMSNorm
 from roformer_tf.layers.roformer_embeddings import RoFormerEmbeddings
+from roformer_tf.layers.rotary_embedding import RotaryEmbedding
+from roformer_tf.layers.rotary_multi_head_attention import RotaryMultiHeadAttention
 from roformer_tf.layers.rotary_position import RotaryPosition
 from roformer_tf.layers.self_attention import SelfAttention
 from roformer_tf.layers.sinusoidal_position import SinusoidalPosition
@@ -54,6 +56,8 @@ __all__ = [
     "RMSNorm",
     "RelativePosition",
     "RoFormerEmbeddings",
+    "RotaryEmbedding",
+    "RotaryMultiHeadAttention",
     "RotaryPosition",
     "SelfAttention",
     "SinusoidalPosition",

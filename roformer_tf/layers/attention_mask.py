@@ -82,7 +82,9 @@ class AttentionMask(keras.layers.Layer):
 
     def call(self, padding_mask, segment_ids=None, document_ids=None):
         real = ops.cast(padding_mask, "bool")[:, None, None, :]  # (batch, 1, 1, key)
-        parts = {"bias": ops.where(real, 0.0, HIDDEN), "document": document_ids}
+        parts = {"bias": ops.where(real, 0.0, HIDDEN)}
+        if document_ids is not None:
+            parts["document"] = document_ids
         if self.masking == "causal":
             parts["order"] = ops.arange(ops.shape(padding_mask)[1], dtype="int32")[None]
         elif self.masking == "unilm":
@@ -164,12 +166,9 @@ class AttentionMask(keras.layers.Layer):
         if self.dense:
             queries = 1 if bidirectional and document_ids is None else length
             return keras.KerasTensor((batch, 1, queries, length), dtype="float32")
-        # a functional model wants the same structure from every call: without `document_ids` there
-        # is a `None`
-        parts = {
-            "bias": keras.KerasTensor((batch, 1, 1, length), dtype="float32"),
-            "document": keras.KerasTensor((batch, length), dtype="int32"),
-        }
+        parts = {"bias": keras.KerasTensor((batch, 1, 1, length), dtype="float32")}
+        if document_ids is not None:
+            parts["document"] = keras.KerasTensor((batch, length), dtype="int32")
         if not bidirectional:
             rows = 1 if self.masking == "causal" else batch
             parts["order"] = keras.KerasTensor((rows, length), dtype="int32")

@@ -98,7 +98,9 @@ class SelfAttention(keras.layers.Layer):
         self.head_dim = head_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.position_scheme = position_scheme or PositionScheme(name="position_scheme")
+        self.position_scheme = position_scheme or PositionScheme(
+            dtype=self.dtype_policy, name="position_scheme"
+        )
         if self.position_scheme.added_to_input:
             raise ValueError(
                 "`position_scheme` must not be one that is added to the embeddings. Add its "

@@ -90,7 +90,13 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     Reference: arXiv 2104.09864; `RoFormer` and `RoFormerV2` of bert4keras' `models.py`.
     """
 
-    optional_inputs = ("position_ids", "document_ids")
+    input_dtypes = {
+        "token_ids": "int32",
+        "segment_ids": "int32",
+        "padding_mask": "int32",
+        "position_ids": "float32",
+        "document_ids": "int32",
+    }
 
     def __init__(
         self,
@@ -210,31 +216,10 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
 
         # === Functional model ===
         inputs = {
-            "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
-            "segment_ids": keras.Input((None,), dtype="int32", name="segment_ids"),
-            "padding_mask": keras.Input((None,), dtype="int32", name="padding_mask"),
-            "position_ids": keras.Input(
-                (None,), dtype="float32", name="position_ids", optional=True
-            ),
-            "document_ids": keras.Input((None,), dtype="int32", name="document_ids", optional=True),
+            name: keras.Input((None,), dtype="int32", name=name)
+            for name in ("token_ids", "segment_ids", "padding_mask")
         }
-        positions = call_position_schemes(
-            self.position_schemes,
-            inputs["token_ids"],
-            inputs["position_ids"],
-            inputs["padding_mask"],
-        )
-        attention_bias = self.attention_mask(
-            inputs["padding_mask"], inputs["segment_ids"], inputs["document_ids"]
-        )
-        x = self.embeddings(
-            inputs["token_ids"], inputs["segment_ids"], positions[0] if in_input else None
-        )
-        for block, position in zip(self.encoder_blocks, positions):
-            x = block(x, attention_bias=attention_bias, position=None if in_input else position)
-        outputs = x
-        if self.pooler is not None:
-            outputs = {"sequence_output": x, "pooled_output": self.pooler(x)}
+        outputs = self.forward(inputs)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
         # === Config ===
@@ -259,6 +244,30 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         self.max_sequence_length = max_sequence_length
         self.masking = masking
         self.pooler_activation = pooler
+
+    def forward(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+        token_ids, padding_mask = inputs["token_ids"], inputs["padding_mask"]
+        positions = call_position_schemes(
+            self.position_schemes, token_ids, inputs.get("position_ids"), padding_mask
+        )
+        attention_bias = self.attention_mask(
+            padding_mask, inputs["segment_ids"], inputs.get("document_ids")
+        )
+        in_input = self.position_scheme.added_to_input
+        x = self.embeddings(
+            token_ids, inputs["segment_ids"], positions[0] if in_input else None, training=training
+        )
+        for block, position in zip(self.encoder_blocks, positions):
+            x = block(
+                x,
+                attention_bias=attention_bias,
+                position=None if in_input else position,
+                training=training,
+            )
+        if self.pooler is None:
+            return x
+        return {"sequence_output": x, "pooled_output": self.pooler(x)}
 
     @property
     def head_dim(self):

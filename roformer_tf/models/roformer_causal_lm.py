@@ -83,16 +83,16 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         self.head = language_model_head(backbone, head_epsilon)
 
         # === Functional model ===
-        inputs = backbone.input
-        outputs = self.outputs_of(backbone(inputs))
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        super().__init__(inputs=backbone.input, outputs=self.forward(backbone.input), **kwargs)
 
         # === Config ===
         self.head_epsilon = head_epsilon
 
-    def outputs_of(self, backbone_outputs):
-        """Returns the model's outputs, given those of its backbone."""
-        return self.head(sequence_output(backbone_outputs))
+    def forward(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+        return self.head(
+            sequence_output(self.backbone(inputs, training=training)), training=training
+        )
 
     def compile(self, optimizer="auto", loss="auto", *, jit_compile="auto", **kwargs):
         """See `keras_hub.models.CausalLM.compile`.

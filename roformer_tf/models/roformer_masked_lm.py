@@ -46,7 +46,7 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
 
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerMaskedLMPreprocessor
-    optional_inputs = (*RoFormerTask.optional_inputs, "mask_positions")
+    input_dtypes = {**RoFormerBackbone.input_dtypes, "mask_positions": "int32"}
 
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
         # === Layers ===
@@ -55,14 +55,19 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         self.head = language_model_head(backbone, head_epsilon)
 
         # === Functional model ===
-        mask_positions = keras.Input((None,), dtype="int32", name="mask_positions", optional=True)
+        mask_positions = keras.Input((None,), dtype="int32", name="mask_positions")
         inputs = {**backbone.input, "mask_positions": mask_positions}
-        hidden_states = sequence_output(backbone(backbone.input))
-        outputs = self.head(hidden_states, mask_positions)
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        super().__init__(inputs=inputs, outputs=self.forward(inputs), **kwargs)
 
         # === Config ===
         self.head_epsilon = head_epsilon
+
+    def forward(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+        inputs = dict(inputs)
+        mask_positions = inputs.pop("mask_positions", None)
+        hidden_states = sequence_output(self.backbone(inputs, training=training))
+        return self.head(hidden_states, mask_positions, training=training)
 
     def compile(self, optimizer="auto", loss="auto", **kwargs):
         """See `keras_hub.models.MaskedLM.compile`. The default loss is the mean over masked tokens."""

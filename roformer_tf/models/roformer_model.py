@@ -1,4 +1,5 @@
 import keras
+from keras import ops
 
 from roformer_tf.models.presets import FromPreset
 from roformer_tf.naming import automatic_name
@@ -10,15 +11,16 @@ class RoFormerModel(FromPreset):
     It adds to a functional `keras.Model`:
 
     * `from_preset` reads every kind of folder.
-    * Inputs declared `optional=True` may be left out of the dictionary. Keras accepts `None` for
-      them, but not a missing key.
+    * A call takes any of the inputs beside the token ids; the graph has those that a preprocessor
+      makes. Keras demands all inputs of the graph, and no others.
     * A model quantized by `quantize("int8")` is quantized again when it is made from its config.
       KerasHub keeps a map from layer paths to dtype policies in the config of the backbone, which
       does not reach the layers of a head.
     * An unknown argument raises an error. Keras' functional models ignore it.
     """
 
-    optional_inputs = ()
+    # name of each input that a call may have: its dtype
+    input_dtypes = {}
     keras_arguments = ("inputs", "outputs", "trainable", "dtype")
 
     def __init__(self, *args, name=None, **kwargs):
@@ -28,20 +30,59 @@ class RoFormerModel(FromPreset):
                 f"`{type(self).__name__}` has no such arguments. Received: {', '.join(unknown)}"
             )
         super().__init__(*args, name=name or automatic_name(type(self)), **kwargs)
+        # Keras would demand every input of the graph; `complete_inputs` checks them
+        self.input_spec = None
 
-    def __call__(self, inputs, *args, **kwargs):
-        return super().__call__(self._add_optional_inputs(inputs), *args, **kwargs)
+    def call(self, inputs, training=None, mask=None):
+        return self.forward(self.complete_inputs(inputs), training)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
-        # The JAX trainer calls this method without `__call__`.
-        inputs = self._add_optional_inputs(inputs)
-        return super().call(inputs, training=training, mask=mask, **kwargs)
+    def compute_output_spec(self, inputs, training=None, mask=None):
+        if isinstance(inputs, dict) and set(inputs) == set(self.input):
+            return super().compute_output_spec(inputs)
+        return self.forward(self.complete_inputs(inputs), training)
 
-    def _add_optional_inputs(self, inputs):
-        return dict.fromkeys(self.optional_inputs) | inputs if isinstance(inputs, dict) else inputs
+    def forward(self, inputs, training=None):
+        """Computes the outputs from a dictionary of inputs that `complete_inputs` returned.
+
+        Subclasses implement it. The functional graph of the model is this method's, and so is
+        every call.
+        """
+        raise NotImplementedError
+
+    def complete_inputs(self, inputs):
+        """Converts inputs to tensors and adds those that are left out.
+
+        Segment ids default to 0, and padding masks to 1 where the token id is not 0, `[PAD]`.
+
+        Raises:
+            ValueError: If token ids are missing, or an input is unknown or has the wrong rank.
+        """
+        required = [name for name in self.input_dtypes if name.endswith("token_ids")]
+        if not isinstance(inputs, dict) or not set(required) <= set(inputs) <= set(
+            self.input_dtypes
+        ):
+            found = list(inputs) if isinstance(inputs, dict) else type(inputs).__name__
+            raise ValueError(
+                f"{type(self).__name__} takes a dictionary with {' and '.join(required)}, and "
+                f"optionally {', '.join(set(self.input_dtypes) - set(required))}. Received: {found}"
+            )
+        inputs = {
+            name: convert(inputs[name], dtype)
+            for name, dtype in self.input_dtypes.items()
+            if inputs.get(name) is not None
+        }
+        for name in self.input_dtypes:
+            if name not in inputs and name.endswith("padding_mask"):
+                token_ids = inputs[name.replace("padding_mask", "token_ids")]
+                inputs[name] = ops.cast(ops.not_equal(token_ids, 0), "int32")
+            elif name not in inputs and name == "segment_ids":
+                inputs[name] = ops.zeros_like(inputs["token_ids"])
+        return inputs
 
     def get_config(self):
         config = super().get_config()
+        if isinstance(self.dtype_policy, keras.dtype_policies.DTypePolicyMap):
+            return config  # which tells the mode of each layer
         modes = {layer.quantization_mode for layer in self._flatten_layers()} - {None}
         if modes:
             config["quantization"] = sorted(modes)[0]
@@ -61,3 +102,8 @@ class RoFormerModel(FromPreset):
                     if not isinstance(layer, keras.Model):
                         layer.quantize(mode)
         return model
+
+
+def convert(x, dtype):
+    """Converts an array to a tensor. A symbolic tensor stays what it is."""
+    return x if isinstance(x, keras.KerasTensor) else ops.convert_to_tensor(x, dtype)

@@ -76,6 +76,13 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
     Reference: section 4.1 of arXiv 2104.09864; Vaswani et al., arXiv 1706.03762.
     """
 
+    input_dtypes = {
+        "encoder_token_ids": "int32",
+        "encoder_padding_mask": "int32",
+        "decoder_token_ids": "int32",
+        "decoder_padding_mask": "int32",
+    }
+
     def __init__(
         self,
         vocabulary_size,
@@ -161,21 +168,9 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
 
         # === Functional model ===
         inputs = {
-            f"{side}_{name}": keras.Input((None,), dtype="int32", name=f"{side}_{name}")
-            for side in ("encoder", "decoder")
-            for name in ("token_ids", "padding_mask")
+            name: keras.Input((None,), dtype="int32", name=name) for name in self.input_dtypes
         }
-        encoder_sequence = self.encode(inputs["encoder_token_ids"], inputs["encoder_padding_mask"])
-        outputs = {
-            "encoder_sequence_output": encoder_sequence,
-            "decoder_sequence_output": self.decode(
-                inputs["decoder_token_ids"],
-                inputs["decoder_padding_mask"],
-                encoder_sequence,
-                inputs["encoder_padding_mask"],
-            ),
-        }
-        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        super().__init__(inputs=inputs, outputs=self.forward(inputs), dtype=dtype, **kwargs)
 
         # === Config ===
         self.vocabulary_size = vocabulary_size
@@ -193,23 +188,44 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         self.position_options = position_options
         self.max_sequence_length = max_sequence_length
 
-    def encode(self, token_ids, padding_mask):
+    def forward(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+        source_mask = inputs["encoder_padding_mask"]
+        encoder_sequence = self.encode(inputs["encoder_token_ids"], source_mask, training)
+        decoder_sequence = self.decode(
+            inputs["decoder_token_ids"],
+            inputs["decoder_padding_mask"],
+            encoder_sequence,
+            source_mask,
+            training,
+        )
+        return {
+            "encoder_sequence_output": encoder_sequence,
+            "decoder_sequence_output": decoder_sequence,
+        }
+
+    def encode(self, token_ids, padding_mask, training=None):
         """Runs the encoder.
 
         Args:
             token_ids: int tensor `(batch, source_length)`.
             padding_mask: int tensor of the same shape, 1 for tokens, 0 for padding.
+            training: bool. Whether to apply dropout.
 
         Returns:
             `encoder_sequence`, a tensor `(batch, source_length, hidden_dim)`.
         """
         attention_bias = self.encoder_mask(padding_mask)
-        x, positions = self._embed(token_ids, self.encoder_position_schemes, None, padding_mask)
+        x, positions = self._embed(
+            token_ids, self.encoder_position_schemes, None, padding_mask, training
+        )
         for block, position in zip(self.encoder_blocks, positions):
-            x = block(x, attention_bias=attention_bias, position=position)
+            x = block(x, attention_bias=attention_bias, position=position, training=training)
         return x
 
-    def decode(self, token_ids, padding_mask, encoder_sequence, encoder_padding_mask):
+    def decode(
+        self, token_ids, padding_mask, encoder_sequence, encoder_padding_mask, training=None
+    ):
         """Runs the decoder on whole targets.
 
         Args:
@@ -217,13 +233,16 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
             padding_mask: int tensor of the same shape, 1 for tokens, 0 for padding.
             encoder_sequence: Output of `encode`.
             encoder_padding_mask: Padding mask of the source.
+            training: bool. Whether to apply dropout.
 
         Returns:
             Hidden states `(batch, length, hidden_dim)`.
         """
         attention_bias = self.decoder_mask(padding_mask)
         encoder_attention_bias = self.encoder_attention_mask(encoder_padding_mask)
-        x, positions = self._embed(token_ids, self.decoder_position_schemes, None, padding_mask)
+        x, positions = self._embed(
+            token_ids, self.decoder_position_schemes, None, padding_mask, training
+        )
         for block, position in zip(self.decoder_blocks, positions):
             x = block(
                 x,
@@ -231,6 +250,7 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
                 attention_bias=attention_bias,
                 encoder_attention_bias=encoder_attention_bias,
                 position=position,
+                training=training,
             )
         return x
 
@@ -306,14 +326,14 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
             caches.append(block_cache)
         return x, caches
 
-    def _embed(self, token_ids, schemes, position_ids, padding_mask):
+    def _embed(self, token_ids, schemes, position_ids, padding_mask, training=None):
         """Returns the input of the first block, and the output of each block's position scheme."""
         positions = call_position_schemes(schemes, token_ids, position_ids, padding_mask)
         x = self.token_embedding(token_ids) * self.embedding_scale
         if schemes[0].added_to_input:
             x = ops.add(x, positions[0])
             positions = [None] * len(positions)
-        return self.embedding_dropout(x), positions
+        return self.embedding_dropout(x, training=training), positions
 
     def default_lora_layer_names(self):
         """Returns the layers that `enable_lora` adapts by default: the projections to Q, K and V."""

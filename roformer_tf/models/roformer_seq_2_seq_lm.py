@@ -63,7 +63,7 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
 
     backbone_cls = RoFormerSeq2SeqBackbone
     preprocessor_cls = RoFormerSeq2SeqLMPreprocessor
-    optional_inputs = ()
+    input_dtypes = RoFormerSeq2SeqBackbone.input_dtypes
     generation_inputs = (
         "encoder_token_ids",
         "encoder_padding_mask",
@@ -77,10 +77,12 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         self.preprocessor = preprocessor
 
         # === Functional model ===
-        inputs = backbone.input
-        hidden_states = backbone(inputs)["decoder_sequence_output"]
-        outputs = backbone.token_embedding(hidden_states, reverse=True)
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        super().__init__(inputs=backbone.input, outputs=self.forward(backbone.input), **kwargs)
+
+    def forward(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+        hidden_states = self.backbone(inputs, training=training)["decoder_sequence_output"]
+        return self.backbone.token_embedding(hidden_states, reverse=True)
 
     def compile(
         self, optimizer="auto", loss="auto", *, sampler="auto", jit_compile="auto", **kwargs

@@ -71,11 +71,11 @@ class RoFormerSim(RoFormerCausalLM):
             )
         super().__init__(backbone, preprocessor, head_epsilon, **kwargs)
 
-    def outputs_of(self, backbone_outputs):
-        return {
-            "logits": super().outputs_of(backbone_outputs),
-            "pooled_output": backbone_outputs["pooled_output"],
-        }
+    def forward(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+        outputs = self.backbone(inputs, training=training)
+        logits = self.head(outputs["sequence_output"], training=training)
+        return {"logits": logits, "pooled_output": outputs["pooled_output"]}
 
     def compile(
         self, optimizer="auto", loss="auto", *, weighted_metrics="auto", sampler="auto", **kwargs

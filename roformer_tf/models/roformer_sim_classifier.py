@@ -60,7 +60,7 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerSimClassifierPreprocessor
     needs_pooler = True
-    optional_inputs = ()
+    input_dtypes = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "int32"}
 
     def __init__(self, backbone, preprocessor=None, groups=(2, 3), **kwargs):
         check_pooler(backbone, "RoFormerSimClassifier")
@@ -83,12 +83,17 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
         )
 
         # === Functional model ===
-        names = ("token_ids", "segment_ids", "padding_mask")
-        inputs = {name: keras.Input((2, None), dtype="int32", name=name) for name in names}
-        vectors = _PairVectors(backbone, name="pair_vectors")(inputs)
+        inputs = {
+            name: keras.Input((2, None), dtype="int32", name=name) for name in self.input_dtypes
+        }
+        self.pair_vectors = _PairVectors(backbone, name="pair_vectors")
+        super().__init__(inputs=inputs, outputs=self.forward(inputs), **kwargs)
+
+    def forward(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+        vectors = self.pair_vectors(inputs, training=training)
         a, b = vectors[:, 0], vectors[:, 1]
-        outputs = self.logits_dense(ops.concatenate([a, b, ops.abs(a - b)], axis=-1))
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        return self.logits_dense(ops.concatenate([a, b, ops.abs(a - b)], axis=-1))
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
         """Configures training; see `keras.Model.compile`.

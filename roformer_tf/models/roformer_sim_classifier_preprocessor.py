@@ -23,7 +23,7 @@ class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
 
     Returns:
         Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
-        `(batch, 2, length)`. With `y` or `sample_weight` a tuple `(x, y)` or `(x, y, sample_weight)`.
+        `(batch, 2, length)`, or `(2, length)` for two strings. With `y` or `sample_weight` a tuple `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
         ValueError: If `x` is not a pair.
@@ -43,5 +43,7 @@ class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
         inputs = self.pack(interleave(*check_pairs(x)))
-        x = {name: tf.reshape(v, [-1, 2, tf.shape(v)[1]]) for name, v in inputs.items()}
+        is_batch = x[0].shape.rank > 0
+        batch = [-1] if is_batch else []
+        x = {name: tf.reshape(v, [*batch, 2, tf.shape(v)[1]]) for name, v in inputs.items()}
         return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)

@@ -27,8 +27,9 @@ class RoFormerTask(RoFormerModel):
     `embed`.
     """
 
-    optional_inputs = RoFormerBackbone.optional_inputs
+    input_dtypes = RoFormerBackbone.input_dtypes
     keras_arguments = ("inputs", "outputs", "trainable", "compile")
+    _optimizer_was_built = False
 
     def fit(
         self,
@@ -189,7 +190,7 @@ class RoFormerTask(RoFormerModel):
         Keras skips this for classes with their own `compile`, which KerasHub's tasks have.
         """
         self.compile(**keras.saving.deserialize_keras_object(config))
-        if getattr(self, "_optimizer_was_built", False):
+        if self._optimizer_was_built:
             self.optimizer.build(self.trainable_variables)
 
     def enable_lora(self, rank, target_layer_names=None):

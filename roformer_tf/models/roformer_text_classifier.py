@@ -95,17 +95,18 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         )
 
         # === Functional model ===
-        inputs = backbone.input
-        outputs = backbone(inputs)
-        if pooling == "pooler":
+        super().__init__(inputs=backbone.input, outputs=self.forward(backbone.input), **kwargs)
+
+    def forward(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+        outputs = self.backbone(inputs, training=training)
+        if self.pooling == "pooler":
             pooled = outputs["pooled_output"]
-        elif pooling == "mean":
+        elif self.pooling == "mean":
             pooled = self.mean_pooling(sequence_output(outputs), inputs["padding_mask"])
         else:
             pooled = sequence_output(outputs)[:, 0]
-        super().__init__(
-            inputs=inputs, outputs=self.logits_dense(self.output_dropout(pooled)), **kwargs
-        )
+        return self.logits_dense(self.output_dropout(pooled, training=training))
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
         """See `keras_hub.models.TextClassifier.compile`, and above for the defaults with one output."""

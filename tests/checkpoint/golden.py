@@ -84,7 +84,7 @@ def run_case(case, folder, inputs, layer_norm_epsilon):
     if case.get("head") == "all_layers":
         layers = [backbone.embeddings, *backbone.encoder_blocks]
         inner = keras.Model(backbone.input, [layer.output for layer in layers])
-        return [numpy(x) for x in inner(dict.fromkeys(backbone.optional_inputs) | inputs)]
+        return [numpy(x) for x in inner(inputs)]
     if case.get("head") == "masked_mean":
         pooling = roformer_tf.layers.MeanPooling()
         return [numpy(pooling(backbone(inputs), inputs["padding_mask"]))]

@@ -253,7 +253,7 @@ def test_wrong_rotary_dim(rotary_dim):
 
 def test_wrong_scaling():
     with pytest.raises(ValueError, match=r"\['rope_type'\]` must be one of"):
-        RotaryPosition(HEAD_DIM, rope_scaling={"rope_type": "longrope"})
+        RotaryPosition(HEAD_DIM, rope_scaling={"rope_type": "su"})
 
 
 def test_config_is_plain_data():

@@ -1,0 +1,263 @@
+import keras
+from keras import ops
+
+from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.rotary_embedding import RotaryEmbedding
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
+    """Multi-head attention with rotary positions. A drop-in for `keras.layers.MultiHeadAttention`.
+
+    Queries and keys are rotated by their positions after their projections. Weights and their names
+    are those of `keras.layers.MultiHeadAttention`.
+
+    Args:
+        num_heads: int. Number of attention heads.
+        key_dim: even int. Size of each head of queries and keys.
+        num_key_value_heads: int. Number of heads of keys and values, each shared by
+            `num_heads / num_key_value_heads` heads of queries. Defaults to `num_heads`.
+        max_wavelength: float. See `RotaryEmbedding`.
+        layout: `"half"` or `"interleaved"`. See `RotaryEmbedding`.
+        rotary_dim: even int. See `RotaryEmbedding`.
+        rope_scaling: dict. See `RotaryEmbedding`.
+        **kwargs: Arguments of `keras.layers.MultiHeadAttention`.
+
+    Call arguments:
+        query: Tensor `(batch, length, dim)`.
+        value: Tensor `(batch, key_length, dim)`.
+        key: Tensor `(batch, key_length, dim)`. Defaults to `value`.
+        attention_mask: bool tensor that broadcasts to `(batch, length, key_length)`, True where a
+            query sees a key. It is combined with the masks that Keras carries along, such as of
+            `Embedding(mask_zero=True)`.
+        return_attention_scores: bool. Whether to return the attention probabilities too.
+        use_causal_mask: bool. Whether a query sees only the keys up to its own position.
+        positions: int or float tensor `(length,)` or `(batch, length)`, the positions of the
+            queries. Defaults to 0, 1, 2, …
+        key_positions: The same for the keys. Defaults to `positions` if `key_length` is `length`.
+        cache: Output of `build_cache`, or of the previous call.
+        cache_update_index: int or scalar int tensor. Position of the first of these tokens; needed
+            with a cache.
+
+    Returns:
+        Tensor `(batch, length, dim)`; followed by the probabilities `(batch, num_heads, length,
+        key_length)` with `return_attention_scores`, and by the new cache with `cache`.
+
+    Raises:
+        ValueError: If `num_key_value_heads` does not divide `num_heads`, inputs have more than one
+            sequence axis, or only one of `cache` and `cache_update_index` is given.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers import RotaryMultiHeadAttention
+    >>> layer = RotaryMultiHeadAttention(num_heads=4, key_dim=8, num_key_value_heads=2)
+    >>> x = np.random.default_rng(0).normal(size=(2, 5, 32)).astype("float32")
+    >>> whole = layer(x, x, use_causal_mask=True)
+    >>> tuple(whole.shape)
+    (2, 5, 32)
+
+    With a cache, the second call reads the keys and values of the first:
+
+    >>> cache = layer.build_cache(batch_size=2, max_length=5)
+    >>> first, cache = layer(x[:, :4], x[:, :4], cache=cache, cache_update_index=0, use_causal_mask=True)
+    >>> last, cache = layer(x[:, 4:], x[:, 4:], cache=cache, cache_update_index=4)
+    >>> bool(np.allclose(last, whole[:, 4:], atol=1e-6))
+    True
+
+    Reference: equation 16 of arXiv 2104.09864; grouped heads: arXiv 2305.13245.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        num_key_value_heads=None,
+        max_wavelength=10000,
+        layout="half",
+        rotary_dim=None,
+        rope_scaling=None,
+        **kwargs,
+    ):
+        super().__init__(num_heads, key_dim, **kwargs)
+        self.num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+        check_positive_integer("num_key_value_heads", self.num_key_value_heads)
+        if num_heads % self.num_key_value_heads:
+            raise ValueError(
+                "`num_key_value_heads` must divide `num_heads`. Received: "
+                f"num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
+            )
+        self.rotary_embedding = RotaryEmbedding(
+            max_wavelength,
+            layout=layout,
+            rotary_dim=rotary_dim,
+            rope_scaling=rope_scaling,
+            dtype=self.dtype_policy,
+            name="rotary_embedding",
+        )
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        if len(query_shape) != 3 or len(value_shape) != 3:
+            raise ValueError(
+                "Queries and values must have the shape (batch, length, dim): positions need one "
+                f"sequence axis. Received: shapes {tuple(query_shape)} and {tuple(value_shape)}"
+            )
+        super().build(query_shape, value_shape, key_shape)
+        if self.num_key_value_heads != self.num_heads:
+            key_shape = value_shape if key_shape is None else key_shape
+            self._key_dense = self._grouped(self._key_dense, self.key_dim, key_shape)
+            self._value_dense = self._grouped(self._value_dense, self.value_dim, value_shape)
+
+    def _grouped(self, dense, size, shape):
+        """Replaces the projection that Keras built by one to fewer heads."""
+        self._tracker.untrack(dense)
+        grouped = keras.layers.EinsumDense(
+            "abc,cde->abde",
+            output_shape=(None, self.num_key_value_heads, size),
+            bias_axes="de" if self.use_bias else None,
+            name=dense.name,
+            **self._get_common_kwargs_for_sublayer(),
+        )
+        grouped.build(shape)
+        return grouped
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        positions=None,
+        key_positions=None,
+        cache=None,
+        cache_update_index=None,
+    ):
+        if (cache is None) != (cache_update_index is None):
+            raise ValueError(
+                "Pass both `cache` and `cache_update_index`, or none of them. Received: "
+                f"cache={'None' if cache is None else '(…)'}, cache_update_index={cache_update_index}"
+            )
+        key = value if key is None else key
+        cached = cache is not None
+        if cached and not (value_mask is None and key_mask is None):
+            raise ValueError(
+                "A mask that Keras carries along covers the new tokens only. With a cache, pass "
+                "`attention_mask` for all positions of the cache."
+            )
+        no_mask = all(m is None for m in (query_mask, value_mask, key_mask, attention_mask))
+        is_causal = use_causal_mask and no_mask and not cached and self._sliding_window is None
+        gate, query, key, value = self._project(query, key, value)
+        if positions is None and cached:
+            positions = cache_update_index + ops.arange(ops.shape(query)[1])
+        if key_positions is None and query.shape[1] == key.shape[1]:
+            key_positions = positions
+        query = self.rotary_embedding(query, positions=positions)
+        key = self.rotary_embedding(key, positions=key_positions)
+        if cached:
+            update = ops.cast(ops.stack([key, value], axis=1), cache.dtype)
+            cache = ops.slice_update(cache, (0, 0, cache_update_index, 0, 0), update)
+            key, value = ops.unstack(cache, 2, axis=1)
+            written = self._visible_in_cache(query, key, cache_update_index, use_causal_mask)
+            attention_mask = (
+                written
+                if attention_mask is None
+                else ops.logical_and(ops.cast(attention_mask, "bool"), written)
+            )
+        if not is_causal:
+            attention_mask = self._compute_attention_mask(
+                query,
+                value,
+                query_mask=query_mask,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                use_causal_mask=use_causal_mask and not cached,
+            )
+        heads_per_key = self.num_heads // self.num_key_value_heads
+        if heads_per_key > 1:
+            key, value = (ops.repeat(x, heads_per_key, axis=2) for x in (key, value))
+        output, scores = self._compute_attention(
+            query,
+            key,
+            value,
+            attention_mask,
+            training,
+            return_attention_scores,
+            use_causal_mask=is_causal,
+        )
+        output = self._output_dense(output if gate is None else output * gate)
+        outputs = [output]
+        if return_attention_scores:
+            outputs.append(scores)
+        if cached:
+            outputs.append(cache)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _project(self, *inputs):
+        """Projects queries, keys and values. Dense layers warn of inputs with a mask, so hides it."""
+        masks = [getattr(x, "_keras_mask", None) for x in inputs]
+        for x, mask in zip(inputs, masks, strict=True):
+            if mask is not None:
+                x._keras_mask = None
+        query, key, value = inputs
+        gate = self._gate_dense(query) if self._use_gate else None
+        outputs = gate, self._query_dense(query), self._key_dense(key), self._value_dense(value)
+        for x, mask in zip(inputs, masks, strict=True):
+            if mask is not None:
+                x._keras_mask = mask
+        return outputs
+
+    def _visible_in_cache(self, query, key, cache_update_index, causal):
+        """Returns the bool mask `(1, length, max_length)` of the positions that are written."""
+        length, places = ops.shape(query)[1], ops.arange(ops.shape(key)[1])
+        rows = ops.arange(length) if causal else ops.full((length,), length - 1, "int32")
+        return (places[None] <= cache_update_index + rows[:, None])[None]
+
+    def build_cache(self, batch_size, max_length):
+        """Makes an empty key/value cache.
+
+        Args:
+            batch_size: int or scalar tensor.
+            max_length: int or scalar tensor. Maximum number of tokens.
+
+        Returns:
+            Tensor of zeros `(batch_size, 2, max_length, num_key_value_heads, key_dim)`, as in
+            `keras_hub.layers.CachedMultiHeadAttention`.
+
+        Raises:
+            ValueError: If `value_dim` is not `key_dim`, or `rope_scaling` depends on the length.
+        """
+        if self.value_dim != self.key_dim or self.rotary_embedding.depends_on_length:
+            raise ValueError(
+                "A cache holds rotated keys and values of one size, so it needs `value_dim` = "
+                "`key_dim` and a `rope_scaling` that does not depend on the length. Received: "
+                f"value_dim={self.value_dim}, key_dim={self.key_dim}, "
+                f"rope_scaling={self.rotary_embedding.rope_scaling}"
+            )
+        shape = (batch_size, 2, max_length, self.num_key_value_heads, self.key_dim)
+        return ops.zeros(shape, self.compute_dtype)
+
+    def compute_output_spec(self, query, value, key=None, cache=None, **kwargs):
+        arguments = ("attention_mask", "return_attention_scores", "training", "use_causal_mask")
+        options = {name: kwargs[name] for name in arguments if name in kwargs}
+        outputs = super().compute_output_spec(query, value, key, **options)
+        if cache is None:
+            return outputs
+        return (*(outputs if isinstance(outputs, tuple) else (outputs,)), cache)
+
+    def get_config(self):
+        rotary = self.rotary_embedding
+        return {
+            **super().get_config(),
+            "num_key_value_heads": self.num_key_value_heads,
+            "max_wavelength": rotary.max_wavelength,
+            "layout": rotary.layout,
+            "rotary_dim": rotary.rotary_dim,
+            "rope_scaling": rotary.rope_scaling,
+        }

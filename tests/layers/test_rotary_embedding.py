@@ -1,0 +1,150 @@
+"""Rotating features: a float64 oracle, and the conventions of KerasHub, bert4keras and Hugging Face."""
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+
+from roformer_tf.layers import RotaryEmbedding
+from tests.layers.harness import compiled, numpy
+
+SHAPES = {"features": (2, 5, 8), "heads": (2, 5, 3, 8)}
+YARN = {"rope_type": "yarn", "scaling_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def oracle(x, positions, theta, layout="half"):
+    """Rotates each pair of features of `(batch, length, ..., features)` by its angle, in float64."""
+    x = np.array(x, "float64")
+    outputs = x.copy()
+    size = len(theta)
+    for i in range(size):
+        a, b = (i, i + size) if layout == "half" else (2 * i, 2 * i + 1)
+        angle = np.asarray(positions, "float64") * theta[i]
+        angle = angle.reshape(angle.shape + (1,) * (x.ndim - 3))
+        outputs[..., a] = x[..., a] * np.cos(angle) - x[..., b] * np.sin(angle)
+        outputs[..., b] = x[..., a] * np.sin(angle) + x[..., b] * np.cos(angle)
+    return outputs
+
+
+def powers(dim, base=10000.0):
+    return base ** (-np.arange(0, dim, 2) / dim)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("rotary_dim", [None, 4])
+def test_equals_the_oracle(shape, layout, rotary_dim, rng):
+    x = rng.normal(size=shape).astype("float32")
+    layer = RotaryEmbedding(layout=layout, rotary_dim=rotary_dim)
+    theta = powers(rotary_dim or 8)
+    positions = np.array([[0, 1, 2.5, -3, 1_000_000], [5, 4, 3, 2, 1]])
+    for given, at in (
+        ({}, np.arange(5)[None]),
+        ({"start_index": 7}, 7 + np.arange(5)[None]),
+        ({"positions": positions[1]}, positions[1:]),
+        ({"positions": positions}, positions),
+    ):
+        expected = oracle(x, at, theta, layout)
+        # cosines of angles exact to 2e-6, times features of size 4
+        np.testing.assert_allclose(numpy(layer(x, **given)), expected, atol=1e-5)
+        back = numpy(layer(layer(x, **given), **given, inverse=True))
+        np.testing.assert_allclose(back, x, atol=2e-6)
+    np.testing.assert_allclose(
+        numpy(compiled(layer)(x)), oracle(x, np.arange(5)[None], theta, layout), atol=2e-6
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"max_wavelength": 500},
+        {"scaling_factor": 4.0},
+        {"rope_type": "dynamic", "scaling_factor": 2.0},
+        YARN,
+        {**YARN, "beta_fast": 8.0, "beta_slow": 2.0},
+        {**YARN, "truncate": False},
+        {"denominator_dim": 16},
+    ],
+    ids=str,
+)
+def test_is_a_drop_in_for_keras_hub(shape, arguments, rng):
+    x = rng.normal(size=shape).astype("float32")
+    ours, theirs = RotaryEmbedding(**arguments), keras_hub.layers.RotaryEmbedding(**arguments)
+    calls = [{}, {"start_index": 9}, {"positions": np.array([3, 1, 4, 1, 5])}]
+    calls.append({"positions": np.arange(10).reshape(2, 5)})
+    for given in calls:
+        # theirs has float32 powers, and positions below 20
+        np.testing.assert_allclose(numpy(ours(x, **given)), numpy(theirs(x, **given)), atol=1e-5)
+    assert set(theirs.get_config()) <= set(ours.get_config())
+
+
+@pytest.mark.parametrize("axes", [(1, -1), (2, -1), (2, 1), (-1, 1), (3, 2)])
+def test_axes(axes, rng):
+    x = rng.normal(size=(2, 6, 4, 8)).astype("float32")
+    ours, theirs = (
+        cls(sequence_axis=axes[0], feature_axis=axes[1])
+        for cls in (RotaryEmbedding, keras_hub.layers.RotaryEmbedding)
+    )
+    np.testing.assert_allclose(numpy(ours(x)), numpy(theirs(x)), atol=2e-6)
+
+
+def test_equals_hugging_face(rng):
+    """LLaMA rotates halves; RoFormer rotates interleaved pairs, with sines and cosines in one table."""
+    torch = pytest.importorskip("torch", reason="needs the extra hf: torch")
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    roformer = pytest.importorskip("transformers.models.roformer.modeling_roformer")
+    query, key = rng.normal(size=(2, 2, 3, 5, 8)).astype("float32")  # (batch, heads, length, dim)
+    angles = np.arange(5)[:, None] * powers(8)
+    both = torch.tensor(np.concatenate([angles, angles], -1), dtype=torch.float32)[None]
+    expected = llama.apply_rotary_pos_emb(
+        torch.tensor(query), torch.tensor(key), both.cos(), both.sin()
+    )
+    layer = RotaryEmbedding(sequence_axis=2)
+    for x, want in zip((query, key), expected):
+        np.testing.assert_allclose(numpy(layer(x)), want.numpy(), atol=2e-6)
+
+    sinusoids = torch.tensor(np.concatenate([np.sin(angles), np.cos(angles)], -1)).float()
+    expected = roformer.RoFormerSelfAttention.apply_rotary_position_embeddings(
+        sinusoids[None, None], torch.tensor(query), torch.tensor(key)
+    )
+    layer = RotaryEmbedding(sequence_axis=2, layout="interleaved")
+    for x, want in zip((query, key), expected):
+        np.testing.assert_allclose(numpy(layer(x)), want.numpy(), atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "bfloat16"])
+def test_rotates_in_float32_under_every_policy(dtype, rng):
+    x = rng.normal(size=(1, 4, 8)).astype("float32")
+    layer = RotaryEmbedding(dtype=dtype)
+    rounded = keras.ops.cast(x, layer.compute_dtype)
+    expected = RotaryEmbedding()(keras.ops.cast(rounded, "float32"), start_index=65_537)
+    found = layer(rounded, start_index=65_537)
+    np.testing.assert_array_equal(
+        numpy(found), numpy(keras.ops.cast(expected, layer.compute_dtype))
+    )
+
+
+def test_in_a_functional_model_with_a_mask():
+    inputs = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(10, 8, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(RotaryEmbedding()(x)))
+    short, padded = model(np.array([[3, 4]])), model(np.array([[3, 4, 0, 0]]))
+    np.testing.assert_allclose(numpy(short), numpy(padded), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shape", "message"),
+    [
+        ({}, (2, 5, 7), "must be even"),
+        ({"rotary_dim": 10}, (2, 5, 8), "at most the size of the feature axis"),
+        ({"sequence_axis": 3}, (2, 5, 8), "`sequence_axis` and `feature_axis` must be"),
+        ({"sequence_axis": 2}, (2, 5, 8), "`sequence_axis` and `feature_axis` must be"),
+        ({"layout": "pairs"}, (2, 5, 8), "`layout` must be one of"),
+        ({"rope_type": "longrope"}, (2, 5, 8), "`rope_type` must be one of"),
+    ],
+)
+def test_errors(arguments, shape, message):
+    with pytest.raises(ValueError, match=message):
+        RotaryEmbedding(**arguments)(np.ones(shape, "float32"))

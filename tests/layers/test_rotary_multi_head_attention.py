@@ -1,0 +1,145 @@
+"""Attention with rotary positions as a drop-in for Keras' own."""
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.layers import RotaryMultiHeadAttention
+from tests.layers.harness import numpy, randomize
+
+WIDTH, LENGTH = 16, 6
+
+
+def attention(**kwargs):
+    layer = RotaryMultiHeadAttention(**{"num_heads": 4, "key_dim": 4, **kwargs})
+    layer.build((None, None, WIDTH), (None, None, WIDTH))
+    randomize(layer)
+    return layer
+
+
+def oracle(layer, x, visible):
+    """Equation 16 in float64: one head, query and key at a time."""
+    w = {v.path.split("/", 1)[1]: numpy(v.value).astype("float64") for v in layer.weights}
+    x = x.astype("float64")
+    size = layer.key_dim // 2
+    theta = 10000.0 ** (-np.arange(size) / size)
+
+    def rotated(vector, position):
+        pairs = vector[:size] + 1j * vector[size:]
+        pairs = pairs * np.exp(1j * position * theta)
+        return np.concatenate([pairs.real, pairs.imag])
+
+    output = np.zeros(x.shape[:2] + (WIDTH,)) + w["attention_output/bias"]
+    for b, i, h in np.ndindex(*x.shape[:2], layer.num_heads):
+        group = h * layer.num_key_value_heads // layer.num_heads
+        query = rotated(x[b, i] @ w["query/kernel"][:, h] + w["query/bias"][h], i)
+        seen = [j for j in range(x.shape[1]) if visible[b, i, j]]
+        keys = [
+            rotated(x[b, j] @ w["key/kernel"][:, group] + w["key/bias"][group], j) for j in seen
+        ]
+        values = [x[b, j] @ w["value/kernel"][:, group] + w["value/bias"][group] for j in seen]
+        scores = np.array(keys) @ query / np.sqrt(layer.key_dim)
+        weights = np.exp(scores - scores.max())
+        head = weights @ np.array(values) / weights.sum()
+        output[b, i] += head @ w["attention_output/kernel"][h]
+    return output
+
+
+@pytest.mark.parametrize("num_key_value_heads", [None, 2, 1])
+@pytest.mark.parametrize("mask", ["none", "causal", "padding", "padding and causal"])
+def test_equals_the_oracle(num_key_value_heads, mask, rng):
+    layer = attention(num_key_value_heads=num_key_value_heads)
+    x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
+    visible, options = np.ones((2, LENGTH, LENGTH), "bool"), {}
+    if "causal" in mask:
+        visible &= np.tril(visible[0])
+        options["use_causal_mask"] = True
+    if "padding" in mask:
+        visible &= np.arange(LENGTH) < np.array([4, 6])[:, None, None]
+        options["attention_mask"] = visible
+    # float32 noise of sums of 16 numbers
+    np.testing.assert_allclose(numpy(layer(x, x, **options)), oracle(layer, x, visible), atol=2e-5)
+    output, scores = layer(x, x, return_attention_scores=True, **options)
+    np.testing.assert_allclose(numpy(output), numpy(layer(x, x, **options)), atol=2e-6)
+    assert tuple(scores.shape) == (2, 4, LENGTH, LENGTH)
+    assert (numpy(scores)[:, 0][~visible] == 0).all()
+
+
+def test_equals_keras_where_all_positions_are_equal(rng):
+    """The same weights in `keras.layers.MultiHeadAttention`: a rotation by one angle changes nothing."""
+    options = {"num_heads": 4, "key_dim": 4, "value_dim": 6, "output_shape": 5, "dropout": 0.1}
+    ours, theirs = RotaryMultiHeadAttention(**options), keras.layers.MultiHeadAttention(**options)
+    query = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
+    value = rng.normal(size=(2, 9, 12)).astype("float32")
+    theirs(query, value)
+    ours(query, value)
+    assert [v.path.split("/", 1)[1] for v in ours.weights] == [
+        v.path.split("/", 1)[1] for v in theirs.weights
+    ]
+    ours.set_weights([rng.normal(size=w.shape) for w in theirs.get_weights()])
+    theirs.set_weights(ours.get_weights())
+    positions = {"positions": np.full(LENGTH, 3), "key_positions": np.full(9, 3)}
+    mask = rng.integers(0, 2, size=(2, LENGTH, 9)).astype("bool")
+    mask[..., 0] = True
+    for options in ({}, {"attention_mask": mask}):
+        found, expected = (
+            ours(query, value, **options, **positions),
+            theirs(query, value, **options),
+        )
+        np.testing.assert_allclose(numpy(found), numpy(expected), atol=5e-5)
+
+
+@pytest.mark.parametrize("num_key_value_heads", [4, 2])
+def test_cached_equals_uncached(num_key_value_heads, rng):
+    layer = attention(num_key_value_heads=num_key_value_heads)
+    x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
+    whole = numpy(layer(x, x, use_causal_mask=True))
+    cache = layer.build_cache(2, LENGTH + 3)  # with positions that are never written
+    assert tuple(cache.shape) == (2, 2, LENGTH + 3, num_key_value_heads, 4)
+    outputs, start = [], 0
+    for count in (3, 1, 2):
+        part = x[:, start : start + count]
+        output, cache = layer(
+            part, part, cache=cache, cache_update_index=start, use_causal_mask=True
+        )
+        outputs.append(numpy(output))
+        start += count
+    np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=2e-6)
+
+
+def test_masks_that_keras_carries_along(rng):
+    inputs = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(10, WIDTH, mask_zero=True)(inputs)
+    x = attention()(x, x)
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(x))
+    short, padded = model(np.array([[3, 4]])), model(np.array([[3, 4, 0, 0]]))
+    np.testing.assert_allclose(numpy(short), numpy(padded), atol=2e-6)
+
+
+def test_trains_saves_and_loads(tmp_path, rng):
+    inputs = keras.Input((LENGTH, WIDTH))
+    outputs = RotaryMultiHeadAttention(
+        4, 4, num_key_value_heads=2, rope_scaling={"rope_type": "linear", "factor": 2.0}
+    )(inputs, inputs, use_causal_mask=True)
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", "mse")
+    x = rng.normal(size=(8, LENGTH, WIDTH)).astype("float32")
+    losses = model.fit(x, x, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-6)
+    assert again.layers[-1].get_config() == model.layers[-1].get_config()
+
+
+def test_errors(rng):
+    with pytest.raises(ValueError, match="must divide `num_heads`"):
+        RotaryMultiHeadAttention(4, 4, num_key_value_heads=3)
+    x = rng.normal(size=(1, 2, WIDTH)).astype("float32")
+    with pytest.raises(ValueError, match="Pass both `cache` and `cache_update_index`"):
+        attention()(x, x, cache_update_index=0)
+    with pytest.raises(ValueError, match="one sequence axis"):
+        RotaryMultiHeadAttention(4, 4)(x[None], x[None])
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
+    with pytest.raises(ValueError, match="does not depend on the length"):
+        attention(rope_scaling=dynamic).build_cache(1, 4)

@@ -1,0 +1,276 @@
+"""Backbones as parts of somebody's own model: any of their inputs, any way that Keras builds models.
+
+`test_elsewhere` runs this file on JAX.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import roformer_tf
+from tests.layers.harness import numpy
+from tests.models import builders
+
+BACKEND = keras.config.backend()
+OPTIONAL = ("segment_ids", "padding_mask", "position_ids", "document_ids")
+# two programs of the same sums
+NOISE = 5e-6
+
+
+def data(rng, batch=8, length=7):
+    given = builders.inputs(rng, batch, length)
+    real = given["padding_mask"]
+    positions = np.broadcast_to(np.arange(length, dtype="float32"), real.shape)
+    return {**given, "position_ids": positions, "document_ids": np.ones_like(real)}
+
+
+def symbolic(names):
+    dtypes = {"position_ids": "float32"}
+    return {n: keras.Input((None,), dtype=dtypes.get(n, "int32"), name=n) for n in names}
+
+
+def only(given, names):
+    return {name: given[name] for name in names}
+
+
+def cls_head(hidden_states, name="head"):
+    return keras.layers.Dense(3, activation="softmax", name=name)(hidden_states[:, 0])
+
+
+def trained(model, x, rng):
+    """Trains a classifier of three classes for a few steps. Returns what it predicts."""
+    labels = rng.integers(0, 3, size=len(x["token_ids"]))
+    # on TensorFlow without XLA, whose compilation costs ten times the training
+    options = {"jit_compile": BACKEND == "jax"}
+    model.compile(keras.optimizers.Adam(1e-2), "sparse_categorical_crossentropy", **options)
+    losses = model.fit(x, labels, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    return model.predict(x, verbose=0)
+
+
+@pytest.mark.parametrize("count", range(len(OPTIONAL) + 1))
+def test_any_of_the_inputs(count, rng):
+    """What is left out is what the original takes: segments 0, no padding but `[PAD]`, one document."""
+    backbone = builders.backbone("v1")
+    given = data(rng)
+    for chosen in itertools.combinations(OPTIONAL, count):
+        names = ("token_ids", *chosen)
+        x = only(given, names)
+        full = {**x}
+        full.setdefault("segment_ids", np.zeros_like(given["token_ids"]))
+        full.setdefault("padding_mask", (given["token_ids"] != 0).astype("int32"))
+        expected = numpy(backbone(full))
+        np.testing.assert_allclose(numpy(backbone(x)), expected, atol=NOISE)
+        inputs = symbolic(names)
+        model = keras.Model(inputs, backbone(inputs))
+        assert set(model.input) == set(names)
+        np.testing.assert_allclose(numpy(model(x)), expected, atol=NOISE)
+    np.testing.assert_allclose(backbone.predict(x, verbose=0), expected, atol=NOISE)
+
+
+def test_the_graph_has_what_a_preprocessor_makes():
+    backbone = builders.backbone("v1")
+    names = ("token_ids", "segment_ids", "padding_mask")
+    assert tuple(backbone.input) == names
+    assert backbone.output.shape == (None, None, 16)
+    x = only(data(np.random.default_rng(0)), names)
+    model = keras.Model(backbone.input, cls_head(backbone.output))
+    assert set(model.input) == set(names)
+    np.testing.assert_allclose(numpy(model(x)).sum(-1), 1, atol=1e-6)
+    inner = keras.Model(backbone.input, backbone.get_layer("encoder_block_0").output)
+    last = numpy(
+        backbone.encoder_blocks[1](
+            inner(x),
+            attention_bias=backbone.attention_mask(ops.convert_to_tensor(x["padding_mask"])),
+            position=backbone.position_scheme(x["token_ids"]),
+        )
+    )
+    np.testing.assert_allclose(last, numpy(backbone(x)), atol=NOISE)
+
+
+# Keras warns of each layer without weights
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+@pytest.mark.parametrize("names", [("token_ids",), ("token_ids", "padding_mask", "document_ids")])
+def test_a_model_around_it_lives(names, rng, tmp_path):
+    """Trains, saves, loads, is cloned, exported, quantized and nested."""
+    x = only(data(rng), names)
+    inputs = symbolic(names)
+    model = keras.Model(inputs, cls_head(builders.backbone("v1")(inputs)))
+    expected = trained(model, x, rng)
+
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(x, verbose=0), expected, atol=NOISE)
+
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_allclose(clone.predict(x, verbose=0), expected, atol=NOISE)
+
+    outer = symbolic(names)
+    nested = keras.Model(outer, model(outer))
+    np.testing.assert_allclose(nested.predict(x, verbose=0), expected, atol=NOISE)
+
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        model.export(tmp_path / "saved", verbose=False)
+        loaded = tf.saved_model.load(tmp_path / "saved")
+        np.testing.assert_allclose(numpy(loaded.serve(x)), expected, atol=NOISE)
+
+    again.quantize("int8")
+    # int8 weights; the classes stay
+    np.testing.assert_allclose(again.predict(x, verbose=0), expected, atol=0.1)
+
+
+def test_two_calls_share_the_weights(rng):
+    """Twin towers: one backbone, two texts, the cosine of their vectors."""
+    backbone = builders.backbone("v1_pooler")
+    inputs = {
+        f"{side}_{name}": keras.Input((None,), dtype="int32", name=f"{side}_{name}")
+        for side in "ab"
+        for name in ("token_ids", "segment_ids")
+    }
+    vectors = [
+        backbone({n: inputs[f"{side}_{n}"] for n in ("token_ids", "segment_ids")})["pooled_output"]
+        for side in "ab"
+    ]
+    model = keras.Model(inputs, keras.layers.Dot(axes=-1, normalize=True)(vectors))
+    a, b = (only(data(rng), ("token_ids", "segment_ids")) for _ in "ab")
+    x = {f"{side}_{n}": v for side, part in zip("ab", (a, b)) for n, v in part.items()}
+    assert len(model.trainable_weights) == len(backbone.trainable_weights)
+    one, two = (numpy(backbone(part)["pooled_output"]) for part in (a, b))
+    norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1)
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0)[:, 0], (one * two).sum(-1) / norms, atol=NOISE
+    )
+    model.compile("adam", "mse", jit_compile=BACKEND == "jax")
+    losses = model.fit(x, np.ones(8), epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_two_backbones_and_a_recurrent_layer(rng):
+    inputs = symbolic(("token_ids",))
+    one = roformer_tf.RoFormerBackbone(**builders.SIZES, name="one")
+    two = roformer_tf.RoFormerBackbone(**{**builders.SIZES, "hidden_dim": 8}, name="two")
+    two.trainable = False
+    frozen = [w.copy() for w in two.get_weights()]
+    x = keras.layers.Concatenate()([one(inputs), two(inputs)])
+    x = keras.layers.Bidirectional(keras.layers.LSTM(4))(x)
+    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(x))
+    trained(model, only(data(rng), ("token_ids",)), rng)
+    for before, after in zip(frozen, two.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_in_a_subclassed_model_and_a_sequential(rng, tmp_path):
+    class Classifier(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.backbone = builders.backbone("v1")
+            self.head = keras.layers.Dense(3, activation="softmax")
+
+        def call(self, token_ids):
+            return self.head(self.backbone({"token_ids": token_ids})[:, 0])
+
+    x = only(data(rng), ("token_ids", "padding_mask"))
+    labels = rng.integers(0, 3, size=8)
+    model = Classifier()
+    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=BACKEND == "jax")
+    losses = model.fit(x["token_ids"], labels, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    model.save_weights(tmp_path / "model.weights.h5")
+
+    sequential = keras.Sequential(
+        [builders.backbone("v1"), keras.layers.GlobalAveragePooling1D(), model.head]
+    )
+    expected = model.head(numpy(sequential.layers[0](x)).mean(1))
+    np.testing.assert_allclose(sequential.predict(x, verbose=0), numpy(expected), atol=NOISE)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a train step of TensorFlow")
+def test_a_train_step_of_ones_own(rng):
+    import tensorflow as tf
+
+    class Trainer(keras.Model):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = ops.mean(
+                    keras.losses.sparse_categorical_crossentropy(y, self(x, training=True))
+                )
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"own_loss": loss}
+
+    inputs = symbolic(("token_ids", "padding_mask"))
+    model = Trainer(inputs, cls_head(builders.backbone("v1", dropout=0.1)(inputs)))
+    model.compile("adam", jit_compile=False)
+    x = only(data(rng), ("token_ids", "padding_mask"))
+    losses = model.fit(x, rng.integers(0, 3, size=8), epochs=4, verbose=0).history["own_loss"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="keras.distribution needs JAX")
+def test_data_parallel(rng):
+    inputs = symbolic(("token_ids", "padding_mask"))
+    x = only(data(rng), ("token_ids", "padding_mask"))
+    devices = keras.distribution.list_devices("cpu")
+    assert len(devices) == 4
+    outputs = []
+    for distribution in (None, keras.distribution.DataParallel(devices=devices)):
+        keras.distribution.set_distribution(distribution)
+        keras.utils.set_random_seed(1)
+        model = keras.Model(inputs, cls_head(builders.backbone("v1")(inputs)))
+        outputs.append(trained(model, x, np.random.default_rng(1)))
+    keras.distribution.set_distribution(None)
+    # Adam divides by the size of gradients, whose sums over four devices round differently
+    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-3)
+
+
+def test_dropout_follows_training(rng):
+    backbone = builders.backbone("v1", dropout=0.5)
+    x = only(data(rng), ("token_ids",))
+    quiet = numpy(backbone(x))
+    np.testing.assert_array_equal(quiet, numpy(backbone(x, training=False)))
+    assert np.abs(numpy(backbone(x, training=True)) - quiet).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (
+            {"segment_ids": np.zeros((1, 2))},
+            "dictionary with token_ids, and optionally.*Received: .'seg",
+        ),
+        ({"token_ids": np.ones((1, 2)), "input_ids": np.ones((1, 2))}, "Received: .*'input_ids'"),
+        (np.ones((1, 2)), "takes a dictionary .*Received: ndarray"),
+    ],
+)
+def test_wrong_inputs(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        builders.backbone("v1")(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="starts the other backend")
+def test_elsewhere(repository):
+    pytest.importorskip("jax")
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "jax",
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4",
+    }
+    process = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", __file__],
+        cwd=repository,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stdout[-3000:]
