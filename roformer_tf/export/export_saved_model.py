@@ -29,7 +29,6 @@ from roformer_tf.models import (
 )
 from roformer_tf.models.fill_mask import check_top_k
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
-from roformer_tf.text import RoFormerTokenizer
 
 SERVED = {
     RoFormerTextClassifier: ServedClassifier,
@@ -188,13 +187,13 @@ def _checked_preprocessor(task, preprocessor):
     if preprocessor is None:
         preprocessor = getattr(task, "preprocessor", None)
     wanted = getattr(task, "preprocessor_cls", RoFormerTextClassifierPreprocessor)
-    if isinstance(preprocessor, RoFormerTokenizer):
+    if isinstance(preprocessor, wanted.tokenizer_cls):
         preprocessor = wanted(preprocessor)
     if preprocessor is None:
         raise ValueError(
             "The model has no preprocessor, so it cannot take strings. Pass "
             f"`preprocessor=roformer_tf.{wanted.__name__}(tokenizer, sequence_length=512)`, with "
-            "`tokenizer = roformer_tf.RoFormerTokenizer.from_preset(folder)`."
+            f"`tokenizer = roformer_tf.{wanted.tokenizer_cls.__name__}.from_preset(folder)`."
         )
     # a backbone needs no more than texts packed into ids
     accepted = RoFormerPreprocessor if isinstance(task, RoFormerBackbone) else wanted
