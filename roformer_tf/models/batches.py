@@ -1,4 +1,4 @@
-"""Turns the data of `fit`, `evaluate` and `predict` into tensors, with errors that name the example."""
+"""Converts the data of `fit`, `evaluate` and `predict` to tensors; errors name the example."""
 
 import types
 
@@ -27,7 +27,7 @@ def check_not_empty(x):
 
 
 def string_tensors(x):
-    r"""Converts texts, or a tuple of two columns of texts, to string tensors. Leaves a dataset alone.
+    r"""Converts texts, or a tuple of two columns, to string tensors. Leaves a dataset alone.
 
     Raises:
         TypeError: If an example is not a string. The message names it.
@@ -40,16 +40,17 @@ def string_tensors(x):
         isinstance(x, tuple) and any(isinstance(part, str | bytes) for part in x)
     ):
         raise ValueError(
-            "Expected a list of texts, or for pairs a tuple of two lists: `[text]`, `([first], [second])`. "
-            f"Received: x={x!r}"
+            "Expected a list of texts, or for pairs a tuple of two lists: `[text]`, "
+            f"`([first], [second])`. Received: x={x!r}"
         )
     if isinstance(x, tuple):
         return tuple(string_tensors(part) for part in x)
     if isinstance(x, dict | types.GeneratorType):
         raise TypeError(
-            "A model with a preprocessor takes strings: a list or array of them, a tuple of two lists for pairs, or a "
-            f"`tf.data.Dataset`. Received: x of type {type(x).__name__}. For token ids make the model with "
-            "`preprocessor=None`; wrap a generator with `tf.data.Dataset.from_generator`."
+            "A model with a preprocessor takes strings: a list or array of them, a tuple of two "
+            f"lists for pairs, or a `tf.data.Dataset`. Received: x of type {type(x).__name__}. For "
+            "token ids make the model with `preprocessor=None`; wrap a generator with "
+            "`tf.data.Dataset.from_generator`."
         )
     if tf.is_tensor(x) or not (isinstance(x, list) or hasattr(x, "__array__")):
         return x
@@ -57,8 +58,8 @@ def string_tensors(x):
     for i, text in enumerate(texts):
         if not isinstance(text, str | bytes) and not tf.is_tensor(text):
             raise TypeError(
-                "Every example must be a string; pairs are a tuple of two lists, `(firsts, seconds)`. "
-                f"Received: {text!r} of type {type(text).__name__} as example {i}."
+                "Every example must be a string; pairs are a tuple of two lists, `(firsts, "
+                f"seconds)`. Received: {text!r} of type {type(text).__name__} as example {i}."
             )
     return to_string_tensor(texts)
 
@@ -77,8 +78,8 @@ def prompt_columns(parts):
     sizes = [1 if is_text(part) else len(part) for part in parts if not is_dataset(part)]
     if any(map(is_text, parts)) or len(set(sizes)) > 1:
         raise ValueError(
-            "Expected as many starts of targets as sources: two lists of one length, or two strings. "
-            f"Received: {' and '.join(map(str, sizes))} texts"
+            "Expected as many starts of targets as sources: two lists of one length, or two "
+            f"strings. Received: {' and '.join(map(str, sizes))} texts"
         )
     return tuple(parts), False
 
@@ -114,7 +115,7 @@ def to_columns(x, y=None, sample_weight=None):
 
     def to_tensors(data):
         if isinstance(data, tuple):
-            return tuple(to_tensors(part) for part in data)
+            return tuple(map(to_tensors, data))
         if isinstance(data, dict):
             return {name: to_tensors(part) for name, part in data.items()}
         if data is None or tf.is_tensor(data):
@@ -127,8 +128,8 @@ def to_columns(x, y=None, sample_weight=None):
     flat = [column for column in tree.flatten(columns) if column is not None]
     if any(column.shape.rank == 0 for column in flat):
         raise ValueError(
-            "Inputs, labels and sample weights must have an entry for each example; pass `batch_size` by its "
-            "name. Received: a single number"
+            "Inputs, labels and sample weights must have an entry for each example; pass "
+            "`batch_size` by its name. Received: a single number"
         )
     sizes = [column.shape[0] for column in flat]
     if len(set(sizes)) > 1:
@@ -145,14 +146,14 @@ def split_columns(columns, fraction):
     first = int(count * (1.0 - fraction))
     if not 0 < first < count:
         raise ValueError(
-            "`validation_split` must leave examples on both sides: expected a number between 0 and 1, and enough "
-            f"examples. Received: validation_split={fraction!r} for {count} examples"
+            "`validation_split` must leave examples on both sides: expected a number between 0 and "
+            f"1, and enough examples. Received: validation_split={fraction!r} for {count} examples"
         )
     return _take(columns, tf.range(first)), _take(columns, tf.range(first, count))
 
 
 def batched(columns, batch_size=None, shuffle=False):
-    """Makes a dataset of batches, of 32 examples by default, shuffled again in every epoch or not."""
+    """Makes a dataset of batches, of 32 examples by default; `shuffle` shuffles every epoch."""
     count = _count(columns)
     indices = tf.data.Dataset.range(count)
     if shuffle:

@@ -22,12 +22,9 @@ class CompiledGeneration:
 
     def make_generate_function(self):
         """Returns the compiled `generate_step`."""
-        if self.generate_function is None and keras.config.backend() == "tensorflow":
-            if not self.run_eagerly and not self.generates_with_xla:
-                self.generate_function = self._graph_of_all_sizes()
-        return super().make_generate_function()
-
-    def _graph_of_all_sizes(self):
+        uses_keras = self.run_eagerly or self.generates_with_xla
+        if self.generate_function or uses_keras or keras.config.backend() != "tensorflow":
+            return super().make_generate_function()
         import tensorflow as tf
 
         names = self.generation_inputs
@@ -42,6 +39,7 @@ class CompiledGeneration:
             inputs = {name: tf.cast(inputs[name], tf.int32) for name in names}
             return graph(None if stop_token_ids is None else tuple(stop_token_ids))(inputs)
 
+        self.generate_function = generate
         return generate
 
     def sample(self, next, token_ids, prompt_mask, stop_token_ids, **kwargs):

@@ -1,5 +1,3 @@
-"""Fills in masks."""
-
 import keras
 import numpy as np
 from keras import ops
@@ -14,8 +12,8 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
 
     Args:
         task: a `RoFormerMaskedLM` with a preprocessor.
-        texts: string or list of strings with any number of `[MASK]` (the tokenizer's mask token). All
-            masks of a text are filled at once, each without knowing the others.
+        texts: string or list of strings with any number of `[MASK]` (the tokenizer's mask token).
+            All masks of a text are filled at once, independently of each other.
         top_k: int. Number of tokens for each mask.
         batch_size: int. Number of texts that run at once.
 
@@ -24,9 +22,9 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         `(token, probability)`, the most probable first. For a single string its list alone.
 
     Raises:
-        ValueError: If the task has no preprocessor or its tokenizer no mask token, if `top_k` is not
-            in `[1, vocabulary_size]`, if `batch_size` is not positive, or if a mask lies beyond the
-            preprocessor's `sequence_length`.
+        ValueError: If the task has no preprocessor or its tokenizer no mask token, if `top_k` is
+            not in `[1, vocabulary_size]`, if `batch_size` is not positive, or if a mask lies beyond
+            the preprocessor's `sequence_length`.
 
     Example:
 
@@ -44,7 +42,8 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     (2, 3)
     >>> token, probability = masks[0][0]
 
-    Reference: `predict` in the `test_mlm.py` of the original repository; section 3.1 of BERT, arXiv 1810.04805.
+    Reference: `predict` in the `test_mlm.py` of the original repository; section 3.1 of BERT,
+    arXiv 1810.04805.
     """
     if not isinstance(task, RoFormerMaskedLM):
         raise ValueError(
@@ -71,8 +70,9 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         if lost.size:
             raise ValueError(
                 f"Text {start + lost[0]} has {counts[lost[0]]} masks, and truncation to "
-                f"sequence_length={task.preprocessor.sequence_length} leaves {found[lost[0]].sum()}. Shorten the "
-                "text, or make the preprocessor with a larger `sequence_length`."
+                f"sequence_length={task.preprocessor.sequence_length} leaves "
+                f"{found[lost[0]].sum()}. Shorten the text, or make the preprocessor with a larger "
+                "`sequence_length`."
             )
         if not found.any():
             results += [[] for _ in part]
@@ -80,18 +80,14 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         # KerasHub's `predict_on_batch` would preprocess the inputs again.
         logits = keras.Model.predict_on_batch(task, inputs)
         ids, probabilities = map(ops.convert_to_numpy, top_tokens(logits, top_k))
-        for row, count in enumerate(counts):
-            results.append(
-                [
-                    [(tokens[i], float(p)) for i, p in zip(ids[row, m], probabilities[row, m])]
-                    for m in range(count)
-                ]
-            )
+        for count, text_ids, text_probabilities in zip(counts, ids, probabilities, strict=True):
+            masks = zip(text_ids[:count], text_probabilities[:count], strict=True)
+            results.append([[(tokens[i], float(p)) for i, p in zip(*mask)] for mask in masks])
     return results[0] if is_single else results
 
 
 def top_tokens(logits, top_k):
-    """Returns ids and float32 probabilities of the `top_k` highest logits of the last axis, in order."""
+    """Returns ids and float32 probabilities of the `top_k` highest logits, the highest first."""
     logits = ops.cast(logits, "float32")
     _, ids = ops.top_k(logits, top_k, sorted=True)
     return ids, ops.take_along_axis(ops.softmax(logits, axis=-1), ids, axis=-1)

@@ -5,13 +5,14 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class GroupedCrossentropy(keras.losses.Loss):
-    """Cross entropy of several tasks that share one row of logits.
+    """Cross entropy of several tasks that share one vector of logits.
 
-    Each label belongs to a group of classes, one for each task. The softmax is over that group only.
+    Each label belongs to a group of classes, one for each task. The softmax is over that group
+    only.
 
     Args:
-        groups: tuple of ints. Number of classes of each task. With `(2, 3)` labels 0 and 1 belong to
-            the first, 2 to 4 to the second.
+        groups: tuple of ints. Number of classes of each task. With `(2, 3)` labels 0 and 1 belong
+            to the first, 2 to 4 to the second.
         **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
@@ -55,7 +56,7 @@ def grouped_accuracy(y_true, y_pred, groups):
 
 
 def mask_other_groups(labels, logits, groups):
-    """Replaces the logits outside the group of each label by -1e12, which a softmax turns into 0."""
+    """Replaces the logits outside the group of each label by -1e12, whose probability is 0."""
     group_of_class = ops.convert_to_tensor(np.repeat(np.arange(len(groups), dtype="int32"), groups))
     same = ops.take(group_of_class, labels)[:, None] == group_of_class[None, :]
     return ops.where(same, logits, ops.cast(-1e12, logits.dtype))

@@ -4,12 +4,12 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class InBatchContrastive(keras.losses.Loss):
-    """Contrastive loss: a softmax over the other texts of the batch finds the one that paraphrases a text.
+    """Contrastive loss: a softmax over the other texts of the batch finds a text's paraphrase.
 
-    The scores are cosines times `scale`, and a text is not compared with itself. Texts with the same
-    number are positives of each other, all others are negatives. A text without a positive in the
-    batch adds 0. Under `tf.distribute` each replica compares the texts of its own batch, so unlike
-    a mean over examples the loss depends on the number of replicas.
+    The scores are cosines times `scale`, and a text is not compared with itself. Texts with the
+    same number are positives of each other, all others are negatives. A text without a positive in
+    the batch adds 0. Under `tf.distribute` each replica compares the texts of its own batch, so
+    unlike a mean over examples the loss depends on the number of replicas.
 
     Args:
         scale: float. Inverse of the softmax' temperature.
@@ -34,7 +34,8 @@ class InBatchContrastive(keras.losses.Loss):
     >>> bool(abs(float(loss) - np.log(1 + 2 * np.exp(-20))) < 1e-6)
     True
 
-    Reference: `compute_loss_of_similarity` of RoFormer-Sim's `stage1.py`, where row 2i + 1 is the positive of row 2i.
+    Reference: `compute_loss_of_similarity` of RoFormer-Sim's `stage1.py`, where text 2i + 1 is the
+    positive of text 2i.
     """
 
     def __init__(self, scale=20.0, name="in_batch_contrastive", **kwargs):
@@ -44,8 +45,9 @@ class InBatchContrastive(keras.losses.Loss):
     def call(self, y_true, y_pred):
         if y_true.shape[-1] != 1:
             raise ValueError(
-                "The labels must be one number for each text: leave `y` out of `fit`. For the vectors of a teacher "
-                f"compile with `loss='distillation'`. Received: y_true of shape {tuple(y_true.shape)}"
+                "The labels must be one number for each text: leave `y` out of `fit`. For the "
+                "vectors of a teacher compile with `loss='distillation'`. Received: y_true of "
+                f"shape {tuple(y_true.shape)}"
             )
         others, positives = _others_and_positives(y_true)
         log_shares = ops.log_softmax(
@@ -61,7 +63,7 @@ class InBatchContrastive(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 def nearest_is_positive(y_true, y_pred):
-    """Returns 1.0 for each text whose nearest other text, by the cosine, is a positive, else 0.0."""
+    """Returns 1.0 for each text whose nearest other text, by cosine, is a positive, else 0.0."""
     others, positives = _others_and_positives(y_true)
     nearest = ops.argmax(ops.where(others, cosines(y_pred), -2.0), axis=-1)
     found = ops.take_along_axis(ops.cast(positives, "float32"), nearest[:, None], axis=-1)
@@ -86,7 +88,7 @@ def cosines(vectors):
 
 def _others_and_positives(y_true):
     numbers = ops.reshape(y_true, (-1,))
-    rows = ops.arange(ops.shape(numbers)[0])
-    others = rows[:, None] != rows[None, :]
+    index = ops.arange(ops.shape(numbers)[0])
+    others = index[:, None] != index[None, :]
     same = numbers[:, None] == numbers[None, :]
     return others, ops.logical_and(same, others)

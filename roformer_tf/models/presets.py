@@ -8,14 +8,15 @@ from roformer_tf.checkpoint import load_checkpoint, open_folder
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size, edited_size
 from roformer_tf.naming import automatic_name
 
-KEPT_BY_KERAS = ("name", "trainable", "compile")
+KERAS_ARGUMENTS = ("name", "trainable", "compile")
 _TOKENIZER_ARGUMENTS = (
-    "vocabulary word_level lowercase user_words dictionary pad_token unk_token start_token end_token "
-    "mask_token word_maxlen"
+    "vocabulary word_level lowercase user_words dictionary pad_token unk_token start_token "
+    "end_token mask_token word_maxlen"
 ).split()
 _CLASSES = {
-    "RoFormerBackbone": "RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM, RoFormerTextClassifier "
-    "(with a pooler also RoFormerSim and RoFormerSimClassifier) and their preprocessors",
+    "RoFormerBackbone": "RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM, "
+    "RoFormerTextClassifier (with a pooler also RoFormerSim and RoFormerSimClassifier) and their "
+    "preprocessors",
     "RoFormerSeq2SeqBackbone": "RoFormerSeq2SeqBackbone, RoFormerSeq2SeqLM and its preprocessor",
 }
 
@@ -24,10 +25,12 @@ class FromPreset:
     """Mixin of backbones and tasks: `from_preset` takes every kind of folder.
 
     Class attributes:
-        saved_masking: str. The masking that a task gives a backbone that is bidirectional, or `None`.
+        backbone_cls: The class of a task's backbone; `None` in a backbone.
+        saved_masking: str. The masking that a task gives a bidirectional backbone, or `None`.
         needs_pooler: bool. Whether the task needs a backbone with a pooler.
     """
 
+    backbone_cls = None
     saved_masking = None
     needs_pooler = False
 
@@ -35,22 +38,22 @@ class FromPreset:
     def from_preset(cls, preset, load_weights=True, **kwargs):
         """Builds the model from a folder.
 
-        Sizes, family (RoFormer v1, v2, BERT, NEZHA), pooler, vocabulary and weights come from its files.
-        Checkpoints in the original or Hugging Face's layout do not all tell the masking, so the class
-        decides: masked LM and classifier are bidirectional, `RoFormerCausalLM` is causal, or UniLM if
-        the files tell so, and RoFormer-Sim's classes are UniLM. A bare backbone has the masking that
-        the files tell.
+        Sizes, family (RoFormer v1, v2, BERT, NEZHA), pooler, vocabulary and weights come from its
+        files. Not all original and Hugging Face folders contain the masking, so the class decides:
+        masked LM and classifier are bidirectional, `RoFormerCausalLM` is causal, or UniLM if the
+        files show it, and RoFormer-Sim's classes are UniLM. A bare backbone follows the files.
 
         Args:
             preset: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
-                `vocab.txt`), a Hugging Face folder (`config.json`, `model.safetensors`, `vocab.txt`), or
-                one written by `save_to_preset`. KerasHub's handles (`"kaggle://…"`) work as there.
+                `vocab.txt`), a Hugging Face folder (`config.json`, `model.safetensors`,
+                `vocab.txt`), or one written by `save_to_preset`. KerasHub's handles
+                (`"kaggle://…"`) work, too.
             load_weights: bool. `False` leaves the weights random.
-            **kwargs: Overrides: arguments of the class (`num_classes`, …), of its backbone (`dtype`,
-                `dropout`, `masking`, …; if both have it, it is the task's) and of its preprocessor
-                (`sequence_length`, …). For checkpoints also those of `RoFormerTokenizer` (`word_level`,
-                `vocabulary`, …) and `family`, `strict`, `keep_tokens`, `compound_tokens` and `nsp_head`
-                of `load_checkpoint`. With `compound_tokens`, pass the new `vocabulary` too, or
+            **kwargs: Arguments of the class (`num_classes`, …), of its backbone (`masking`, …; an
+                argument that both have is the task's) and of its preprocessor (`sequence_length`,
+                …). For checkpoints also those of `RoFormerTokenizer` (`vocabulary`, …) and
+                `family`, `strict`, `keep_tokens`, `compound_tokens` and `nsp_head` of
+                `load_checkpoint`. With `compound_tokens`, pass the new `vocabulary` too, or
                 `preprocessor=None`.
 
         Returns:
@@ -58,12 +61,12 @@ class FromPreset:
 
         Raises:
             FileNotFoundError: If there is no such folder, or a file is missing.
-            ValueError: If a file is damaged, the parts do not fit each other, or the folder does not
-                hold what the class needs. The message names the class that can be built from it.
+            ValueError: If a file is damaged, the parts do not fit each other, or the folder lacks
+                what the class needs. The message names the class that can be built from it.
             TypeError: If there is no such argument.
 
         Warns:
-            UserWarning: If only the name of the folder told the masking or the family.
+            UserWarning: If only the name of the folder showed the masking or the family.
         """
         if "://" in str(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), load_weights=load_weights, **kwargs)
@@ -76,7 +79,7 @@ class FromPreset:
 
 
 class PreprocessorFromPreset:
-    """Mixin of preprocessors: `from_preset` takes every kind of folder, and `call` a pair of texts."""
+    """Mixin of preprocessors: `from_preset` takes every kind of folder, `call` a pair of texts."""
 
     def __init__(self, *args, name=None, **kwargs):
         super().__init__(*args, name=name or automatic_name(type(self)), **kwargs)
@@ -86,7 +89,7 @@ class PreprocessorFromPreset:
         self.built = True
 
     def __call__(self, x, y=None, sample_weight=None, **kwargs):
-        # By keyword: KerasHub takes a lone tuple for `(x, y)` and would lose the second text of a pair.
+        # By keyword: KerasHub takes a lone tuple for `(x, y)`, and would lose the second text.
         return super().__call__(x, y=y, sample_weight=sample_weight, **kwargs)
 
     @classmethod
@@ -94,10 +97,10 @@ class PreprocessorFromPreset:
         """Builds the preprocessor from a folder.
 
         Args:
-            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one written
-                by `save_to_preset`.
+            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one
+                written by `save_to_preset`.
             config_file: str. Name of the preprocessor's file in the latter.
-            **kwargs: Overrides: arguments of the class and, for original and Hugging Face folders, of
+            **kwargs: Arguments of the class and, for original and Hugging Face folders, of
                 `RoFormerTokenizer`.
 
         Returns:
@@ -126,7 +129,7 @@ class PreprocessorFromPreset:
 
 def check_backbone_class(cls, folder):
     """Raises `ValueError` if a folder holds another kind of backbone than a class has."""
-    wanted = getattr(cls, "backbone_cls", None) or cls
+    wanted = cls.backbone_cls or cls
     found = folder.backbone_class
     if found in {base.__name__ for base in wanted.__mro__}:
         return
@@ -135,8 +138,9 @@ def check_backbone_class(cls, folder):
         return
     other = f"keras_hub.models.{found}"
     raise ValueError(
-        f"{cls.__name__} cannot be built from {folder.path}, which holds a {found or 'thing unknown'}, "
-        f"not a {wanted.__name__}. Classes that can: {_CLASSES.get(found, other)}."
+        f"{cls.__name__} cannot be built from {folder.path}, which holds "
+        f"{f'a {found}' if found else 'an unknown class'}, not a {wanted.__name__}. "
+        f"Classes that can: {_CLASSES.get(found, other)}."
     )
 
 
@@ -145,7 +149,7 @@ def check_tokenizer(preprocessor_cls, folder):
     if folder.tokenizer_class is None:
         raise FileNotFoundError(
             f"{folder.path} holds no tokenizer: the model was saved without a preprocessor. Pass "
-            f"`preprocessor=None` to load a task without one, or "
+            "`preprocessor=None` to load a task without one, or "
             f"`tokenizer={preprocessor_cls.tokenizer_cls.__name__}(…)` to a preprocessor."
         )
 
@@ -154,74 +158,71 @@ def check_tokenizer(preprocessor_cls, folder):
 
 
 def _from_checkpoint(cls, folder, load_weights, kwargs):
-    identity = folder.identity(kwargs.get("family"))
+    identity = folder.identity(kwargs.pop("family", None))
     if identity.family is None:
         raise ValueError(
             f"Wrong family: {folder.arrays.source} cannot be built. {identity.reasons[0]}"
         )
     identity.warn_if_from_name("family", folder)
-    kwargs.pop("family", None)
     surgery = _take(kwargs, ("keep_tokens", "compound_tokens"))
     options = {"family": identity.family, **_take(kwargs, ("strict", "nsp_head"))}
-    backbone_cls = getattr(cls, "backbone_cls", None)
-    own = arguments_of(cls) if backbone_cls else []
+    is_task = cls.backbone_cls is not None
+    backbone_cls = cls.backbone_cls or cls
+    own = arguments_of(cls) if is_task else []
     if load_weights and options.get("strict", True):
         _check_heads(cls, own, folder, identity)
 
     backbone = kwargs.pop("backbone", None)
     if backbone is None:
-        names = [name for name in arguments_of(backbone_cls or cls) if name not in own]
-        overrides = _take(kwargs, names if backbone_cls else (*names, *KEPT_BY_KERAS))
+        names = [name for name in arguments_of(backbone_cls) if name not in own]
+        overrides = _take(kwargs, names if is_task else (*names, *KERAS_ARGUMENTS))
         arguments = dict(folder.backbone_arguments(identity.family))
         arguments["vocabulary_size"] = edited_size(arguments["vocabulary_size"], **surgery)
         if "masking" not in overrides:
             arguments["masking"] = _masking(cls, folder, identity)
         arguments["pooler"] = _pooler(cls, identity, options, kwargs)
-        backbone = (backbone_cls or cls)(**{**arguments, **overrides})
-    model = backbone
-    if backbone_cls:
+        backbone = backbone_cls(**{**arguments, **overrides})
+    if is_task:
         if folder.layout == "huggingface" and "head_epsilon" in own:
             # one epsilon for all norms there; the original has its own for the head
             kwargs.setdefault("head_epsilon", backbone.layer_norm_epsilon)
         if "preprocessor" not in kwargs:
             kwargs["preprocessor"] = _preprocessor(cls, folder, backbone, surgery, kwargs)
-    unknown = set(kwargs) - {*own, *KEPT_BY_KERAS}
-    if unknown or (kwargs and not backbone_cls):
-        raise _unknown_arguments(cls, unknown or kwargs)
-    if backbone_cls:
-        model = cls(backbone=backbone, **kwargs)
+    unknown = set(kwargs) - ({*own, *KERAS_ARGUMENTS} if is_task else set())
+    if unknown:
+        raise _unknown_arguments(cls, unknown)
+    model = cls(backbone=backbone, **kwargs) if is_task else backbone
     if load_weights:
         load_checkpoint(model, folder, **options, **surgery)
     return model
 
 
 def _check_heads(cls, own, folder, identity):
-    """Raises `ValueError` if the checkpoint has no pooler or no masked-LM head and the class needs it."""
+    """Raises `ValueError` if the class needs a pooler or masked-LM head that the files lack."""
     _check_pooler(cls, folder, identity.pooler)
     has_head = any(name.startswith("cls/predictions/") for name in folder.arrays.shapes)
     if "head_epsilon" in own and not has_head and identity.family != "roformer_v2":
         raise ValueError(
-            f"{cls.__name__} needs a masked-LM head, and {folder.arrays.source} has none. Classes that "
-            "can be built from it: RoFormerBackbone and RoFormerTextClassifier. To start with a random "
-            "head, pass strict=False."
+            f"{cls.__name__} needs a masked-LM head, and {folder.arrays.source} has none. Classes "
+            "that can be built from it: RoFormerBackbone and RoFormerTextClassifier. To start with "
+            "a random head, pass strict=False."
         )
 
 
 def _check_pooler(cls, folder, pooler):
     if cls.needs_pooler and pooler is None:
-        checkpoint = folder.layout != "preset"
+        advice = " To start with a random pooler, pass strict=False."
         raise ValueError(
-            f"{cls.__name__} needs a pooler, and the model in {folder.path} has none. Classes that can "
-            "be built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM and "
-            "RoFormerTextClassifier."
-            + (" To start with a random pooler, pass strict=False." if checkpoint else "")
+            f"{cls.__name__} needs a pooler, and the model in {folder.path} has none. Classes that "
+            "can be built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM and "
+            f"RoFormerTextClassifier.{advice if folder.layout != 'preset' else ''}"
         )
 
 
 def _masking(cls, folder, identity):
     if cls.needs_pooler:
         return "unilm"
-    if cls.saved_masking is None and getattr(cls, "backbone_cls", None):
+    if cls.saved_masking is None and cls.backbone_cls:
         return "bidirectional"
     if cls.saved_masking == "causal" and identity.masking != "unilm":
         return "causal"
@@ -230,7 +231,7 @@ def _masking(cls, folder, identity):
 
 
 def _pooler(cls, identity, options, kwargs):
-    if not getattr(cls, "backbone_cls", None):
+    if not cls.backbone_cls:
         return identity.pooler
     if cls.needs_pooler:
         return "linear"
@@ -262,8 +263,8 @@ def _limit_to_positions(arguments, backbone):
 def _edited(vocabulary, keep_tokens=None, compound_tokens=None):
     if compound_tokens is not None:
         raise ValueError(
-            "`compound_tokens` adds tokens that have no names yet: pass `vocabulary=[…]`, the list of "
-            "all tokens in their new order, or `preprocessor=None`."
+            "`compound_tokens` adds tokens that have no names yet: pass `vocabulary=[…]`, the list "
+            "of all tokens in their new order, or `preprocessor=None`."
         )
     if keep_tokens is None:
         return vocabulary
@@ -281,11 +282,14 @@ def _edited(vocabulary, keep_tokens=None, compound_tokens=None):
 
 
 def _saved_arguments(cls, folder, load_weights, kwargs):
-    """Builds backbone and preprocessor if arguments are theirs; KerasHub knows only the task's own."""
+    """Builds backbone and preprocessor if arguments are theirs: KerasHub takes only the task's."""
     config = folder.backbone_arguments()
-    kwargs = {"dtype": mixed_policy(config), **kwargs}
+    policy = ((config.get("dtype") or {}).get("config") or {}).get("name") or ""
+    if policy.startswith("mixed_"):
+        # KerasHub 0.32 takes the name of the saved policy for a dtype, which it is not.
+        kwargs = {"dtype": policy, **kwargs}
     kwargs = {name: value for name, value in kwargs.items() if value is not None}
-    if getattr(cls, "backbone_cls", None) is None:
+    if cls.backbone_cls is None:
         return kwargs
     if "backbone" not in kwargs:
         _check_pooler(cls, folder, config.get("pooler"))
@@ -294,14 +298,14 @@ def _saved_arguments(cls, folder, load_weights, kwargs):
         [name for name in arguments_of(part) if name not in own]
         for part in (cls.backbone_cls, cls.preprocessor_cls)
     )
-    unknown = set(kwargs) - {*own, *of_backbone, *of_preprocessor, *KEPT_BY_KERAS}
+    unknown = set(kwargs) - {*own, *of_backbone, *of_preprocessor, *KERAS_ARGUMENTS}
     if unknown:
         raise _unknown_arguments(cls, unknown)
     overrides = {name: kwargs[name] for name in of_backbone if name in kwargs}
     if cls.saved_masking and config.get("masking") == "bidirectional":
         overrides.setdefault("masking", cls.saved_masking)
     if set(overrides) - {"dtype"} and "backbone" not in kwargs:
-        kept = {"dtype"} if _holds_task(folder.path, cls) else set()  # see `mixed_policy`
+        kept = {"dtype"} if _holds_task(folder.path, cls) else set()
         kwargs = {k: value for k, value in kwargs.items() if k not in overrides or k in kept}
         kwargs["backbone"] = cls.backbone_cls.from_preset(
             folder.path, load_weights=load_weights, **overrides
@@ -316,23 +320,13 @@ def _saved_arguments(cls, folder, load_weights, kwargs):
 
 
 def _holds_task(path, cls):
-    """Whether the folder holds a whole task of this class, which KerasHub then makes from its config."""
+    """Whether the folder holds a whole task of this class, which KerasHub makes from its config."""
     file = Path(path) / "task.json"
     if not file.is_file():
         return False
     saved = json.loads(file.read_text(encoding="utf-8")).get("registered_name")
     saved = keras.saving.get_registered_object(saved)
     return isinstance(saved, type) and issubclass(saved, cls)
-
-
-def mixed_policy(config):
-    """Returns the name of the mixed dtype policy a preset was saved with, or `None`.
-
-    KerasHub 0.32 takes the name of a saved policy for a dtype, which "mixed_bfloat16" is not, so it
-    must be passed.
-    """
-    name = ((config.get("dtype") or {}).get("config") or {}).get("name") or ""
-    return name if name.startswith("mixed_") else None
 
 
 # === Arguments ===
@@ -346,9 +340,9 @@ def arguments_of(cls):
 
 def _unknown_arguments(cls, names):
     return TypeError(
-        f"`{cls.__name__}.from_preset` has no such arguments. Expected those of the class, its backbone "
-        "and its preprocessor and, for checkpoints, of the tokenizer and of `load_checkpoint`. "
-        f"Received: {', '.join(sorted(names))}"
+        f"`{cls.__name__}.from_preset` has no such arguments. Expected those of the class, its "
+        "backbone and its preprocessor and, for checkpoints, of the tokenizer and of "
+        f"`load_checkpoint`. Received: {', '.join(sorted(names))}"
     )
 
 

@@ -15,7 +15,7 @@ from roformer_tf.models.roformer_model import RoFormerModel
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
-    """RoFormer encoder: embeddings, then post-norm Transformer blocks with rotary position embedding.
+    """RoFormer encoder: embeddings, then post-norm Transformer blocks with rotary positions.
 
     One class covers RoFormer (v1), RoFormer-GPT (`masking="causal"`), RoFormer-Sim
     (`masking="unilm"`, `pooler="linear"`) and RoFormer v2 (`norm="rms_norm"`, `activation="relu"`).
@@ -37,8 +37,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         dropout: float. Dropout rate after the embeddings, attention and feed-forward.
         attention_dropout: float. Dropout rate of the attention probabilities.
         activation: `"gelu"` (exact), `"gelu_tanh"`, `"relu"` or any Keras activation.
-        norm: `"layer_norm"` (v1), or `"rms_norm"` (v2: the norms have no weights, and no layer has a
-            bias).
+        norm: `"layer_norm"` (v1), or `"rms_norm"` (v2: the norms have no weights, and no layer has
+            a bias).
         layer_norm_epsilon: float. 1e-12, as the original models were trained. bert4keras uses 1e-7
             from version 0.11.4 on.
         max_wavelength: float. Base of the rotary frequencies.
@@ -55,7 +55,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             `"none"`; not with `masking="unilm"` nor `document_ids`.
         attention_options: dictionary. Arguments of the feature map's class.
         max_sequence_length: int. Number of learned positions. Other schemes have no such bound.
-        masking: `"bidirectional"`, `"causal"` or `"unilm"`. Which keys a query sees besides padding.
+        masking: `"bidirectional"`, `"causal"` or `"unilm"`. Which keys a query sees besides
+            padding.
         pooler: `None`, `"tanh"` (BERT) or `"linear"` (RoFormer-Sim). Activation of a dense layer on
             the vector of `[CLS]`.
         dtype: dtype policy of all layers.
@@ -137,8 +138,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         linear = attention != "softmax"
         if linear and masking == "unilm":
             raise ValueError(
-                "Linear attention has no UniLM mask. Use `masking='bidirectional'` or `'causal'`, or "
-                f"`attention='softmax'`. Received: masking='unilm', attention={attention!r}"
+                "Linear attention has no UniLM mask. Use `masking='bidirectional'` or `'causal'`, "
+                f"or `attention='softmax'`. Received: masking='unilm', attention={attention!r}"
             )
 
         head_dim = hidden_dim // num_heads
@@ -307,17 +308,16 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         The outputs are those of the whole sequence, up to float32 rounding. Tokens may be computed
         again, except with linear attention, which adds a token as often as it comes.
 
-        Dynamic NTK scaling alone gives other results: the keys and values of a token stay as they
-        were when the text ended with its step, and keys are rotated with the scale of the current
-        length.
+        Dynamic NTK scaling is the exception: a token keeps the keys and values of its own step, and
+        keys are rotated with the scale of the current length.
 
         Args:
             inputs: dictionary of the tokens at positions `cache_update_index`,
-                `cache_update_index + 1`, …, one or several: `token_ids` and optionally `segment_ids`
-                (default 0), `padding_mask` (default 1) and `position_ids` (default the positions),
-                each `(batch, length)`.
+                `cache_update_index + 1`, …, one or several: `token_ids` and optionally
+                `segment_ids` (default 0), `padding_mask` (default 1) and `position_ids` (default
+                the positions), each `(batch, length)`.
             cache: Cache returned by `build_cache`, or by the previous call.
-            cache_update_index: int or scalar integer tensor. The number 0 says that there are no
+            cache_update_index: int or scalar integer tensor. The number 0 means that there are no
                 earlier tokens, which saves time and memory for a prompt.
 
         Returns:
@@ -339,22 +339,23 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         >>> cache = backbone.build_cache(batch_size=1, max_length=8)
         >>> prompt, cache = backbone.call_with_cache({"token_ids": ids[:, :3]}, cache, 0)
         >>> last, cache = backbone.call_with_cache({"token_ids": ids[:, 3:]}, cache, 3)
-        >>> whole = backbone({"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1})
-        >>> bool(np.allclose(last, whole[:, 3:], atol=1e-5))
+        >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+        >>> bool(np.allclose(last, backbone(inputs)[:, 3:], atol=1e-5))
         True
         """
         if not self.supports_cache:
             raise ValueError(
-                "This model supports no cache (`supports_cache`): run it on whole sequences. A cache needs "
-                "`masking` 'causal' or 'unilm', a position scheme without scores, and no dynamic scaling with "
-                f"linear attention. Received: masking={self.masking!r}, "
+                "This model supports no cache (`supports_cache`): run it on whole sequences. A "
+                "cache needs `masking` 'causal' or 'unilm', a position scheme without scores, and "
+                f"no dynamic scaling with linear attention. Received: masking={self.masking!r}, "
                 f"position_scheme={self.position_scheme_name!r}, attention={self.attention!r}, "
                 f"rope_scaling={self.rope_scaling!r}"
             )
         unknown = set(inputs) - {"token_ids", "segment_ids", "padding_mask", "position_ids"}
         if unknown:
             raise ValueError(
-                f"`call_with_cache` takes no {', '.join(sorted(unknown))}. Received: {', '.join(inputs)}"
+                f"`call_with_cache` takes no {', '.join(sorted(unknown))}. "
+                f"Received: {', '.join(inputs)}"
             )
         cache = dict(cache)
         token_ids = ops.convert_to_tensor(inputs["token_ids"])
@@ -390,8 +391,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         return x, {**cache, "blocks": blocks}
 
     def default_lora_layer_names(self):
-        """Returns the layers that `enable_lora` adapts by default: the joint projection to Q, K and V."""
-        return ["qkv"]
+        return ["qkv"]  # the joint projection to queries, keys and values
 
     def get_config(self):
         return {
@@ -412,7 +412,7 @@ def saved_arguments(backbone, cls):
 
 
 def check_sizes(sizes):
-    """Raises `ValueError` unless all sizes are positive and the heads divide the hidden states evenly."""
+    """Raises `ValueError` unless all sizes are positive and the heads have an even size."""
     for name, value in sizes.items():
         check_positive_integer(name, value)
     hidden_dim, num_heads = sizes["hidden_dim"], sizes["num_heads"]

@@ -25,14 +25,15 @@ from roformer_tf.samplers import with_min_length
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.CausalLM):
-    """Causal (RoFormer-GPT) or prefix (UniLM, RoFormer-Sim) language model: logits of the next token.
+    """Causal (RoFormer-GPT) or prefix (UniLM, RoFormer-Sim) language model: next-token logits.
 
     `generate` continues a prompt, using the `sampler` passed to `compile`. `score` returns how
     likely a text is.
 
     Args:
         backbone: a `RoFormerBackbone` with `masking="causal"` or `"unilm"`.
-        preprocessor: a `RoFormerCausalLMPreprocessor`, or `None` to take token ids instead of strings.
+        preprocessor: a `RoFormerCausalLMPreprocessor`, or `None` to take token ids instead of
+            strings.
         head_epsilon: float. Epsilon of the layer norm in the head.
         **kwargs: Arguments of `keras.Model`.
 
@@ -74,8 +75,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
         if backbone.masking == "bidirectional":
             raise ValueError(
-                "A causal language model needs a backbone with `masking='causal'` or `masking='unilm'`. "
-                "Received: a backbone with masking='bidirectional'"
+                "A causal language model needs a backbone with `masking='causal'` or "
+                "`masking='unilm'`. Received: a backbone with masking='bidirectional'"
             )
         # === Layers ===
         self.backbone = backbone
@@ -94,15 +95,13 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             sequence_output(self.backbone(inputs, training=training)), training=training
         )
 
-    def compile(self, optimizer="auto", loss="auto", *, jit_compile="auto", **kwargs):
+    def compile(self, optimizer="auto", loss="auto", **kwargs):
         """See `keras_hub.models.CausalLM.compile`.
 
         The default loss is the mean over the tokens that count. `generate` uses XLA only if
         `jit_compile` is `True`, as XLA compiles a program for each size of a batch.
         """
-        super().compile(
-            optimizer=optimizer, loss=token_loss(loss), jit_compile=jit_compile, **kwargs
-        )
+        super().compile(optimizer=optimizer, loss=token_loss(loss), **kwargs)
 
     def generate(
         self,
@@ -112,7 +111,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         strip_prompt="auto",
         min_new_tokens=0,
     ):
-        """Generates a continuation of each prompt. A UniLM model generates a target for each source.
+        """Generates a continuation of each prompt, or with UniLM a target for each source.
 
         The prompt is `[CLS] text`, or `[CLS] source [SEP]` for UniLM, as in training. A batch takes
         one step for each position after the end of its shortest prompt.
@@ -132,10 +131,10 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             min_new_tokens: int. Minimum number of new tokens before one of `stop_token_ids`.
 
         Returns:
-            String or list of strings, prompts included, as the tokens spell them: in lower case, and
-            with the blanks that tokens have. Without a preprocessor a dictionary of NumPy arrays
-            `(batch, length)`: `token_ids`, and `padding_mask`, 1 for the prompt and the new tokens
-            with their stop token.
+            String or list of strings, prompts included, as the tokens spell them: in lower case,
+            and with the blanks that tokens have. Without a preprocessor a dictionary of NumPy
+            arrays `(batch, length)`: `token_ids`, and `padding_mask`, 1 for the prompt and the new
+            tokens with their stop token.
 
         Raises:
             ValueError: If there is no prompt or no room for a new token, or an option is invalid.
@@ -150,8 +149,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         if isinstance(stop_token_ids, str) and stop_token_ids == "auto":
             if self.preprocessor is None:
                 raise ValueError(
-                    "Without a preprocessor `stop_token_ids` must be a list of ids, or None to fill the "
-                    'sequences. Received: stop_token_ids="auto"'
+                    "Without a preprocessor `stop_token_ids` must be a list of ids, or None to "
+                    'fill the sequences. Received: stop_token_ids="auto"'
                 )
             stop_token_ids = [self.preprocessor.tokenizer.end_token_id]
         stop_token_ids = check_stop_token_ids(stop_token_ids)
@@ -231,8 +230,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             segment_ids: int tensor `(batch, length)`, 0 by default.
 
         Returns:
-            Tuple `(logits, hidden_states, cache)`: logits `(batch, length, vocabulary_size)`, hidden
-            states `(batch, length, hidden_dim)`, and the new cache.
+            Tuple `(logits, hidden_states, cache)`: logits `(batch, length, vocabulary_size)`,
+            hidden states `(batch, length, hidden_dim)`, and the new cache.
         """
         inputs = {"token_ids": token_ids}
         if segment_ids is not None:
@@ -241,12 +240,12 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         return self.head(hidden_states), hidden_states, cache
 
     def _build_cache(self, token_ids, prompts, lengths):
-        """Returns the hidden states `(batch, length, hidden_dim)` of the prompts, and the filled cache."""
+        """Returns the hidden states of the prompts `(batch, length, hidden_dim)`, and the cache."""
         backbone = self.backbone
         batch_size, max_length = ops.shape(token_ids)
         index = ops.min(lengths)
-        # Some models need the whole prompt at once. Others read the rest of a longer prompt token by
-        # token while shorter ones grow.
+        # Some models need whole prompts at once. Others read the rest of a longer prompt token by
+        # token, while shorter ones grow.
         whole = backbone.masking == "unilm" or backbone.position_scheme.depends_on_length
         count = ops.max(lengths) if whole else index
         count = max_length if has_fixed_shapes() else ops.clip(count, 1, max_length)
@@ -267,7 +266,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         return ops.pad(hidden_states, ((0, 0), (0, max_length - count), (0, 0))), cache
 
     def _next_with_cache(self, prompt, cache, index):
-        """Returns the logits of the tokens at `index`, as samplers ask for them."""
+        """Returns the logits of the tokens at `index`, hidden states and cache, for the sampler."""
         start, shape = (0, index - 1), (ops.shape(prompt)[0], 1)
         logits, hidden_states, backbone_cache = self.call_with_cache(
             ops.slice(prompt, start, shape),
@@ -319,19 +318,21 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         lengths = mask.sum(-1)
         if len(mask) and (not lengths.min() or (mask[:, 1:] > mask[:, :-1]).any()):
             raise ValueError(
-                "Each row of `padding_mask` must be 1 for the tokens of a prompt, at least one, and then 0 for "
-                f"the positions to fill: 1, …, 1, 0, …, 0. Received: padding_mask={mask.astype(int).tolist()}"
+                "Each row of `padding_mask` must be 1 for the tokens of a prompt, at least one, "
+                "and then 0 for the positions to fill: 1, …, 1, 0, …, 0. Received: "
+                f"padding_mask={mask.astype(int).tolist()}"
             )
         if len(mask) and lengths.max() >= mask.shape[1]:
             raise ValueError(
-                f"There is no room for a new token: prompt {lengths.argmax()} has {lengths.max()} tokens already, "
-                f"and at most {mask.shape[1]} are allowed. Shorten it, or use a larger `max_length`."
+                f"There is no room for a new token: prompt {lengths.argmax()} has {lengths.max()} "
+                f"tokens already, and at most {mask.shape[1]} are allowed. Shorten it, or use a "
+                "larger `max_length`."
             )
         most = getattr(self.backbone.position_scheme, "max_sequence_length", None)
         if most is not None and mask.shape[1] > most:
             raise ValueError(
-                f"There are learned positions for {most} tokens only (`max_sequence_length`): use a smaller "
-                f"`max_length`. Received: sequences of {mask.shape[1]} tokens"
+                f"There are learned positions for {most} tokens only (`max_sequence_length`): use "
+                f"a smaller `max_length`. Received: sequences of {mask.shape[1]} tokens"
             )
 
     def score(self, inputs, batch_size=32):
@@ -339,13 +340,13 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
 
         Args:
             inputs: string, list of strings, or a tuple `(sources, targets)` of two lists, whose
-                targets are scored. Without a preprocessor model inputs, of which every token but the
-                first is scored.
+                targets are scored. Without a preprocessor model inputs, of which every token but
+                the first is scored.
             batch_size: int. Number of texts that run at once.
 
         Returns:
-            Dictionary of NumPy arrays with an entry for each text: `"log_likelihood"` (sum of natural
-            logarithms over the scored tokens), `"num_tokens"`, and `"perplexity"`,
+            Dictionary of NumPy arrays with an entry for each text: `"log_likelihood"` (sum of
+            natural logarithms over the scored tokens), `"num_tokens"`, and `"perplexity"`,
             exp(-log_likelihood / num_tokens).
 
         Raises:
@@ -362,8 +363,9 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             ids, mask = (np.asarray(inputs[k]) for k in ("token_ids", "padding_mask"))
             targets, weights = ids[:, 1:], mask[:, 1:]
             inputs = {k: np.asarray(v)[:, :-1] for k, v in inputs.items()}
-        inputs = {k: ops.convert_to_numpy(v) for k, v in inputs.items()}
-        targets, weights = ops.convert_to_numpy(targets), ops.convert_to_numpy(weights)
+        inputs, targets, weights = keras.tree.map_structure(
+            ops.convert_to_numpy, (inputs, targets, weights)
+        )
 
         log_likelihood = []
         for start in range(0, len(targets), batch_size):

@@ -24,8 +24,8 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
         y, sample_weight: Not read.
 
     Returns:
-        `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor`, the next
-        token of each position, and 1.0 where it counts.
+        `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor`, the
+        next token of each position, and 1.0 where it counts.
 
     Example:
 
@@ -100,16 +100,16 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
 
     @preprocessing_function
     def generate_postprocess(self, x):
-        """Returns the texts of generated `token_ids` where `padding_mask` is 1, without special tokens."""
+        """Returns the texts of `token_ids` where `padding_mask` is 1, without special tokens."""
         ids, mask = tf.convert_to_tensor(x["token_ids"]), tf.cast(x["padding_mask"], tf.bool)
         return self.tokenizer.detokenize(tf.ragged.boolean_mask(ids, mask))
 
 
 def _check_room(kept, length):
-    """Returns the mask `kept` of the prompts. Raises an error unless all are shorter than `length`."""
+    """Returns the mask `kept` of the prompts. Raises an error unless all are below `length`."""
     message = (
-        "There is no room for a new token: a prompt with its special tokens must have fewer tokens than "
-        "`max_length`. Shorten it, or take a larger `max_length`."
+        "There is no room for a new token: a prompt with its special tokens must have fewer tokens "
+        "than `max_length`. Shorten it, or use a larger `max_length`."
     )
     lengths = tf.reduce_sum(kept, -1)
     if tf.executing_eagerly():
@@ -119,6 +119,7 @@ def _check_room(kept, length):
                 f"{message} Received: a prompt of {longest} tokens, max_length={length}"
             )
         return kept
-    # What uses the mask waits for the check. Padding by a negative width could fail first otherwise.
+    # What uses the mask waits for the check. Padding by a negative width could fail first
+    # otherwise.
     with tf.control_dependencies([tf.debugging.assert_less(lengths, length, message)]):
         return tf.identity(kept)

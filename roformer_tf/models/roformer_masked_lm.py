@@ -13,7 +13,8 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
 
     Args:
         backbone: a `RoFormerBackbone`.
-        preprocessor: a `RoFormerMaskedLMPreprocessor`, or `None` to take token ids instead of strings.
+        preprocessor: a `RoFormerMaskedLMPreprocessor`, or `None` to take token ids instead of
+            strings.
         head_epsilon: float. Epsilon of the layer norm in the head, 1e-12 in every version of
             bert4keras.
         **kwargs: Arguments of `keras.Model`.
@@ -70,7 +71,7 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         return self.head(hidden_states, mask_positions, training=training)
 
     def compile(self, optimizer="auto", loss="auto", **kwargs):
-        """See `keras_hub.models.MaskedLM.compile`. The default loss is the mean over masked tokens."""
+        """See `keras_hub.models.MaskedLM.compile`. The default loss averages masked tokens."""
         super().compile(optimizer=optimizer, loss=token_loss(loss), **kwargs)
 
     def get_config(self):

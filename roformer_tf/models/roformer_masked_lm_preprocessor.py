@@ -98,8 +98,8 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
         tokenized separately.
 
         Args:
-            x: string, or list or tensor of strings, such as "今天[MASK]气很好". A single string is a
-                batch of one.
+            x: string, or list or tensor of strings, such as "今天[MASK]气很好". A single string
+                is a batch of one.
 
         Returns:
             `(inputs, found)`. The inputs are int32: `token_ids`, `segment_ids` and `padding_mask`,

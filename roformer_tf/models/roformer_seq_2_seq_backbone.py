@@ -18,7 +18,7 @@ from roformer_tf.models.roformer_model import RoFormerModel
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
-    """Encoder-decoder Transformer with rotary position embedding in the self-attention of both sides.
+    """Encoder-decoder Transformer with rotary positions in the self-attention of both sides.
 
     Everything but the positions is that of Transformer-base: its sizes, post-norm blocks, ReLU, and
     one embedding table for source, target and output, multiplied by `sqrt(hidden_dim)` where tokens
@@ -292,8 +292,8 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
 
         Args:
             token_ids: int tensor `(beams * batch, length)`, the tokens at positions
-                `cache_update_index`, `cache_update_index + 1`, … of the targets. Each source has one
-                target, or several in a row, such as the beams of a search.
+                `cache_update_index`, `cache_update_index + 1`, … of the targets. Each source has
+                one target, or several in a row, such as the beams of a search.
             cache: Cache returned by `build_cache`, or by the previous call.
             cache_update_index: int or scalar integer tensor.
             cross_attention_cache: Output of `build_cross_attention_cache` for `batch` sources.
@@ -336,7 +336,6 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         return self.embedding_dropout(x, training=training), positions
 
     def default_lora_layer_names(self):
-        """Returns the layers that `enable_lora` adapts by default: the projections to Q, K and V."""
         return ["qkv", "query", "key_value"]
 
     def get_config(self):

@@ -84,26 +84,21 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         hidden_states = self.backbone(inputs, training=training)["decoder_sequence_output"]
         return self.backbone.token_embedding(hidden_states, reverse=True)
 
-    def compile(
-        self, optimizer="auto", loss="auto", *, sampler="auto", jit_compile="auto", **kwargs
-    ):
+    def compile(self, optimizer="auto", loss="auto", *, sampler="auto", **kwargs):
         """Configures training and generation; see `keras_hub.models.CausalLM.compile`.
 
         Args:
             optimizer: See `keras.Model.compile`.
             loss: By default `SmoothedCrossentropy(0.1)`.
-            sampler: By default `BeamSearchSampler(num_beams=4, length_penalty=0.6)`, as in the paper.
-            jit_compile: See `keras.Model.compile`. `generate` uses XLA only if it is `True`, as XLA
-                compiles a program for each size of a batch.
-            **kwargs: Arguments of `keras_hub.models.CausalLM.compile`.
+            sampler: By default `BeamSearchSampler(num_beams=4, length_penalty=0.6)`, the paper's.
+            **kwargs: Arguments of `keras_hub.models.CausalLM.compile`. `generate` uses XLA only if
+                `jit_compile` is `True`, as XLA compiles a program for each size of a batch.
         """
         if loss == "auto":
             loss = SmoothedCrossentropy(0.1)
         if sampler == "auto":
             sampler = BeamSearchSampler(num_beams=4, length_penalty=0.6)
-        super().compile(
-            optimizer=optimizer, loss=loss, sampler=sampler, jit_compile=jit_compile, **kwargs
-        )
+        super().compile(optimizer=optimizer, loss=loss, sampler=sampler, **kwargs)
 
     def generate(self, inputs, max_length=None, stop_token_ids="auto"):
         """Translates sources.
@@ -151,8 +146,8 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         mask = ops.convert_to_numpy(prompt["decoder_padding_mask"])
         if mask[:, -1].any():
             raise ValueError(
-                f"There is no room for a new token: start {mask[:, -1].argmax()} fills all {mask.shape[1]} "
-                "positions of a target. Shorten it, or use a larger `max_length`."
+                f"There is no room for a new token: start {mask[:, -1].argmax()} fills all "
+                f"{mask.shape[1]} positions of a target. Shorten it, or use a larger `max_length`."
             )
         return tuple(map(to_string_tensor, pair)), is_single
 
@@ -161,7 +156,8 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
 
         Args:
             inputs: dictionary of the model's inputs. Targets have the length of the result, and
-                `decoder_padding_mask` is 1 for the tokens they start with, at least the start token.
+                `decoder_padding_mask` is 1 for the tokens they start with, at least the start
+                token.
             stop_token_ids: list of ids, or `None`.
 
         Returns:
@@ -207,7 +203,7 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         return cache, next
 
     def _next_without_cache(self, encoder_sequence, source_mask):
-        """Returns `next` for the sampler of a model that supports no cache, by reading all tokens again."""
+        """Returns `next` for the sampler of a model without a cache: it reads all tokens again."""
 
         def next(prompt, cache, index):
             count = ops.shape(prompt)[1]
@@ -252,7 +248,8 @@ def translate(task, texts, batch_size=32, max_length=None):
     >>> import roformer_tf
     >>> from roformer_tf.models import translate
     >>> from roformer_tf.text import train_sentencepiece
-    >>> tokenizer = roformer_tf.RoFormerSentencePieceTokenizer(train_sentencepiece(["a cat", "ein Hund"], 20))
+    >>> proto = train_sentencepiece(["a cat", "ein Hund"], vocabulary_size=20)
+    >>> tokenizer = roformer_tf.RoFormerSentencePieceTokenizer(proto)
     >>> backbone = roformer_tf.RoFormerSeq2SeqBackbone(
     ...     vocabulary_size=20, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
@@ -271,6 +268,6 @@ def translate(task, texts, batch_size=32, max_length=None):
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
         found = task.generate([texts[i] for i in batch], max_length=max_length)
-        for i, text in zip(batch, found):
+        for i, text in zip(batch, found, strict=True):
             translations[i] = text
     return translations

@@ -23,8 +23,8 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         tokenizer: a `RoFormerSentencePieceTokenizer`.
         encoder_sequence_length: int. Maximum number of tokens of a source.
         decoder_sequence_length: int. Maximum number of tokens of a target, without its `</s>`.
-        padding: `"longest"` pads to the longest sequence of the batch, `"max_length"` to the maximum,
-            for XLA and JAX, which compile a program for each shape.
+        padding: `"longest"` pads to the longest sequence of the batch, `"max_length"` to the
+            maximum, for XLA and JAX, which compile a program for each shape.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -147,18 +147,18 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         if texts.shape.rank == 0:
             packed = self.pack(texts[None], length, add_end, width)
             return tuple(x[0] for x in packed)
-        rows = self.tokenizer.tokenize(texts)[:, : length - 1 - int(add_end)]
-        count = rows.nrows()
-        parts = [tf.fill([count, 1], self.tokenizer.start_token_id), rows]
+        ids = self.tokenizer.tokenize(texts)[:, : length - 1 - int(add_end)]
+        count = ids.nrows()
+        parts = [tf.fill([count, 1], self.tokenizer.start_token_id), ids]
         if add_end:
             parts.append(tf.fill([count, 1], self.tokenizer.end_token_id))
-        rows = tf.concat(parts, axis=1)
+        ragged = tf.concat(parts, axis=1)
         if width is None and self.padding == "max_length":
             width = length
         # `width` may be a tensor, which a list could not hold.
         shape = None if width is None else tf.stack([tf.cast(count, tf.int32), width])
-        ids = rows.to_tensor(self.tokenizer.pad_token_id, shape=shape)
-        mask = tf.sequence_mask(rows.row_lengths(), tf.shape(ids)[1], dtype=tf.int32)
+        ids = ragged.to_tensor(self.tokenizer.pad_token_id, shape=shape)
+        mask = tf.sequence_mask(ragged.row_lengths(), tf.shape(ids)[1], dtype=tf.int32)
         return ids, mask
 
     def get_config(self):
@@ -176,7 +176,8 @@ def as_pair(x):
         return x
     if isinstance(x, dict) and "encoder_text" in x and set(x) <= {"encoder_text", "decoder_text"}:
         return x["encoder_text"], x.get("decoder_text")
+    received = sorted(x) if isinstance(x, dict) else type(x).__name__
     raise ValueError(
-        "Expected a tuple of two columns of texts, `(sources, targets)`, or a dictionary of 'encoder_text' and "
-        f"'decoder_text'. Received: {sorted(x) if isinstance(x, dict) else type(x).__name__}"
+        "Expected a tuple of two columns of texts, `(sources, targets)`, or a dictionary of "
+        f"'encoder_text' and 'decoder_text'. Received: {received}"
     )

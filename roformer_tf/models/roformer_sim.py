@@ -103,8 +103,8 @@ class RoFormerSim(RoFormerCausalLM):
             loss = {"logits": token_loss("auto"), "pooled_output": pooled}
         if not isinstance(loss, dict) or set(loss) - {"logits", "pooled_output"}:
             raise ValueError(
-                "`loss` must be 'auto', 'distillation' or a dictionary of losses of 'logits' and 'pooled_output'. "
-                f"Received: loss={loss!r}"
+                "`loss` must be 'auto', 'distillation' or a dictionary of losses of 'logits' and "
+                f"'pooled_output'. Received: loss={loss!r}"
             )
         if weighted_metrics == "auto":
             weighted_metrics = {
@@ -126,8 +126,8 @@ class RoFormerSim(RoFormerCausalLM):
     def similar(self, texts, n=100, k=20, max_length=128):
         """Generates `n` paraphrases of each text and returns the `k` nearest.
 
-        The `sampler` passed to `compile` draws them. With a seed, a new sampler
-        draws the same texts again, but the next call to it draws others.
+        The `sampler` passed to `compile` draws them. With a seed, a new sampler draws the same
+        texts again, but the next call to it draws others.
 
         Args:
             texts: string or list of strings.
@@ -136,9 +136,9 @@ class RoFormerSim(RoFormerCausalLM):
             max_length: int. Maximum number of tokens of text and paraphrase together.
 
         Returns:
-            For each text a list of `(paraphrase, similarity)`, the most similar first. The similarity
-            is the cosine of the vectors of `embed`. Repetitions, and the text itself, are left out.
-            For a single string its list alone.
+            For each text a list of `(paraphrase, similarity)`, the most similar first. The
+            similarity is the cosine of the vectors of `embed`. Repetitions, and the text itself,
+            are left out. For a single string its list alone.
 
         Raises:
             ValueError: If there is no text, a text leaves no room in `max_length`, or `n` or `k` is

@@ -14,17 +14,17 @@ from roformer_tf.models.roformer_task import RoFormerTask, check_class_labels, c
 class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     """The supervised stage of RoFormer-Sim (Sim-ft), which trains on labelled pairs of texts.
 
-    The pooler makes a vector of each text. A dense layer without bias turns [a, b, |a - b|] into the
-    logits of several tasks at once: in the original two classes of similarity and three of
-    inference. The logits serve training only; afterwards call `embed`, or give the backbone to a
+    The pooler makes a vector of each text. A dense layer without bias turns [a, b, |a - b|] into
+    the logits of several tasks at once: in the original two classes of similarity and three of
+    inference. The logits serve training only. Afterwards call `embed`, or give the backbone to a
     `RoFormerSim`.
 
     Args:
         backbone: a `RoFormerBackbone` with a pooler, such as that of a `RoFormerSim`.
         preprocessor: a `RoFormerSimClassifierPreprocessor`, or `None` to take token ids instead of
             strings.
-        groups: tuple of ints. Number of classes of each task. With `(2, 3)` labels 0 and 1 belong to
-            the first, 2 to 4 to the second. The softmax is over the classes of one task.
+        groups: tuple of ints. Number of classes of each task. With `(2, 3)` labels 0 and 1 belong
+            to the first, 2 to 4 to the second. The softmax is over the classes of one task.
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
@@ -53,8 +53,8 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     >>> classifier.embed("天气").shape
     (16,)
 
-    Reference: `train/supervised.py` of the repository of RoFormer-Sim; the classification objective of
-    Sentence-BERT, arXiv 1908.10084, section 3.
+    Reference: `train/supervised.py` of the repository of RoFormer-Sim; the classification objective
+    of Sentence-BERT, arXiv 1908.10084, section 3.
     """
 
     backbone_cls = RoFormerBackbone
@@ -124,7 +124,7 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
 
 
 class _PairVectors(keras.layers.Layer):
-    """Returns the pooled vectors `(batch, 2, hidden_dim)` of pairs, whose texts run in one batch."""
+    """Returns the pooled vectors `(batch, 2, hidden_dim)` of pairs, all from one batch."""
 
     def __init__(self, backbone, **kwargs):
         super().__init__(dtype=backbone.dtype_policy, **kwargs)

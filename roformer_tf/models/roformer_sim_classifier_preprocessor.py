@@ -23,7 +23,8 @@ class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
 
     Returns:
         Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
-        `(batch, 2, length)`, or `(2, length)` for two strings. With `y` or `sample_weight` a tuple `(x, y)` or `(x, y, sample_weight)`.
+        `(batch, 2, length)`, or `(2, length)` for two strings. With `y` or `sample_weight` a tuple
+        `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
         ValueError: If `x` is not a pair.

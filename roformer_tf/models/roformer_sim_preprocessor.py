@@ -11,9 +11,9 @@ from roformer_tf.text.random_masker import mask_tokens, seed_generator
 class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
     """Turns pairs of similar texts into the inputs, labels and weights of a `RoFormerSim`.
 
-    Each pair is learned in both directions: (a, b) becomes the sequences `[CLS] a [SEP] b [SEP]` and
-    `[CLS] b [SEP] a [SEP]`. Some sources have tokens masked as for a masked language model, so that
-    the target cannot simply be copied.
+    Each pair is learned in both directions: (a, b) becomes the sequences `[CLS] a [SEP] b [SEP]`
+    and `[CLS] b [SEP] a [SEP]`. Some sources have tokens masked as for a masked language model, so
+    that the target cannot simply be copied.
 
     Args:
         tokenizer, sequence_length, truncate_from, padding, **kwargs: See
@@ -35,7 +35,7 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
         `"pooled_output"` (the number of the pair, or the teacher's vector; 1.0).
 
     Raises:
-        ValueError: If `x` is not a pair, or if sources shall be masked and the tokenizer has no mask
+        ValueError: If `x` is not a pair, or sources are to be masked and the tokenizer has no mask
             token.
 
     Example:
@@ -94,9 +94,9 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
         for token_id in tokenizer.special_token_ids:
             maskable &= token_ids != token_id
         seeds = tf.random.experimental.stateless_split(self._draw_seed(), 3)
-        rows = tf.random.stateless_uniform([tf.shape(token_ids)[0], 1], seeds[0])
+        of_sequence = tf.random.stateless_uniform([tf.shape(token_ids)[0], 1], seeds[0])
         chosen = tf.random.stateless_uniform(tf.shape(token_ids), seeds[1]) < 0.15
-        chosen &= maskable & (rows < self.source_mask_rate)
+        chosen &= maskable & (of_sequence < self.source_mask_rate)
         return mask_tokens(
             *(token_ids, chosen, seeds[2]),
             vocabulary_size=tokenizer.vocabulary_size(),
@@ -118,7 +118,7 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
 
 
 def check_pairs(x):
-    """Returns both columns of strings, each `(batch,)`. Raises `ValueError` unless `x` is a pair."""
+    """Returns both columns of a pair, each `(batch,)`. Raises `ValueError` for anything else."""
     if not isinstance(x, tuple) or len(x) != 2:
         raise ValueError(
             "Expected pairs of texts: a tuple of two columns of strings, `(first, second)`. "

@@ -22,8 +22,8 @@ class RoFormerTask(RoFormerModel):
     """Base class of all tasks, named before KerasHub's base class.
 
     It adds to `keras_hub.models.Task`: `from_preset` for every kind of folder, checks of texts and
-    labels whose errors name the example, a `fit` that shuffles lists and takes exactly the steps
-    there are, a full restore of a compiled model, LoRA and quantization of the whole task, and
+    labels whose errors name the example, a `fit` that shuffles lists and takes no step beyond the
+    last batch, a full restore of a compiled model, LoRA and quantization of the whole task, and
     `embed`.
     """
 
@@ -61,7 +61,7 @@ class RoFormerTask(RoFormerModel):
             `keras.callbacks.History`.
 
         Raises:
-            ValueError: If the dataset is empty, columns have different lengths, or a label is out of
+            ValueError: If the data is empty, columns have different lengths, or a label is out of
                 range.
             TypeError: If the task has a preprocessor and an example is not a string.
         """
@@ -88,7 +88,7 @@ class RoFormerTask(RoFormerModel):
                 batch_size=batch_size,
                 validation_data=validation_data,
                 validation_split=validation_split,
-                shuffle=False,  # arrays are shuffled by now, and Keras warns that it shuffles no dataset
+                shuffle=False,  # shuffled above; Keras would warn that it shuffles no dataset
                 **kwargs,
             )
         if history.epoch and not history.history:
@@ -140,7 +140,7 @@ class RoFormerTask(RoFormerModel):
         texts = [texts] if is_single else list(texts) if isinstance(texts, tuple) else texts
         texts = string_tensors(texts).numpy()
         if not self.backbone.compiled and keras.backend.backend() == "tensorflow":
-            # XLA, Keras' choice on a GPU, would compile a program for each length of a batch.
+            # On a GPU Keras would use XLA, which compiles a program for each length of a batch.
             self.backbone.jit_compile = False
         vectors = np.empty((len(texts), self.backbone.hidden_dim), "float32")
         # Batches of similar lengths need little padding.
@@ -165,7 +165,7 @@ class RoFormerTask(RoFormerModel):
             )
 
     def _check_data(self, x, y=None):
-        """Returns `x` with texts as string tensors. Raises an error for wrong examples or labels."""
+        """Returns `x` with texts as string tensors. Checks examples and labels."""
         check_not_empty(x)
         self.check_labels(y)
         return x if self.preprocessor is None else string_tensors(x)
@@ -217,30 +217,27 @@ class RoFormerTask(RoFormerModel):
         super().quantize(mode, config=config, **kwargs)
 
     def make_train_function(self, force=False):
-        """Builds the optimizer before the first step. Inside the graph of a step it would be built twice."""
+        """Builds the optimizer before the first step, whose graph would build it twice."""
         if keras.config.backend() == "tensorflow" and not self.optimizer.built:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_weights)
         return super().make_train_function(force)
 
     def train_step(self, *args):
-        """Trains on one batch, once the batch is there.
-
-        TensorFlow asks a dataset of unknown length for one batch more than there are. Operations
-        that do not depend on the batch (the step counter, weight decay, moving averages) would have
-        run by the time it learns of the end.
-        """
         if keras.config.backend() != "tensorflow":
             return super().train_step(*args)
         import tensorflow as tf
 
+        # TensorFlow asks a dataset of unknown length for one batch too many. Operations that do not
+        # depend on the batch (step counter, weight decay, moving averages) would run before it
+        # ends.
         with tf.control_dependencies([t for t in keras.tree.flatten(args) if tf.is_tensor(t)]):
             return super().train_step(*args)
 
 
 @contextlib.contextmanager
 def _name_wrong_labels():
-    """Says in plain words that a label inside a dataset is out of range, which only the loss can see."""
+    """Explains the loss's error for a label of a dataset that is out of range."""
     try:
         yield
     except Exception as error:
@@ -249,8 +246,8 @@ def _name_wrong_labels():
             raise
         detail = next(x for x in str(error).split("\n") if "outside the valid range" in x)
         raise ValueError(
-            "A label of the dataset is out of range: labels must be integers from 0 to the number of "
-            f"classes - 1. Received: {detail}"
+            "A label of the dataset is out of range: labels must be integers from 0 to the number "
+            f"of classes - 1. Received: {detail}"
         ) from error
 
 
@@ -258,14 +255,14 @@ def check_pooler(backbone, task):
     """Raises `ValueError` if a backbone has no pooler, which makes the vector of a text."""
     if getattr(backbone, "pooler", None) is None:
         raise ValueError(
-            f"{task} needs a backbone with a pooler: make it with `pooler='linear'`. Received: a backbone with "
-            "pooler=None"
+            f"{task} needs a backbone with a pooler: make it with `pooler='linear'`. "
+            "Received: a backbone with pooler=None"
         )
 
 
 def check_class_labels(y, num_classes):
     """Raises `ValueError` if an array `y` holds labels outside `[0, num_classes)`."""
-    if y is None or not isinstance(y, (list, tuple, np.ndarray)):
+    if not isinstance(y, list | tuple | np.ndarray):
         return
     y = np.asarray(y)
     wanted = f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}."
@@ -275,17 +272,19 @@ def check_class_labels(y, num_classes):
             f"{wanted} Received: labels such as {wrong!r}. Number the classes: "
             "`[names.index(label) for label in labels]`"
         )
-    if y.dtype.kind == "f" and np.isnan(y).any():
-        raise ValueError(
-            "A label is NaN. Expected a number for every example; leave out the others"
-        )
-    if y.dtype.kind == "f" and y.size in y.shape and (y != np.floor(y)).any():
-        raise ValueError(
-            f"{wanted} Received: labels such as {y[y != np.floor(y)].flat[0]}. For regression make the "
-            "model with `num_classes=1`"
-        )
+    if y.dtype.kind == "f":
+        if np.isnan(y).any():
+            raise ValueError(
+                "A label is NaN. Expected a number for every example; leave out the others"
+            )
+        fractions = y[y != np.floor(y)]
+        if fractions.size and y.size in y.shape:
+            raise ValueError(
+                f"{wanted} Received: labels such as {fractions[0]}. For regression make the model "
+                "with `num_classes=1`"
+            )
     if y.size and y.dtype.kind in "iu" and (y.min() < 0 or y.max() >= num_classes):
         raise ValueError(
-            f"{wanted} Received: labels from {y.min()} to {y.max()}. Pass `num_classes={y.max() + 1}`, or "
-            "correct the labels"
+            f"{wanted} Received: labels from {y.min()} to {y.max()}. Pass "
+            f"`num_classes={y.max() + 1}`, or correct the labels"
         )

@@ -28,8 +28,8 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
             strings.
         activation: Activation of the outputs: `None` for logits, `"softmax"` or `"sigmoid"`.
         dropout: float. Dropout rate of the pooled vector.
-        pooling: `"cls"` (the vector of the first token), `"mean"` (over tokens), or `"pooler"` (of a
-            backbone made with one).
+        pooling: `"cls"` (the vector of the first token), `"mean"` (over tokens), or `"pooler"` (if
+            the backbone has one).
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
@@ -109,17 +109,13 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         return self.logits_dense(self.output_dropout(pooled, training=training))
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
-        """See `keras_hub.models.TextClassifier.compile`, and above for the defaults with one output."""
+        """See `keras_hub.models.TextClassifier.compile`, and above for the default losses."""
         if self.num_classes == 1:
-            is_probability = self.activation is keras.activations.sigmoid
-            if loss == "auto" and is_probability:
-                loss = keras.losses.BinaryCrossentropy()
-            elif loss == "auto":
-                loss = keras.losses.MeanSquaredError()
-            if metrics == "auto" and is_probability:
-                metrics = [keras.metrics.BinaryAccuracy()]
-            elif metrics == "auto":
-                metrics = [keras.metrics.MeanAbsoluteError()]
+            defaults = keras.losses.MeanSquaredError(), keras.metrics.MeanAbsoluteError()
+            if self.activation is keras.activations.sigmoid:
+                defaults = keras.losses.BinaryCrossentropy(), keras.metrics.BinaryAccuracy()
+            loss = defaults[0] if loss == "auto" else loss
+            metrics = [defaults[1]] if metrics == "auto" else metrics
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def check_labels(self, y):
@@ -127,7 +123,8 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
             check_class_labels(y, self.num_classes)
         elif isinstance(y, list | np.ndarray) and np.asarray(y).dtype.kind not in "iufb":
             raise ValueError(
-                f"A model with `num_classes=1` needs numbers as labels. Received: labels such as {y[0]!r}"
+                "A model with `num_classes=1` needs numbers as labels. Received: labels such as "
+                f"{y[0]!r}"
             )
 
     def get_config(self):

@@ -6,7 +6,7 @@ from roformer_tf.models.in_batch_contrastive import cosines
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SimilarityDistillation(keras.losses.Loss):
-    """Squared difference between the cosines of a model and of its teacher, over all pairs of texts.
+    """Squared difference between the cosines of a model and its teacher, over all pairs of texts.
 
     The vectors of teacher and model may have different sizes. Under `tf.distribute` each replica
     compares the pairs of its own batch.
@@ -43,8 +43,9 @@ class SimilarityDistillation(keras.losses.Loss):
     def call(self, y_true, y_pred):
         if y_true.shape[-1] == 1:
             raise ValueError(
-                "The labels must be the teacher's vectors, `y=(teacher.embed(first), teacher.embed(second))` in `fit`. "
-                f"Received: one number for each text, y_true of shape {tuple(y_true.shape)}"
+                "The labels must be the teacher's vectors, `y=(teacher.embed(first), "
+                "teacher.embed(second))` in `fit`. Received: one number for each text, y_true of "
+                f"shape {tuple(y_true.shape)}"
             )
         difference = cosines(y_pred) - cosines(y_true)
         return self.scale * ops.mean(ops.square(difference), axis=-1)

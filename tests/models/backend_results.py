@@ -1,6 +1,6 @@
-"""Numbers of layers and models on whatever backend Keras runs; as a program it writes them to a file.
+"""Numbers of layers and models on any Keras backend. As a program it writes them to a file.
 
-The program looks at the tokenizer, too: a process that has a backend takes seconds to start.
+The program checks the tokenizer, too: a process with another backend takes seconds to start.
 
 `KERAS_BACKEND=jax python -m tests.models.backend_results numbers.npz`
 """
@@ -42,7 +42,7 @@ POSITIONS = np.array([0, 1, 2.5, -7, 65_536, 999_999, 1_000_000, 2**24])
 
 
 def outputs_and_gradients(function, names, tensors, layer, like):
-    """Everything by name; the gradients are those of a random direction of the outputs, which are `like` these."""
+    """Returns outputs and gradients by name, in a random direction of outputs `like` these."""
     rng = np.random.default_rng(1)
     cotangents = [rng.normal(size=x.shape).astype("float32") for x in like]
     outputs, found = gradients(function, tensors, cotangents, layer)
@@ -99,7 +99,7 @@ def training_results(name, dtype):
 
 
 def optimizer_results():
-    """A weight after micro-steps of the original's optimizer, whose formula each backend gets another way."""
+    """Weights after micro-steps of the original's optimizer, which differs by backend."""
     rng = np.random.default_rng(7)
     weights = [keras.Variable(rng.normal(size=(4, 3)), name=name) for name in ("kernel", "bias")]
     optimizer = OriginalAdamW(PiecewiseLinear(1e-2, {3: 1.0}), accumulation_steps=2)

@@ -34,13 +34,12 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def backbone(kind="v1", **options):
-    """Returns a backbone with random weights, the same every time."""
-    model = roformer_tf.RoFormerBackbone(name="backbone", **{**SIZES, **KINDS[kind], **options})
-    return randomized(model)
+    """Returns a small backbone with random weights, the same every time."""
+    options = {**SIZES, **KINDS[kind], **options}
+    return randomized(roformer_tf.RoFormerBackbone(name="backbone", **options))
 
 
 def randomized(model):
-    """Random weights, with embeddings of the size that the norms expect."""
     randomize(model)
     return model
 
@@ -60,6 +59,39 @@ def inputs(rng, batch=3, length=9, padded=True):
         "segment_ids": segment_ids * padding_mask,
         "padding_mask": padding_mask,
     }
+
+
+def packed_documents(rng, lengths=((5, 3, 8), (2, 9), (7, 1, 1, 4))):
+    """Returns documents of these lengths, each as a batch of one, and all of them in sequences.
+
+    The first is a list of `((sequence, slice of positions), inputs)`, the second one batch.
+    """
+    width = max(map(sum, lengths)) + 2
+    names = ("token_ids", "segment_ids", "padding_mask", "position_ids", "document_ids")
+    packed = {name: np.zeros((len(lengths), width), "int32") for name in names}
+    alone = []
+    for row, sizes in enumerate(lengths):
+        start = 0
+        for number, size in enumerate(sizes, 1):
+            document = {
+                "token_ids": rng.integers(5, SIZES["vocabulary_size"], size=(1, size)),
+                "segment_ids": (np.arange(size) >= rng.integers(0, size + 1))[None].astype("int32"),
+                "padding_mask": np.ones((1, size), "int32"),
+            }
+            place = (row, slice(start, start + size))
+            for name, value in document.items():
+                packed[name][place] = value[0]
+            packed["position_ids"][place] = np.arange(size)
+            packed["document_ids"][place] = number
+            alone.append((place, document))
+            start += size
+    return alone, packed
+
+
+def saved_and_loaded(model, folder):
+    """Returns the model again, from a `.keras` file in this folder."""
+    model.save(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
 
 
 def tokenizer():
@@ -107,9 +139,10 @@ def original_names(model, weights=None):
 
 
 def hidden_states(model, given, variables=None):
-    """Returns the oracle's outputs of a backbone: hidden states and, with a pooler, the pooled vector."""
+    """Returns the oracle's outputs of a backbone: hidden states and, with a pooler, its vector."""
+    variables = original_names(model) if variables is None else variables
     last = oracle.encoder(
-        original_names(model) if variables is None else variables,
+        variables,
         {
             "num_hidden_layers": model.num_layers,
             "num_attention_heads": model.num_heads,
@@ -123,10 +156,9 @@ def hidden_states(model, given, variables=None):
     )[-1]
     if model.pooler is None:
         return {"sequence_output": last}
-    names = original_names(model) if variables is None else variables
     return {
         "sequence_output": last,
-        "pooled_output": oracle.pooler(last, names, model.pooler_activation),
+        "pooled_output": oracle.pooler(last, variables, model.pooler_activation),
     }
 
 

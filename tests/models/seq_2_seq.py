@@ -45,7 +45,7 @@ def translator(position_scheme="rotary", preprocessing=None, **options):
 
 
 def inputs(rng, batch=3, source_length=7, length=6):
-    """Rows of any tokens but the special ones, with padding at the end of all but the first."""
+    """Random tokens, none of them special. All sequences but the first end in padding."""
 
     def side(name, length):
         ids = rng.integers(4, SIZES["vocabulary_size"], (batch, length)).astype("int32")
@@ -58,7 +58,7 @@ def inputs(rng, batch=3, source_length=7, length=6):
 
 
 def oracle_logits(model, inputs):
-    """Logits in float64, from the equations of Vaswani et al. and, for rotary models, of the RoFormer paper."""
+    """Logits in float64, from the equations of Vaswani et al. and of the RoFormer paper."""
     weights = weights_by_path(model)
     table = weights["token_embedding/embeddings"]
     sinusoidal = model.position_scheme_name == "sinusoidal"
@@ -81,8 +81,9 @@ def oracle_logits(model, inputs):
             gamma, beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
             return oracle.layer_norm(x, gamma, beta, model.layer_norm_epsilon)
 
-        places = np.zeros(x.shape[1]) if sinusoidal else np.arange(x.shape[1])
-        x = norm(x + decoder.self_attention(weights, x, attention_bias, places), "attention_norm")
+        positions = np.zeros(x.shape[1]) if sinusoidal else np.arange(x.shape[1])
+        update = decoder.self_attention(weights, x, attention_bias, positions)
+        x = norm(x + update, "attention_norm")
         if encoder_sequence is not None:
             update = decoder.cross_attention(
                 weights, x, encoder_sequence, encoder_attention_bias, "cross_attention/"

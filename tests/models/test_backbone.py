@@ -5,12 +5,15 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from roformer_tf.layers.feature_maps import FEATURE_MAPS
+from roformer_tf.layers.position_schemes import POSITION_SCHEMES
 from tests.layers.harness import (
     assert_close,
     compiled,
     flat,
     gradients,
     numpy,
+    relu_signs,
     variables,
     weights_by_path,
 )
@@ -22,9 +25,10 @@ from tests.models.builders import (
     hidden_states,
     inputs,
     original_names,
+    saved_and_loaded,
     sequence,
 )
-from tests.oracles import numpy_roformer as oracle
+from tests.models.test_position_schemes import OPTIONS
 
 # float32 through two blocks: some 6e-8 each of a dozen sums, relative to outputs of size 3
 NOISE = 3e-6
@@ -33,6 +37,13 @@ NOISE = 3e-6
 def named_outputs(model, given):
     outputs = model(given)
     return outputs if isinstance(outputs, dict) else {"sequence_output": outputs}
+
+
+def with_other_token(given, position):
+    """The same inputs, with another token at one position of each sequence."""
+    token_ids = given["token_ids"].copy()
+    token_ids[:, position] = 5 + (token_ids[:, position] - 4) % 35
+    return {**given, "token_ids": token_ids}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "v1 at positions", "sim at positions", "v2 at positions"])
@@ -57,13 +68,7 @@ def test_gradients_equal_finite_differences_of_float64(kind, rng, monkeypatch):
     found = {paths[id(w)]: g for w, g in zip(model.trainable_variables, found, strict=True)}
     assert set(found) == set(paths.values())
 
-    signs = []  # of the inputs of ReLU
-
-    def relu(x):
-        signs.append(x > 0)
-        return np.maximum(x, 0)
-
-    monkeypatch.setitem(oracle.ACTIVATIONS, "relu", relu)
+    signs = relu_signs(monkeypatch)
     start = weights_by_path(model)
     for path, gradient in found.items():
         direction = rng.normal(size=gradient.shape)
@@ -118,9 +123,7 @@ def test_a_future_token_changes_nothing_under_the_causal_mask(kind, rng):
     given = inputs(rng, padded=False)
     before = sequence(model(given))
     for position in range(1, 9):
-        changed = {**given, "token_ids": given["token_ids"].copy()}
-        changed["token_ids"][:, position] = 5 + (given["token_ids"][:, position] - 4) % 35
-        after = sequence(model(changed))
+        after = sequence(model(with_other_token(given, position)))
         # hidden keys have probability exactly 0
         np.testing.assert_array_equal(after[:, :position], before[:, :position])
         assert (np.abs(after - before)[:, position:].max(-1) > 1e-4).all()
@@ -131,9 +134,8 @@ def test_unilm_source_does_not_see_the_target(rng):
     given = inputs(rng, padded=False)  # segment 1 begins at position 4
     before = sequence(model(given))
     for position in range(9):
-        changed = {**given, "token_ids": given["token_ids"].copy()}
-        changed["token_ids"][:, position] = 5 + (given["token_ids"][:, position] - 4) % 35
-        difference = np.abs(sequence(model(changed)) - before).max(-1)
+        after = sequence(model(with_other_token(given, position)))
+        difference = np.abs(after - before).max(-1)
         if position < 4:  # every token sees the whole source
             assert (difference > 1e-4).all()
         else:
@@ -148,7 +150,7 @@ def test_shifting_all_positions_changes_nothing(kind, shift, rng):
     positions = np.arange(9)[None] + np.array([[0], [100], [2.5]])
     before = sequence(model({**given, "position_ids": positions}))
     after = sequence(model({**given, "position_ids": positions + shift}))
-    # angles are within 1e-6 of the truth at any position: scores, of size 5 here, move by some 1e-5
+    # angles are within 1e-6 at any position: scores, of size 5 here, move by some 1e-5
     np.testing.assert_allclose(after, before, atol=3e-5)
     other = sequence(model({**given, "position_ids": 3 * positions}))
     assert np.abs(other - before).max() > 0.05
@@ -178,13 +180,12 @@ def test_any_length(length, rng):
         np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
-def test_a_sequence_of_padding_is_finite(rng):
-    for kind in ("v1", "gpt", "sim", "v2"):
-        for dtype in ("float32", "mixed_float16"):
-            model = backbone(kind, dtype=dtype)
-            given = inputs(rng)
-            given["padding_mask"][1] = 0
-            assert np.isfinite(sequence(model(given))).all()
+@pytest.mark.parametrize("kind", ["v1", "gpt", "sim", "v2"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_a_sequence_of_padding_is_finite(kind, dtype, rng):
+    given = inputs(rng)
+    given["padding_mask"][1] = 0
+    assert np.isfinite(sequence(backbone(kind, dtype=dtype)(given))).all()
 
 
 @pytest.mark.parametrize("kind", ["v1", "sim", "v2"])
@@ -196,7 +197,7 @@ def test_mixed_precision(kind, dtype, rng):
     outputs = named_outputs(model, given)["sequence_output"]
     assert keras.backend.standardize_dtype(outputs.dtype) == dtype.removeprefix("mixed_")
     expected = hidden_states(model, given)["sequence_output"]
-    # two blocks of some ten roundings each, on hidden states of size 1, which grow in the products by a few times
+    # two blocks of some ten roundings each, on hidden states of size 1, which grow in the products
     rounding = {"mixed_float16": 2.0**-11, "mixed_bfloat16": 2.0**-8}[dtype]
     error = np.abs(sequence(model(given)) - expected)
     assert error.max() < 40 * rounding and np.sqrt((error**2).mean()) < 6 * rounding
@@ -211,20 +212,32 @@ def test_compiled(kind, rng):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_config_and_file(kind, rng, tmp_path):
-    model = backbone(kind)
+# family and masking; position scheme; linear attention
+SAVED = [(kind, {}) for kind in KINDS]
+SAVED += [
+    ("v1", {"position_scheme": scheme, "position_options": OPTIONS.get(scheme)})
+    for scheme in POSITION_SCHEMES
+]
+SAVED += [("v1", {"attention": name}) for name in FEATURE_MAPS]
+SAVED += [
+    ("v1", {"attention": "elu", "position_scheme": scheme})
+    for scheme in ("none", "learned", "sinusoidal")
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), SAVED)
+def test_config_and_file(kind, options, rng, tmp_path):
+    model = backbone(kind, **options)
     given = inputs(rng)
     expected = flat(model(given))
     config = model.get_config()
-    for name, value in {**SIZES, **KINDS[kind]}.items():
+    for name, value in {**SIZES, **KINDS[kind], **options}.items():
         assert config[name] == value
     again = roformer_tf.RoFormerBackbone.from_config(config)
     assert again.get_config() == config
     again.set_weights(model.get_weights())
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert isinstance(loaded, roformer_tf.RoFormerBackbone)
+    loaded = saved_and_loaded(model, tmp_path)
+    assert isinstance(loaded, roformer_tf.RoFormerBackbone) and loaded.get_config() == config
     for other in (again, loaded):
         for one, two in zip(expected, flat(other(given)), strict=True):
             np.testing.assert_array_equal(one, two)
@@ -240,7 +253,10 @@ def test_number_of_weights():
 
 
 def test_initial_weights():
-    """v1: truncated normal of 0.02. v2: of 1 / sqrt(n L), n the inputs (for embeddings, the outputs)."""
+    """v1: truncated normal of 0.02. v2: of 1 / sqrt(n L), where n is the number of inputs.
+
+    For embeddings it is the number of outputs.
+    """
     large = {"hidden_dim": 128, "intermediate_dim": 256, "num_heads": 2, "vocabulary_size": 500}
     model = roformer_tf.RoFormerBackbone(**{**SIZES, **large})
     block = model.encoder_blocks[0]

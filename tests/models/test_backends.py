@@ -1,7 +1,7 @@
-"""JAX and PyTorch give the numbers of TensorFlow: layers, models, gradients, training; and tokenizers work there.
+"""JAX and PyTorch give the numbers of TensorFlow: layers, models, gradients, training, tokens.
 
-The tests of `tests/test_rotary.py`, `tests/layers` and `tests/models/test_backbone.py` run on any backend as they are,
-with `KERAS_BACKEND=jax python -m pytest ...`; here the backends are held against each other.
+`tests/test_rotary.py`, `tests/layers` and `tests/models/test_backbone.py` run on any backend, with
+`KERAS_BACKEND=jax python -m pytest ...`. The test here compares the backends with each other.
 """
 
 import importlib.util
@@ -49,7 +49,7 @@ def test_gives_the_numbers_of_tensorflow(backend, reference, repository, tmp_pat
         size = max(1.0, np.abs(expected).max(initial=0))
         error = np.abs(numbers[name].astype("float64") - expected).max(initial=0) / size
         if name.endswith("bfloat16") or "bfloat16/" in name:
-            # each backend rounds to 8 bits where it likes: a dozen roundings of 2^-8, of weights in training too
+            # each backend rounds to 8 bits where it likes: a dozen roundings of 2^-8
             allowed = 12 * 2.0**-8
         else:
             # both are some 2e-6 from float64; three steps of training carry it along

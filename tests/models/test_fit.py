@@ -1,4 +1,4 @@
-"""`fit` takes the steps of the formulas: no step after the last batch, and Adam on summed gradients."""
+"""`fit` takes the steps of the formulas, and no step after the last batch."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ def batches(rng):
 
 
 def loss_gradients(model, x, y, weights=None):
-    """Returns the gradients of the (weighted) mean cross entropy by the weights' names, without `fit`."""
+    """Returns the gradients of the (weighted) mean cross entropy by name, without `fit`."""
     logits = numpy(model(x)).astype("float64")
     probabilities = np.exp(logits - logits.max(-1, keepdims=True))
     probabilities /= probabilities.sum(-1, keepdims=True)
@@ -72,7 +72,7 @@ def test_adamw_takes_the_steps_of_the_formula(source, rng):
     else:
         model.fit(of_unknown_length(x, y), epochs=3, verbose=0)
     assert int(model.optimizer.iterations) == 12
-    # float32 through twelve steps of 1e-2; one more decay alone would be off by 1e-3 of each weight, some 3e-3
+    # float32 through twelve steps of 1e-2; one more decay would change each weight by 1e-3 of it
     assert distance(model, expected) < 2e-5
 
 
@@ -87,7 +87,7 @@ def test_stock_fit_takes_a_phantom_step():
 
 
 def test_phantom_step_of_moving_averages(rng):
-    """With a decay of 0.5 each step beyond the end would halve the distance of average and weights."""
+    """Each step beyond the end would halve the distance of average and weights."""
     x, y = batches(rng)
     finals = []
     for dataset in (of_unknown_length(x, y), None):

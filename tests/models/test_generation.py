@@ -1,6 +1,7 @@
 """`RoFormerCausalLM.generate`: cached equals uncached, strings in and out, and its options."""
 
 import functools
+import re
 
 import keras_hub
 import numpy as np
@@ -10,26 +11,18 @@ from keras import ops
 import roformer_tf
 from roformer_tf.samplers import OriginalBeamSampler
 from tests.layers.harness import compiled, numpy, quantized
+from tests.models import seq_2_seq
 from tests.models.builders import SIZES, backbone, randomized, task
 
 LENGTH = 14
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 6}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
 MODELS = {
     "gpt": ("gpt", {}),
     "sim": ("sim", {"pooler": None}),
     "v2": ("v2_causal", {}),
     "learned": ("gpt", {"position_scheme": "learned", "max_sequence_length": 220}),
-    "yarn": (
-        "sim",
-        {
-            "pooler": None,
-            "rope_scaling": {
-                "rope_type": "yarn",
-                "factor": 4.0,
-                "original_max_position_embeddings": 8,
-            },
-        },
-    ),
+    "yarn": ("sim", {"pooler": None, "rope_scaling": YARN}),
     "elu": ("gpt", {"attention": "elu"}),
     "favor": ("gpt", {"attention": "favor", "attention_options": {"seed": 1}}),
     "cosine": ("gpt", {"attention": "cosine", "position_scheme": "none"}),
@@ -49,7 +42,10 @@ def model(name):
 
 
 def prompts(lengths, length=LENGTH):
-    """Prompts of these lengths, the same in each run: some seed would find two tokens that tie in float32."""
+    """Prompts of these lengths, the same in each run.
+
+    Some seed would find two tokens that tie in float32.
+    """
     rng = np.random.default_rng(lengths)
     ids = rng.integers(5, SIZES["vocabulary_size"], size=(len(lengths), length))
     mask = np.arange(length) < np.array(lengths)[:, None]
@@ -69,7 +65,7 @@ def whole_sequences(causal_lm, ids, given, real=None):
 
 
 def assert_likeliest(causal_lm, prompt, ids, tolerance=0.0):
-    """Each new token is the likeliest in a forward pass over the whole text: by induction, greedy search."""
+    """Checks for greedy search: each new token is the likeliest in a pass over the whole text."""
     given = prompt["padding_mask"].astype("int32")
     np.testing.assert_array_equal(ids * given, prompt["token_ids"] * given)
     logits = numpy(ops.cast(causal_lm(whole_sequences(causal_lm, ids, given)), "float32"))[:, :-1]
@@ -100,7 +96,10 @@ def test_greedy(name):
     ],
 )
 def test_cached_equals_uncached(name, sampler, length, monkeypatch):
-    """More than 200 tokens, against the same loop without a cache, which `test_greedy` checks for each model."""
+    """More than 200 tokens, against the same loop without a cache.
+
+    `test_greedy` checks the loop for each model.
+    """
     causal_lm, prompt = model(name), prompts([3, 18, 9], length)
     results = []
     for supports_cache in (True, False):
@@ -116,9 +115,9 @@ def test_scale_of_the_current_length():
     causal_lm, prompt = model("elu_dynamic"), prompts([3])
     causal_lm.compile(sampler="greedy", run_eagerly=True)
     ids = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
-    for place in range(3, LENGTH):
-        before = whole_sequences(causal_lm, ids[:, :place], np.ones((1, place)))
-        assert numpy(causal_lm(before))[0, -1].argmax() == ids[0, place]
+    for position in range(3, LENGTH):
+        before = whole_sequences(causal_lm, ids[:, :position], np.ones((1, position)))
+        assert numpy(causal_lm(before))[0, -1].argmax() == ids[0, position]
 
 
 @pytest.mark.parametrize("name", ["gpt", "sim", "cosine"])
@@ -143,14 +142,14 @@ class Recorder(keras_hub.samplers.Sampler):
     """Changes nothing, and records the logits `(batch, steps, vocabulary)`."""
 
     def __call__(self, next, prompt, cache, index, **kwargs):
-        def body(place, cache, recorded):
-            logits, _, cache = next(prompt, cache, place)
-            recorded = ops.slice_update(recorded, (0, place, 0), logits[:, None])
-            return place + 1, cache, recorded
+        def body(position, cache, recorded):
+            logits, _, cache = next(prompt, cache, position)
+            recorded = ops.slice_update(recorded, (0, position, 0), logits[:, None])
+            return position + 1, cache, recorded
 
-        rows, length = ops.shape(prompt)
-        recorded = ops.zeros((rows, length, SIZES["vocabulary_size"]))
-        loop = lambda place, *_: place < length, body, (index, cache, recorded)
+        batch, length = ops.shape(prompt)
+        recorded = ops.zeros((batch, length, SIZES["vocabulary_size"]))
+        loop = lambda position, *_: position < length, body, (index, cache, recorded)
         self.logits = ops.while_loop(*loop)[2][:, 3:]
         return prompt
 
@@ -199,18 +198,20 @@ def test_few_bits(dtype, kind):
     assert_likeliest(causal_lm, prompt, ids, tolerance)
 
 
-@pytest.fixture(scope="module")
-def gpt():
-    causal_lm = task("causal_lm", preprocessor={"sequence_length": 14}, num_layers=2)
+def greedy_task(name):
+    causal_lm = task(name, preprocessor={"sequence_length": 14}, num_layers=2)
     causal_lm.compile(sampler="greedy")
     return causal_lm
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return greedy_task("causal_lm")
 
 
 @pytest.fixture(scope="module")
 def sim():
-    causal_lm = task("causal_lm_sim", preprocessor={"sequence_length": 14}, num_layers=2)
-    causal_lm.compile(sampler="greedy")
-    return causal_lm
+    return greedy_task("causal_lm_sim")
 
 
 def expected_text(causal_lm, ids, segments, length):
@@ -295,12 +296,19 @@ def test_padding_with_a_stop_token():
 
 
 @pytest.mark.parametrize("options, count", [({}, 1), ({"min_length": 5}, 5), ({"min_ends": 3}, 3)])
-def test_texts_end_by_the_rules_of_the_sampler(options, count):
-    causal_lm = model("gpt")
-    causal_lm.compile(sampler=OriginalBeamSampler(num_beams=1, **options), run_eagerly=True)
-    every_token = list(range(SIZES["vocabulary_size"]))
-    output = causal_lm.generate(prompts([4]), stop_token_ids=every_token)
-    assert output["padding_mask"].astype(int).sum() == 4 + count
+@pytest.mark.parametrize("kind", ["causal_lm", "seq_2_seq_lm"])
+def test_texts_end_by_the_rules_of_the_sampler(kind, options, count, rng):
+    if kind == "causal_lm":
+        language_model, prompt, name = model("gpt"), prompts([4]), "padding_mask"
+    else:
+        language_model = roformer_tf.RoFormerSeq2SeqLM(seq_2_seq.backbone(num_layers=1))
+        prompt, name = seq_2_seq.inputs(rng, batch=1, length=12), "decoder_padding_mask"
+        prompt[name][:, 1:] = 0
+    start = prompt[name].sum()
+    language_model.compile(sampler=OriginalBeamSampler(num_beams=1, **options), run_eagerly=True)
+    every_token = list(range(language_model.backbone.vocabulary_size))
+    output = language_model.generate(prompt, stop_token_ids=every_token)
+    assert output[name].astype(int).sum() == start + count
 
 
 def test_samplers_with_seeds(gpt):
@@ -351,3 +359,12 @@ def test_errors(gpt):
         of_ids.generate(prompts([3, 14]), stop_token_ids=None)
     with pytest.raises(ValueError, match="learned positions for 220 tokens only"):
         of_ids.generate(prompts([3], 221), stop_token_ids=None)
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_guide_run(repository):
+    text = (repository / "docs" / "generation.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    exec(compile(block, "generation.md", "exec"), names)
+    assert names["gpt"].generate("今天", max_length=9).startswith("今天")

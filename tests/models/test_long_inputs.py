@@ -1,12 +1,18 @@
-"""Inputs longer than `SelfAttention.chunked_above`: the same numbers in models, training, strategies and files."""
+"""Inputs longer than `SelfAttention.chunked_above`: the same numbers everywhere."""
 
 import keras
 import numpy as np
 import pytest
 
 from tests.layers.harness import gradients
-from tests.models.builders import backbone, inputs, sequence, task
-from tests.models.test_document_ids import documents_and_rows
+from tests.models.builders import (
+    backbone,
+    inputs,
+    packed_documents,
+    saved_and_loaded,
+    sequence,
+    task,
+)
 
 # float32 through two blocks, where sums are taken in another order
 NOISE = 1e-5
@@ -22,7 +28,7 @@ def chunked(model, above=0):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("masking", ["bidirectional", "causal", "unilm"])
 def test_models(masking, packed, rng):
-    given = documents_and_rows(rng)[1] if packed else inputs(rng)
+    given = packed_documents(rng)[1] if packed else inputs(rng)
     whole, blocks = backbone(masking=masking), chunked(backbone(masking=masking))
     cotangent = rng.normal(size=sequence(whole(given)).shape)
     (one, by_one), (other, by_other) = (
@@ -43,16 +49,17 @@ def test_schemes_that_need_scores_stay_whole(rng):
 
 def test_saved_and_loaded(rng, tmp_path):
     given, model = inputs(rng), backbone(masking="unilm")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(sequence(loaded(given)), sequence(model(given)))
+    loaded = saved_and_loaded(model, tmp_path)
     np.testing.assert_allclose(sequence(chunked(loaded)(given)), sequence(model(given)), atol=NOISE)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="is TensorFlow's own")
 def test_fit_of_any_length_under_a_strategy():
-    """One graph for batches below and above the threshold, on two replicas: the losses of plain attention."""
+    """One graph for batches below and above the threshold, on two replicas.
+
+    The losses are those of plain attention.
+    """
     import tensorflow as tf
 
     from roformer_tf.pretraining.strategies import choose_strategy

@@ -16,57 +16,56 @@ pytestmark = [
         keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
     ),
 ]
-BATCH, STEPS = 8, 5
 
 
-def trained(name, strategy, x, y):
-    """Losses and weights after five steps of `fit` on strings. Dropout is off in the small models."""
+def trained(strategy, make, optimizer, x, batch_size):
+    """Returns the model and its losses after `fit` on strings. The small models have no dropout."""
     with strategy.scope():
-        model = task(name, preprocessor={"sequence_length": 24})
-        model.compile(
-            keras.optimizers.AdamW(1e-3, weight_decay=0.01),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
-    history = model.fit(dataset, verbose=0).history
-    assert int(numpy(model.optimizer.iterations)) == STEPS
-    weights = {path: numpy(w.value) for path, w in variables(model).items()}
-    return history["loss"], weights, model.predict(x, batch_size=BATCH, verbose=0)
+        model = make()
+        model.compile(optimizer())
+    dataset = tf.data.Dataset.from_tensor_slices(x).batch(batch_size)
+    losses = model.fit(dataset, verbose=0).history["loss"]
+    assert int(numpy(model.optimizer.iterations)) == int(dataset.cardinality())
+    return model, losses
 
 
-def same_training(loss, weights, expected_loss, expected_weights):
-    """Sums over two halves have other roundings than over the whole, which Adam passes on to the weights."""
-    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-    for path, weight in expected_weights.items():
-        np.testing.assert_allclose(weights[path], weight, atol=1e-5, err_msg=path)
+def trained_on_one_and_on_two(*args):
+    """Checks that losses and weights are equal, and returns both models.
+
+    Sums over two halves have other roundings than over the whole, which Adam passes on.
+    """
+    strategy = choose_strategy(cpu_replicas=2)
+    assert strategy.num_replicas_in_sync == 2
+    one, losses = trained(tf.distribute.get_strategy(), *args)
+    two, other_losses = trained(strategy, *args)
+    np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
+    weights = {path: numpy(w.value) for path, w in variables(two).items()}
+    for path, weight in variables(one).items():
+        np.testing.assert_allclose(weights[path], numpy(weight.value), atol=1e-5, err_msg=path)
+    return one, two
 
 
 def test_equals_one_device(rng):
-    x = (texts(rng, BATCH * STEPS), texts(rng, BATCH * STEPS))
-    y = rng.integers(0, NUM_CLASSES, size=BATCH * STEPS)
-    loss, weights, predictions = trained("classifier", tf.distribute.get_strategy(), x, y)
-    strategy = choose_strategy(cpu_replicas=2)
-    assert strategy.num_replicas_in_sync == 2
-    other_loss, other_weights, other_predictions = trained("classifier", strategy, x, y)
-    same_training(other_loss, other_weights, loss, weights)
-    np.testing.assert_allclose(other_predictions, predictions, atol=1e-4)
-
-
-def trained_translator(strategy):
-    """Losses and weights after three steps. In each batch both replicas have equally many target tokens."""
-    texts = seq_2_seq.TEXTS
-    rows = [0, 1, 1, 0, 2, 3, 3, 2, 4, 5, 5, 4]
-    with strategy.scope():
-        model = seq_2_seq.translator(dropout=0.0, num_layers=1)
-        # an epsilon that keeps the step of a gradient that should be 0 (of the keys' biases) from following its noise
-        model.compile(keras.optimizers.Adam(1e-2, beta_2=0.98, epsilon=1e-3))
-    pairs = [texts[i] for i in rows], [texts[i - 2] for i in rows]
-    dataset = tf.data.Dataset.from_tensor_slices((pairs,)).batch(4)
-    loss = model.fit(dataset, verbose=0).history["loss"]
-    return loss, {path: numpy(w.value) for path, w in variables(model).items()}
+    x = (texts(rng, 40), texts(rng, 40))
+    y = rng.integers(0, NUM_CLASSES, size=40)
+    models = trained_on_one_and_on_two(
+        lambda: task("classifier", preprocessor={"sequence_length": 24}),
+        lambda: keras.optimizers.AdamW(1e-3, weight_decay=0.01),
+        (x, y),
+        8,
+    )
+    one, two = (model.predict(x, batch_size=8, verbose=0) for model in models)
+    np.testing.assert_allclose(two, one, atol=1e-4)
 
 
 def test_translation_equals_one_device():
-    loss, weights = trained_translator(tf.distribute.get_strategy())
-    other_loss, other_weights = trained_translator(choose_strategy(cpu_replicas=2))
-    same_training(other_loss, other_weights, loss, weights)
+    """In each batch both replicas have equally many target tokens."""
+    numbers = [0, 1, 1, 0, 2, 3, 3, 2, 4, 5, 5, 4]
+    pairs = [seq_2_seq.TEXTS[i] for i in numbers], [seq_2_seq.TEXTS[i - 2] for i in numbers]
+    trained_on_one_and_on_two(
+        lambda: seq_2_seq.translator(dropout=0.0, num_layers=1),
+        # this epsilon keeps gradients that should be 0, of the keys' biases, from causing steps
+        lambda: keras.optimizers.Adam(1e-2, beta_2=0.98, epsilon=1e-3),
+        (pairs,),
+        4,
+    )

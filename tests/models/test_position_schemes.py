@@ -1,14 +1,11 @@
-"""Backbones with each position scheme: files, packed documents, gradients, adapters, and errors."""
+"""Backbones with each position scheme: gradients, dtypes, adapters, and errors."""
 
-import keras
 import numpy as np
 import pytest
 
 from roformer_tf.checkpoint import save_checkpoint
-from roformer_tf.layers.position_schemes import POSITION_SCHEMES
 from tests.layers.harness import gradients, numpy, quantized, variables
 from tests.models.builders import backbone, inputs, sequence
-from tests.models.test_document_ids import NOISE, documents_and_rows
 
 OPTIONS = {
     "relative": {"max_distance": 3},
@@ -17,20 +14,12 @@ OPTIONS = {
     "deberta": {"max_distance": 3},
 }
 OTHERS = ("sinusoidal", "relative", "transformer_xl", "t5", "tupe", "deberta")
-MASKINGS = ("bidirectional", "causal", "unilm")
+# float32 through two blocks, where matrix products of other shapes add in another order
+NOISE = 1e-5
 
 
 def model_with(scheme, kind="v1", **options):
     return backbone(kind, position_scheme=scheme, position_options=OPTIONS.get(scheme), **options)
-
-
-@pytest.mark.parametrize("scheme", POSITION_SCHEMES)
-def test_saved_and_loaded(scheme, rng, tmp_path):
-    model, given = model_with(scheme), inputs(rng)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(sequence(loaded(given)), sequence(model(given)))
-    assert loaded.get_config() == model.get_config()
 
 
 @pytest.mark.parametrize("scheme", OTHERS)
@@ -40,23 +29,6 @@ def test_counted_positions_are_0_1_2(scheme, rng):
     np.testing.assert_allclose(sequence(model(given)), sequence(model(positions)), atol=NOISE)
     other = {**given, "position_ids": 2 * positions["position_ids"]}
     assert np.abs(sequence(model(other)) - sequence(model(given))).max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("scheme", "masking"), [(scheme, MASKINGS[i % 3]) for i, scheme in enumerate(OTHERS)]
-)
-def test_packed_documents_are_as_alone(scheme, masking, rng):
-    model = model_with(scheme, masking=masking)
-    alone, rows = documents_and_rows(rng)
-    packed = sequence(model(rows))
-    for place, document in alone:
-        np.testing.assert_allclose(packed[place], sequence(model(document))[0], atol=NOISE)
-    if scheme in ("relative", "transformer_xl", "t5", "deberta"):
-        # where only distances matter, positions may continue from one document to the next
-        del rows["position_ids"]
-        for place, document in alone:
-            found = sequence(model(rows))[place]
-            np.testing.assert_allclose(found, sequence(model(document))[0], atol=NOISE)
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["counted", "given"])
@@ -112,8 +84,8 @@ def test_the_original_format_cannot_hold_them(scheme, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_deberta_projects_distances_by_whatever_the_block_projects_with(rng):
-    """LoRA weights change both; int8 weights are near."""
+def test_deberta_projects_distances_with_the_kernel_of_the_block(rng):
+    """LoRA changes both; int8 weights give nearly the same."""
     model, given = model_with("deberta"), inputs(rng)
     before = sequence(model(given))
     model.enable_lora(2)

@@ -28,14 +28,12 @@ def ids(text):
 
 def packed(first, second=None, length=None):
     """Packs as bert4keras' `encode` does, one token at a time."""
-    rows = [[CLS, *ids(first), SEP]] + ([] if second is None else [[*ids(second), SEP]])
-    while length is not None and sum(map(len, rows)) > length:
+    parts = [[CLS, *ids(first), SEP]] + ([] if second is None else [[*ids(second), SEP]])
+    while length is not None and sum(map(len, parts)) > length:
         # the original counts the start token of the second text when it looks for the longest
-        sizes = [len(row) + (i > 0) for i, row in enumerate(rows)]
-        rows[sizes.index(max(sizes))].pop(-2)
-    token_ids = sum(rows, [])
-    segment_ids = [i for i, row in enumerate(rows) for _ in row]
-    return token_ids, segment_ids
+        sizes = [len(part) + (i > 0) for i, part in enumerate(parts)]
+        parts[sizes.index(max(sizes))].pop(-2)
+    return sum(parts, []), [i for i, part in enumerate(parts) for _ in part]
 
 
 def as_lists(inputs):
@@ -85,26 +83,21 @@ def test_in_a_dataset_as_called_eagerly(tokens, cls, pairs, rng):
     dataset = tf.data.Dataset.from_tensor_slices((x, labels)).batch(6).map(preprocessor)
     (mapped,) = list(dataset)
     assert len(eager) == len(mapped)
-    if cls is not CLASSES[1]:
-        tf.nest.map_structure(
-            lambda a, b: np.testing.assert_array_equal(numpy(a), numpy(b)), eager, mapped
+    if cls is CLASSES[1]:
+        eager, mapped = (
+            {k: x[0][k] for k in ("segment_ids", "padding_mask")} for x in (eager, mapped)
         )
-    else:
-        for name in ("segment_ids", "padding_mask"):
-            np.testing.assert_array_equal(eager[0][name], mapped[0][name])
+    tf.nest.map_structure(np.testing.assert_array_equal, eager, mapped)
 
 
-def test_labels_pass_through(tokens):
+def test_labels_pass_through_and_one_string(tokens):
     preprocessor = CLASSES[0](tokens, sequence_length=8)
     x, y, w = preprocessor(["天", "地"], y=np.array([1, 0]), sample_weight=np.array([0.5, 2.0]))
     assert numpy(y).tolist() == [1, 0] and numpy(w).tolist() == [0.5, 2.0]
     x, y = preprocessor(["天", "地"], [1, 0])
     assert numpy(y).tolist() == [1, 0]
-
-
-def test_one_string(tokens):
-    inputs = CLASSES[0](tokens, sequence_length=8)("天地")
-    assert numpy(inputs["token_ids"]).tolist() == [CLS, *ids("天地"), SEP]
+    one = preprocessor("天地")  # a single string has no batch axis
+    assert numpy(one["token_ids"]).tolist() == [CLS, *ids("天地"), SEP]
 
 
 def test_truncation_from_the_left(tokens):
@@ -115,7 +108,7 @@ def test_truncation_from_the_left(tokens):
 
 
 def test_causal_lm(tokens, rng):
-    """Labels are the next tokens. Weights are 1 for all tokens of a single text, or for the target of a pair."""
+    """Labels are the next tokens. Weights are 1 for a single text, or the target of a pair."""
     preprocessor = CLASSES[2](tokens, sequence_length=10)
     first, second = texts(rng, 12, 1, 15), texts(rng, 12, 1, 15)
     for x in (first, (first, second)):
@@ -134,7 +127,7 @@ def test_causal_lm(tokens, rng):
 
 
 def test_masking_follows_its_rates(tokens, rng):
-    """15 % are chosen, never special tokens: 80 % become [MASK], 10 % a random token, and 10 % stay."""
+    """15 % are chosen: 80 % become [MASK], 10 % a random token, 10 % stay. Never special tokens."""
     preprocessor = CLASSES[1](tokens, sequence_length=128, padding="max_length")
     raw = texts(rng, 400, 100, 126)
     plain = numpy(CLASSES[0](tokens, sequence_length=128, padding="max_length")(raw)["token_ids"])
@@ -156,7 +149,8 @@ def test_masking_follows_its_rates(tokens, rng):
     n = len(rows)
     selectable = (plain >= len(SPECIAL)).sum()
     assert abs(n / selectable - 0.15) < 0.005  # rounded to whole tokens in each row
-    # a random token is the old one once in 48 times; five standard deviations of a binomial of 6,700 draws
+    # a random token is the old one once in 48 times
+    # five standard deviations of a binomial of 6,700 draws
     masked, same = (now == MASK).mean(), (now == original).mean()
     assert abs(masked - (0.8 + 0.1 / 48)) < 5 * np.sqrt(0.8 * 0.2 / n)
     assert abs(same - (0.1 + 0.1 / 48)) < 5 * np.sqrt(0.1 * 0.9 / n)
@@ -182,7 +176,7 @@ def test_masking_is_repeatable_with_a_seed(tokens, rng):
 
 
 def test_every_epoch_is_masked_again(tokens, rng):
-    """Even with a seed, with which TensorFlow's random operations repeat themselves in each pass over a dataset."""
+    """Even with a seed, though TensorFlow's random operations repeat in each pass over data."""
     keras.utils.set_random_seed(123)
     preprocessor = CLASSES[1](tokens, sequence_length=16, mask_selection_rate=0.4)
     dataset = tf.data.Dataset.from_tensor_slices(texts(rng, 8, 8, 12)).batch(8).map(preprocessor)
@@ -222,12 +216,9 @@ def test_config_round_trip(tokens, cls):
     if cls is CLASSES[1]:
         options |= {"mask_selection_rate": 0.3, "mask_selection_length": 3}
         options |= {"mask_token_rate": 0.7, "random_token_rate": 0.2}
-    preprocessor = cls(tokens, **options)
-    config = preprocessor.get_config()
-    for name, value in options.items():
-        assert config[name] == value
-    again = cls.from_config(preprocessor.get_config()).get_config()
-    assert again == preprocessor.get_config()
+    config = cls(tokens, **options).get_config()
+    assert {name: config[name] for name in options} == options
+    assert cls.from_config(config).get_config() == config
 
 
 @pytest.mark.parametrize("cls", CLASSES)
@@ -236,5 +227,6 @@ def test_wrong_options(tokens, cls):
         cls(tokens, padding="left")
     with pytest.raises(ValueError, match="`truncate_from` must be 'right', 'left' or an integer"):
         cls(tokens, truncate_from="middle")(["天"])
-    with pytest.raises(ValueError, match="`sequence_length`"):
-        cls(tokens, sequence_length=0)(["天"])
+    for length in (0, 1, "8", 7.5):
+        with pytest.raises(ValueError, match="`sequence_length` must be an integer of at least 2"):
+            cls(tokens, sequence_length=length)

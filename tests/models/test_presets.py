@@ -1,4 +1,4 @@
-"""`from_preset` on folders that `save_to_preset` wrote: every argument reaches the part that knows it."""
+"""`from_preset` on folders of `save_to_preset`: every argument reaches its part."""
 
 import keras
 import numpy as np
@@ -8,22 +8,12 @@ import roformer_tf
 from tests.layers.harness import numpy
 from tests.models.builders import task
 
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
-TEXTS = ["天气好", "好天气好天气"]
+TEXTS = ["天地玄", "玄天地玄天地"]
 
 
 @pytest.fixture(scope="module")
 def classifier():
-    keras.utils.set_random_seed(3)
-    tokenizer = roformer_tf.RoFormerTokenizer(VOCABULARY, word_level=False)
-    backbone = roformer_tf.RoFormerBackbone(
-        vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
-    )
-    return roformer_tf.RoFormerTextClassifier(
-        backbone,
-        num_classes=2,
-        preprocessor=roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer, sequence_length=12),
-    )
+    return task("classifier", preprocessor={"sequence_length": 12}, num_classes=2)
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +21,6 @@ def preset(classifier, tmp_path_factory):
     folder = tmp_path_factory.mktemp("preset")
     classifier.save_to_preset(str(folder))
     return folder
-
-
-def test_the_same_model_comes_back(classifier, preset):
-    again = roformer_tf.RoFormerTextClassifier.from_preset(preset)
-    assert again.preprocessor.sequence_length == 12
-    np.testing.assert_array_equal(
-        again.predict(TEXTS, verbose=0), classifier.predict(TEXTS, verbose=0)
-    )
 
 
 def test_arguments_reach_their_parts(classifier, preset):
@@ -58,12 +40,12 @@ def test_another_task_takes_the_backbone(classifier, preset):
     assert causal_lm.preprocessor.sequence_length == 9
     tables = (numpy(m.backbone.token_embedding.embeddings) for m in (causal_lm, classifier))
     np.testing.assert_array_equal(*tables)
-    assert causal_lm.score("天气")["num_tokens"].tolist() == [3]
+    assert causal_lm.score("天地")["num_tokens"].tolist() == [3]
 
 
 @pytest.mark.parametrize("name", ["classifier", "causal_lm", "masked_lm"])
 def test_mixed_precision_stays_with_other_arguments(name, tmp_path):
-    """KerasHub takes the saved "mixed_bfloat16" for a dtype unless it is told one; with a new backbone, too."""
+    """KerasHub takes the saved "mixed_bfloat16" for a dtype, unless a policy is passed."""
     model = task(name, preprocessor={}, dtype="mixed_bfloat16")
     model.save_to_preset(str(tmp_path))
     for options, policy in (({}, "mixed_bfloat16"), ({"dtype": "float32"}, "float32")):
@@ -96,15 +78,7 @@ def test_lora_of_a_task_and_a_clone(classifier, preset):
     keras.models.clone_model(classifier)
 
 
-@pytest.mark.parametrize("length", [1, "8", 7.5])
-def test_impossible_sequence_lengths(classifier, length):
-    with pytest.raises(ValueError, match="`sequence_length` must be an integer of at least 2"):
-        roformer_tf.RoFormerTextClassifierPreprocessor(
-            classifier.preprocessor.tokenizer, sequence_length=length
-        )
-
-
-def test_labels_that_no_loss_can_mean(classifier):
+def test_labels_that_fit_no_loss(classifier):
     with pytest.raises(ValueError, match="such as 0.5. For regression .* `num_classes=1`"):
         classifier.fit(TEXTS, [0.5, 1.0], verbose=0)
     regression = roformer_tf.RoFormerTextClassifier(

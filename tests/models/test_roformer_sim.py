@@ -1,4 +1,4 @@
-"""RoFormer-Sim: the original's vectors, both losses of raw strings, distillation, the supervised stage."""
+"""RoFormer-Sim: the original's vectors, losses of raw strings, distillation, supervised stage."""
 
 import keras
 import keras_hub
@@ -44,9 +44,9 @@ def test_embed_equals_the_original(original, tmp_path, rng):
     folder = tmp_path / "chinese_roformer-sim-char"
     vocabulary = SPECIAL + list(CHARACTERS)
     config = small_config(vocab_size=len(vocabulary))
-    original.make_checkpoint(
-        folder, config, seed=int(rng.integers(2**31)), vocabulary=vocabulary, with_pool="linear", with_mlm="linear"
-    )  # fmt: skip
+    seed = int(rng.integers(2**31))
+    heads = {"with_pool": "linear", "with_mlm": "linear"}
+    original.make_checkpoint(folder, config, seed=seed, vocabulary=vocabulary, **heads)
     loaded = roformer_tf.RoFormerSim.from_preset(folder, layer_norm_epsilon=1e-7)
     drawn = texts(rng, 7, shortest=1, longest=30)
     rows = original.encode(folder / "vocab.txt", drawn, word_level=False)
@@ -147,31 +147,31 @@ def expected_losses(model, first, second):
     inputs, next_tokens, counted = sequences_by_hand(first, second)
     states = hidden_states(model.backbone, inputs)
     logits = expected_outputs(model, inputs)
-    said = numpy_similarity.language_model(logits, next_tokens, counted)
-    return said, states["pooled_output"]
+    of_tokens = numpy_similarity.language_model(logits, next_tokens, counted)
+    return of_tokens, states["pooled_output"]
 
 
 def test_both_losses_of_raw_strings(model, rng):
     first, second = texts(rng, 6), texts(rng, 6)
     model.compile(loss_weights={"logits": 0.5, "pooled_output": 2.0})
     found = model.evaluate((first, second), batch_size=8, verbose=0, return_dict=True)
-    said, pooled = expected_losses(model, first, second)
+    of_tokens, pooled = expected_losses(model, first, second)
     similar = numpy_similarity.contrastive(pooled)
-    assert abs(found["logits_loss"] - said) < 1e-5 * said
+    assert abs(found["logits_loss"] - of_tokens) < 1e-5 * of_tokens
     assert abs(found["pooled_output_loss"] - similar) < 1e-4
-    assert abs(found["loss"] - (0.5 * said + 2 * similar)) < 3e-4
+    assert abs(found["loss"] - (0.5 * of_tokens + 2 * similar)) < 3e-4
 
     model.compile(loss="distillation")
     teacher = rng.normal(size=(2, 6, 3)).astype("float32")
     found = model.evaluate((first, second), tuple(teacher), verbose=0, return_dict=True)
     expected = numpy_similarity.distillation(teacher.transpose(1, 0, 2).reshape(12, 3), pooled)
     assert abs(found["pooled_output_loss"] - expected) < 1e-4
-    assert abs(found["logits_loss"] - said) < 1e-5 * said
+    assert abs(found["logits_loss"] - of_tokens) < 1e-5 * of_tokens
 
 
 @pytest.mark.slow
 def test_negatives_are_those_of_the_replica(rng):
-    """Two replicas: the mean of the losses of the halves of the batch, not the loss of the batch."""
+    """With two replicas the loss is the mean of those of the halves of the batch."""
     first, second = texts(rng, 8), texts(rng, 8)
     with choose_strategy(cpu_replicas=2).scope():
         replicated = sim()
@@ -187,7 +187,7 @@ def test_negatives_are_those_of_the_replica(rng):
 
 @pytest.mark.slow
 def test_fit_learns_pairs(rng):
-    """On eight pairs: partners become the nearest, and each text learns to generate its partner."""
+    """Partners become the nearest of eight pairs, and each text learns to generate its partner."""
     first, second = texts(rng, 8, 4, 8), texts(rng, 8, 4, 8)
     model = sim()
     model.compile(keras.optimizers.Adam(5e-3))
@@ -201,7 +201,7 @@ def test_fit_learns_pairs(rng):
 
 
 def test_from_a_checkpoint_without_pooler(tmp_path, rng):
-    """As the original started: weights of a masked language model and a new pooler, if the user asks for it."""
+    """As the original started: weights of a masked language model and a new pooler."""
     masked_lm = randomized(roformer_tf.RoFormerMaskedLM(backbone("v1", num_layers=1)))
     folder = save_checkpoint(masked_lm, tmp_path / "roformer")
     lines = tokenizer().get_vocabulary()
@@ -231,7 +231,7 @@ def test_wrong_options_raise_errors(model):
         roformer_tf.RoFormerSimClassifier(model.backbone, groups=(2, 0))
 
 
-def test_similar_ranks_what_is_generated(model, monkeypatch, rng):
+def test_similar_ranks_generated_texts(model, monkeypatch, rng):
     """Without repetitions, the text itself and empty texts; the nearest first."""
     drawn = ["天地", "", "玄黄", "天地", "宇宙洪荒", " 日月 ", "日月", "天地玄"]
     asked = []

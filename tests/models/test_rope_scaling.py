@@ -1,17 +1,16 @@
 """Length scaling as an argument of new, loaded and saved models."""
 
-import keras
 import numpy as np
 import pytest
 
 import roformer_tf
 from roformer_tf.checkpoint import load_checkpoint, save_checkpoint
 from tests.layers.harness import gradients, numpy
-from tests.models.builders import backbone, inputs, sequence, task, texts
+from tests.models.builders import backbone, inputs, saved_and_loaded, sequence, task, texts
 
 TRAINED = 6
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": TRAINED}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED}
+YARN = {**DYNAMIC, "rope_type": "yarn", "factor": 4.0}
 SCALINGS = {
     "linear": {"rope_type": "linear", "factor": 4.0},
     "ntk": {"rope_type": "ntk", "factor": 4.0},
@@ -32,7 +31,8 @@ def masked_lm():
 def folders(masked_lm, tmp_path_factory):
     top = tmp_path_factory.mktemp("models")
     save_checkpoint(masked_lm, top / "original")
-    masked_lm.save_to_preset(str(top / "preset"))
+    # a .keras file may become a preset
+    saved_and_loaded(masked_lm, top).save_to_preset(str(top / "preset"))
     return top
 
 
@@ -66,10 +66,9 @@ def test_saved_models_keep_their_scaling(folders, masked_lm, tmp_path, rng):
     model = roformer_tf.RoFormerMaskedLM.from_preset(str(folders / "preset"), rope_scaling=DYNAMIC)
     given = inputs(rng, length=11)
     logits = numpy(model(given))
-    model.save(tmp_path / "model.keras")
     model.save_to_preset(str(tmp_path / "again"))
     for loaded in (
-        keras.saving.load_model(tmp_path / "model.keras"),
+        saved_and_loaded(model, tmp_path),
         roformer_tf.RoFormerMaskedLM.from_preset(str(tmp_path / "again")),
     ):
         assert loaded.backbone.rope_scaling == DYNAMIC
@@ -79,17 +78,6 @@ def test_saved_models_keep_their_scaling(folders, masked_lm, tmp_path, rng):
         str(tmp_path / "again"), rope_scaling={"rope_type": "default"}
     )
     np.testing.assert_array_equal(numpy(plain(given)), numpy(masked_lm(given)))
-
-
-def test_keras_file_takes_a_scaling_through_its_preset(masked_lm, tmp_path, rng):
-    masked_lm.save(tmp_path / "model.keras")
-    keras.saving.load_model(tmp_path / "model.keras").save_to_preset(str(tmp_path / "preset"))
-    loaded = roformer_tf.RoFormerMaskedLM.from_preset(
-        str(tmp_path / "preset"), rope_scaling=DYNAMIC
-    )
-    given = inputs(rng, length=11)
-    expected = expected_logits(masked_lm, DYNAMIC, given)
-    np.testing.assert_allclose(numpy(loaded(given)), expected, atol=NOISE)
 
 
 @every_scaling
@@ -150,10 +138,9 @@ def test_learned_frequencies_are_one_weight_with_a_gradient(rng):
 def test_learned_frequencies_are_saved(tmp_path, rng):
     model = backbone("v1", position_options={"learned": True})
     given = inputs(rng)
-    model.save(tmp_path / "model.keras")
     model.save_to_preset(str(tmp_path / "preset"))
     for loaded in (
-        keras.saving.load_model(tmp_path / "model.keras"),
+        saved_and_loaded(model, tmp_path),
         roformer_tf.RoFormerBackbone.from_preset(str(tmp_path / "preset")),
     ):
         np.testing.assert_array_equal(sequence(loaded(given)), sequence(model(given)))

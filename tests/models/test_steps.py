@@ -1,13 +1,13 @@
-"""`call_with_cache` equals a call on whole texts: prompts, single tokens, several; every scheme and attention."""
+"""`call_with_cache` equals a call on whole texts, for every scheme and attention."""
 
 import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.layers import AttentionMask, EncoderBlock, RotaryPosition
+from roformer_tf.layers import AttentionMask
 from roformer_tf.layers.feature_maps import FEATURE_MAPS
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES
-from tests.layers.harness import compiled, numpy, randomize
+from tests.layers.harness import compiled, numpy
 from tests.models.builders import backbone, inputs, sequence
 
 LENGTH, ROOM = 13, 17
@@ -25,13 +25,7 @@ MODELS = {
     "rotary_on_values": {"position_options": {"on_values": True}},
     "linear": {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
     "ntk": {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}},
-    "yarn": {
-        "rope_scaling": {
-            "rope_type": "yarn",
-            "factor": 4.0,
-            "original_max_position_embeddings": TRAINED,
-        }
-    },
+    "yarn": {"rope_scaling": {**DYNAMIC, "rope_type": "yarn", "factor": 4.0}},
     "learned": {"position_scheme": "learned"},
     "sinusoidal": {"position_scheme": "sinusoidal"},
     "none": {"position_scheme": "none"},
@@ -48,7 +42,10 @@ def part(given, start, stop):
 
 
 def in_steps(model, given, cuts, start=0, cache=None):
-    """Returns the joined outputs of consecutive calls, whose index is an integer or a tensor by turns."""
+    """Returns the joined outputs of consecutive calls, and the cache.
+
+    The index is an integer in one call, and a tensor in the next.
+    """
     if cache is None:
         cache = model.build_cache(len(given["token_ids"]), ROOM)
     outputs, index = [], start
@@ -60,26 +57,19 @@ def in_steps(model, given, cuts, start=0, cache=None):
     return np.concatenate(outputs, 1), cache
 
 
-def assert_steps_equal(model, rng):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*((kind, name) for kind in ("gpt", "sim") for name in MODELS), *(("gpt", n) for n in LINEAR)],
+)
+def test_steps_equal_the_whole(kind, name, rng):
+    model = backbone(kind, pooler=None, **{**MODELS, **LINEAR}[name])
+    assert model.supports_cache
     given = inputs(rng, length=LENGTH, padded=False)
     expected = sequence(model(given))
     # a source, which sees the tokens after it, is one call
     for cuts in CUTS if model.masking == "causal" else CUTS[:1]:
         outputs, _ = in_steps(model, given, cuts)
         np.testing.assert_allclose(outputs, expected, atol=NOISE)
-
-
-@pytest.mark.parametrize("kind", ["gpt", "sim"])
-@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
-def test_every_scheme(kind, options, rng):
-    model = backbone(kind, pooler=None, **options)
-    assert model.supports_cache
-    assert_steps_equal(model, rng)
-
-
-@pytest.mark.parametrize("options", LINEAR.values(), ids=LINEAR)
-def test_linear_attention(options, rng):
-    assert_steps_equal(backbone("gpt", **options), rng)
 
 
 @pytest.mark.parametrize("options", [{}, LINEAR["elu_rotary"]], ids=["softmax", "linear"])
@@ -99,7 +89,7 @@ def test_padding(options, rng):
 @pytest.mark.parametrize("options", [{}, {"rope_scaling": DYNAMIC}], ids=["rotary", "dynamic"])
 @pytest.mark.parametrize("kind", ["gpt", "sim"])
 def test_prompts_of_different_lengths(kind, options, rng):
-    """A batch of prompts padded on the right, then single tokens from the end of the shortest prompt.
+    """Prompts padded on the right in a batch, then single tokens from the end of the shortest.
 
     Some tokens are computed again: the last of the prompt, and the rest of longer prompts.
     """
@@ -124,7 +114,7 @@ def test_prompts_of_different_lengths(kind, options, rng):
 
 @pytest.mark.parametrize("options", [{}, {"position_options": {"on_values": True}}])
 def test_dynamic_scaling(options, rng):
-    """Each token as in the text that ends with its call, from the states that earlier tokens had in theirs."""
+    """A token is as in the text that ends with its call, and keeps its keys and values."""
     model = backbone("gpt", rope_scaling=DYNAMIC, **options)
     given = inputs(rng, length=LENGTH, padded=False)
     for cuts in CUTS:
@@ -163,7 +153,7 @@ def test_half_precision(dtype, kind, rng):
 
 @pytest.mark.parametrize("kind", ["gpt", "v2_causal"])
 def test_compiled(kind, rng):
-    """A loop over the tokens in one graph, of XLA too, with room for more."""
+    """One XLA graph loops over the tokens, with room for more."""
     model = backbone(kind, pooler=None)
     given = inputs(rng, length=LENGTH, padded=False)
     expected = sequence(model(given))
@@ -191,25 +181,6 @@ def test_a_cache_is_not_changed_by_what_comes_after(rng):
     for text in (other, given):
         outputs, _ = in_steps(model, text, [1] * 5, 8, cache)
         np.testing.assert_allclose(outputs, sequence(model(text))[:, 8:], atol=NOISE)
-
-
-def test_block(rng):
-    scheme = RotaryPosition(8)
-    block = EncoderBlock(16, 32, 2, position_scheme=scheme)
-    x = rng.normal(size=(2, LENGTH, 16)).astype("float32")
-    places = np.arange(LENGTH)[None]
-    bias = numpy(AttentionMask("causal")(np.ones((2, LENGTH))))
-    position = scheme(places, places)
-    block(x, bias, position)
-    randomize(block)
-    expected = numpy(block(x, bias, position))
-    cache = block.build_cache(2, LENGTH)
-    for start, stop in ((0, 5), (5, 6), (6, 13)):
-        here = slice(start, stop)
-        output, cache = block.call_with_cache(
-            x[:, here], cache, start, bias[:, :, here], scheme(places[:, here], places[:, here])
-        )
-        np.testing.assert_allclose(numpy(output), expected[:, here], atol=NOISE)
 
 
 def test_models_without_cache(rng):

@@ -1,11 +1,11 @@
-"""Tests that every task passes: float64 values, training and files in Keras, LoRA, int8."""
+"""Tests for every task: float64 values, training, files, LoRA, int8."""
 
 import keras
 import numpy as np
 import pytest
 
 from tests.layers.harness import numpy, quantized
-from tests.models.builders import TASKS, data, expected_outputs, task, texts
+from tests.models.builders import TASKS, data, expected_outputs, saved_and_loaded, task, texts
 from tests.oracles import numpy_roformer as oracle
 
 pytestmark = [
@@ -29,11 +29,6 @@ def predicted(model, x):
     return model.predict(x, batch_size=8, verbose=0)
 
 
-def close_weights(one, other, atol):
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, atol=atol)
-
-
 @every_task
 def test_equals_float64(name, rng):
     model = task(name, num_layers=2)
@@ -47,7 +42,7 @@ def test_equals_float64(name, rng):
 
 @one_of_each
 def test_life(name, rng, tmp_path):
-    """compile, fit, evaluate, predict, save, load. A loaded model continues training as the saved one does."""
+    """Compiles, fits, evaluates, predicts, saves and loads. A loaded model trains on alike."""
     model = task(name)
     x, y, weights = data(name, rng)
     model.compile(
@@ -68,15 +63,15 @@ def test_life(name, rng, tmp_path):
     hits = (probabilities.argmax(-1) == y) * w
     assert abs(result["sparse_categorical_accuracy"] - hits.sum() / w.sum()) < 1e-6
 
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = saved_and_loaded(model, tmp_path)
     assert type(loaded) is type(model) and loaded.get_config() == model.get_config()
     np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
     assert loaded.evaluate(x, y, weights, batch_size=8, verbose=0, return_dict=True) == result
     assert int(loaded.optimizer.iterations) == 12
     for each in (model, loaded):
         each.fit(x, y, weights, batch_size=4, epochs=2, shuffle=False, verbose=0)
-    close_weights(loaded, model, 1e-7)
+    for one, other in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-7)
 
     model.save_weights(tmp_path / "model.weights.h5")
     fresh = type(model).from_config(model.get_config())
@@ -139,9 +134,8 @@ def test_lora(name, rng, tmp_path):
     for w, old in zip(model.backbone.embeddings.get_weights(), frozen, strict=False):
         np.testing.assert_array_equal(w, old)
 
-    model.save(tmp_path / "lora.keras")
     with pytest.warns(UserWarning, match="Skipping variable loading for optimizer"):
-        loaded = keras.saving.load_model(tmp_path / "lora.keras")
+        loaded = saved_and_loaded(model, tmp_path)
     # the product of the two factors is added to the kernel when saved: other roundings
     np.testing.assert_allclose(numpy(loaded(x)), after, atol=2e-5)
 
@@ -152,7 +146,7 @@ def test_int8(name, rng, tmp_path):
     x, _, _ = data(name, rng)
     exact = numpy(model(x))
     output = numpy(quantized(model)(x))
-    # 127 steps for the largest weight and the largest feature: half a percent of each factor, times the sums' depth
+    # 127 steps for the largest weight and feature: half a percent of each factor of a sum
     error = np.sqrt(((output - exact) ** 2).mean() / (exact**2).mean())
     assert 0 < error < 0.05, error
     for layer in model.backbone._flatten_layers():
@@ -161,6 +155,5 @@ def test_int8(name, rng, tmp_path):
     table = model.backbone.token_embedding._embeddings
     assert keras.backend.standardize_dtype(table.dtype) == "int8"
 
-    model.save(tmp_path / "int8.keras")
-    loaded = keras.saving.load_model(tmp_path / "int8.keras")
+    loaded = saved_and_loaded(model, tmp_path)
     np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
