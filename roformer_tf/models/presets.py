@@ -21,63 +21,6 @@ _CLASSES = {
 }
 
 
-class FromPreset:
-    """Mixin of backbones and tasks: `from_preset` takes every kind of folder.
-
-    Class attributes:
-        backbone_cls: The class of a task's backbone; `None` in a backbone.
-        saved_masking: str. The masking that a task gives a bidirectional backbone, or `None`.
-        needs_pooler: bool. Whether the task needs a backbone with a pooler.
-    """
-
-    backbone_cls = None
-    saved_masking = None
-    needs_pooler = False
-
-    @classmethod
-    def from_preset(cls, preset, load_weights=True, **kwargs):
-        """Builds the model from a folder.
-
-        Sizes, family (RoFormer v1, v2, BERT, NEZHA), pooler, vocabulary and weights come from its
-        files. Not all original and Hugging Face folders contain the masking, so the class decides:
-        masked LM and classifier are bidirectional, `RoFormerCausalLM` is causal, or UniLM if the
-        files show it, and RoFormer-Sim's classes are UniLM. A bare backbone follows the files.
-
-        Args:
-            preset: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
-                `vocab.txt`), a Hugging Face folder (`config.json`, `model.safetensors`,
-                `vocab.txt`), or one written by `save_to_preset`. KerasHub's handles
-                (`"kaggle://…"`) work, too.
-            load_weights: bool. `False` leaves the weights random.
-            **kwargs: Arguments of the class (`num_classes`, …), of its backbone (`masking`, …; an
-                argument that both have is the task's) and of its preprocessor (`sequence_length`,
-                …). For checkpoints also those of `RoFormerTokenizer` (`vocabulary`, …) and
-                `family`, `strict`, `keep_tokens`, `compound_tokens` and `nsp_head` of
-                `load_checkpoint`. With `compound_tokens`, pass the new `vocabulary` too, or
-                `preprocessor=None`.
-
-        Returns:
-            An instance of the class.
-
-        Raises:
-            FileNotFoundError: If there is no such folder, or a file is missing.
-            ValueError: If a file is damaged, the parts do not fit each other, or the folder lacks
-                what the class needs. The message names the class that can be built from it.
-            TypeError: If there is no such argument.
-
-        Warns:
-            UserWarning: If only the name of the folder showed the masking or the family.
-        """
-        if "://" in str(preset):  # KerasHub downloads it
-            return super().from_preset(str(preset), load_weights=load_weights, **kwargs)
-        folder = open_folder(preset)
-        check_backbone_class(cls, folder)
-        if folder.layout == "preset":
-            kwargs = _saved_arguments(cls, folder, load_weights, kwargs)
-            return super().from_preset(str(folder.path), load_weights=load_weights, **kwargs)
-        return _from_checkpoint(cls, folder, load_weights, kwargs)
-
-
 class PreprocessorFromPreset:
     """Mixin of preprocessors: `from_preset` takes every kind of folder, `call` a pair of texts."""
 
@@ -157,7 +100,8 @@ def check_tokenizer(preprocessor_cls, folder):
 # === Original and Hugging Face checkpoints ===
 
 
-def _from_checkpoint(cls, folder, load_weights, kwargs):
+def from_checkpoint(cls, folder, load_weights, kwargs):
+    """Builds a backbone or task from an original or Hugging Face folder."""
     identity = folder.identity(kwargs.pop("family", None))
     if identity.family is None:
         raise ValueError(
@@ -281,7 +225,7 @@ def _edited(vocabulary, keep_tokens=None, compound_tokens=None):
 # === Folders written by `save_to_preset` ===
 
 
-def _saved_arguments(cls, folder, load_weights, kwargs):
+def arguments_for_preset(cls, folder, load_weights, kwargs):
     """Builds backbone and preprocessor if arguments are theirs: KerasHub takes only the task's."""
     config = folder.backbone_arguments()
     policy = ((config.get("dtype") or {}).get("config") or {}).get("name") or ""

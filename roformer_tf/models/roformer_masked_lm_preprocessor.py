@@ -5,7 +5,7 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
+from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, check_sequence_length
 from roformer_tf.text import RandomMasker
 from roformer_tf.text.random_masker import tokenize_with_masks
 from roformer_tf.text.strings import to_string_tensor
@@ -58,14 +58,15 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
         random_token_rate=0.1,
         **kwargs,
     ):
+        check_sequence_length("sequence_length", sequence_length)
+        share = math.ceil(mask_selection_rate * sequence_length)
         super().__init__(
             tokenizer,
             sequence_length,
             truncate_from,
             padding,
             mask_selection_rate=mask_selection_rate,
-            mask_selection_length=mask_selection_length
-            or math.ceil(mask_selection_rate * sequence_length),
+            mask_selection_length=mask_selection_length or share,
             mask_token_rate=mask_token_rate,
             random_token_rate=random_token_rate,
             **kwargs,

@@ -1,11 +1,16 @@
 import keras
 from keras import ops
 
-from roformer_tf.models.presets import FromPreset
+from roformer_tf.checkpoint import open_folder
+from roformer_tf.models.presets import (
+    arguments_for_preset,
+    check_backbone_class,
+    from_checkpoint,
+)
 from roformer_tf.naming import automatic_name
 
 
-class RoFormerModel(FromPreset):
+class RoFormerModel:
     """Base class of our backbones and tasks, named before KerasHub's base class.
 
     It adds to a functional `keras.Model`:
@@ -17,8 +22,16 @@ class RoFormerModel(FromPreset):
       KerasHub keeps a map from layer paths to dtype policies in the config of the backbone, which
       does not reach the layers of a head.
     * An unknown argument raises an error. Keras' functional models ignore it.
+
+    Class attributes:
+        backbone_cls: The class of a task's backbone; `None` in a backbone.
+        saved_masking: str. The masking that a task gives a bidirectional backbone, or `None`.
+        needs_pooler: bool. Whether the task needs a backbone with a pooler.
     """
 
+    backbone_cls = None
+    saved_masking = None
+    needs_pooler = False
     # name of each input that a call may have: its dtype
     input_dtypes = {}
     keras_arguments = ("inputs", "outputs", "trainable", "dtype")
@@ -102,6 +115,49 @@ class RoFormerModel(FromPreset):
                     if not isinstance(layer, keras.Model):
                         layer.quantize(mode)
         return model
+
+    @classmethod
+    def from_preset(cls, preset, load_weights=True, **kwargs):
+        """Builds the model from a folder.
+
+        Sizes, family (RoFormer v1, v2, BERT, NEZHA), pooler, vocabulary and weights come from its
+        files. Not all original and Hugging Face folders contain the masking, so the class decides:
+        masked LM and classifier are bidirectional, `RoFormerCausalLM` is causal, or UniLM if the
+        files show it, and RoFormer-Sim's classes are UniLM. A bare backbone follows the files.
+
+        Args:
+            preset: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
+                `vocab.txt`), a Hugging Face folder (`config.json`, `model.safetensors`,
+                `vocab.txt`), or one written by `save_to_preset`. KerasHub's handles
+                (`"kaggle://…"`) work, too.
+            load_weights: bool. `False` leaves the weights random.
+            **kwargs: Arguments of the class (`num_classes`, …), of its backbone (`masking`, …; an
+                argument that both have is the task's) and of its preprocessor (`sequence_length`,
+                …). For checkpoints also those of `RoFormerTokenizer` (`vocabulary`, …) and
+                `family`, `strict`, `keep_tokens`, `compound_tokens` and `nsp_head` of
+                `load_checkpoint`. With `compound_tokens`, pass the new `vocabulary` too, or
+                `preprocessor=None`.
+
+        Returns:
+            An instance of the class.
+
+        Raises:
+            FileNotFoundError: If there is no such folder, or a file is missing.
+            ValueError: If a file is damaged, the parts do not fit each other, or the folder lacks
+                what the class needs. The message names the class that can be built from it.
+            TypeError: If there is no such argument.
+
+        Warns:
+            UserWarning: If only the name of the folder showed the masking or the family.
+        """
+        if "://" in str(preset):  # KerasHub downloads it
+            return super().from_preset(str(preset), load_weights=load_weights, **kwargs)
+        folder = open_folder(preset)
+        check_backbone_class(cls, folder)
+        if folder.layout == "preset":
+            kwargs = arguments_for_preset(cls, folder, load_weights, kwargs)
+            return super().from_preset(str(folder.path), load_weights=load_weights, **kwargs)
+        return from_checkpoint(cls, folder, load_weights, kwargs)
 
 
 def convert(x, dtype):

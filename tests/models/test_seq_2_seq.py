@@ -110,7 +110,7 @@ def test_cached_beam_search_equals_uncached():
     rows = []
     for model in (cached, uncached):
         model = RoFormerSeq2SeqLM(model)
-        model.compile(sampler=BeamSearchSampler(num_beams=3))
+        model.compile(sampler=BeamSearchSampler(num_beams=3), run_eagerly=True)
         rows.append(model.generate(dict(given), stop_token_ids=[3, 5]))
     for name in ("decoder_token_ids", "decoder_padding_mask"):
         np.testing.assert_array_equal(rows[0][name], rows[1][name])
