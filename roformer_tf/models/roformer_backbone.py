@@ -162,10 +162,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         attention_options = with_seed(attention, attention_options)
         feature_maps = make_feature_maps(attention, num_layers, attention_options, dtype)
         scheme_sizes = SimpleNamespace(
+            **sizes,
             head_dim=feature_maps[0].rotated_dim(head_dim) if linear else head_dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            embedding_dim=sizes["embedding_dim"],
             max_sequence_length=max_sequence_length,
             max_wavelength=max_wavelength,
             masking=masking,
@@ -211,9 +209,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         ]
         self.pooler = None
         if pooler:
-            self.pooler = Pooler(
-                pooler, initializer_of(norm, num_layers), dtype=dtype, name="pooler"
-            )
+            initializer = initializer_of(norm, num_layers)
+            self.pooler = Pooler(pooler, initializer, dtype=dtype, name="pooler")
 
         # === Functional model ===
         inputs = {
@@ -279,11 +276,10 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     def supports_cache(self):
         """Whether `call_with_cache` can run the model a few tokens at a time."""
         scheme = self.position_scheme
-        linear = self.attention != "softmax"
         if self.masking == "bidirectional" or scheme.needs_scores:
             return False
         # A sum over rotated keys cannot be rotated again.
-        return not (linear and scheme.depends_on_length)
+        return self.attention == "softmax" or not scheme.depends_on_length
 
     def build_cache(self, batch_size, max_length):
         """Returns an empty cache for `call_with_cache`.

@@ -127,9 +127,8 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
 
         def make_stack(side, cls, count, masking):
             scheme_sizes = SimpleNamespace(
+                **sizes,
                 head_dim=hidden_dim // num_heads,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
                 embedding_dim=hidden_dim,
                 max_sequence_length=max_sequence_length,
                 max_wavelength=max_wavelength,

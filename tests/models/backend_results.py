@@ -111,7 +111,7 @@ def optimizer_results():
 
 
 def beam_results():
-    """Texts and scores of beam search over a table, in rows with prompts of different lengths."""
+    """Texts and scores of beam search over a table, for prompts of different lengths."""
     lengths, length = (1, 3), 5
     tables = table_model.make_tables(np.random.default_rng(8), 2, 4, length)
     prompt, mask = table_model.make_prompt(lengths, length)

@@ -78,12 +78,12 @@ def packed_documents(rng, lengths=((5, 3, 8), (2, 9), (7, 1, 1, 4))):
                 "segment_ids": (np.arange(size) >= rng.integers(0, size + 1))[None].astype("int32"),
                 "padding_mask": np.ones((1, size), "int32"),
             }
-            place = (row, slice(start, start + size))
+            where = (row, slice(start, start + size))
             for name, value in document.items():
-                packed[name][place] = value[0]
-            packed["position_ids"][place] = np.arange(size)
-            packed["document_ids"][place] = number
-            alone.append((place, document))
+                packed[name][where] = value[0]
+            packed["position_ids"][where] = np.arange(size)
+            packed["document_ids"][where] = number
+            alone.append((where, document))
             start += size
     return alone, packed
 

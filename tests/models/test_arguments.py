@@ -7,15 +7,7 @@ import pytest
 
 import roformer_tf
 from roformer_tf.layers import RoFormerEmbeddings
-from tests.models.builders import backbone, tokenizer
-
-SIZES = {
-    "vocabulary_size": 10,
-    "num_layers": 1,
-    "num_heads": 1,
-    "hidden_dim": 4,
-    "intermediate_dim": 4,
-}
+from tests.models.builders import SIZES, backbone, tokenizer
 
 
 def test_misspelt_arguments_raise_errors():
@@ -48,9 +40,7 @@ def test_automatic_names():
         "roformer_tokenizer": model.preprocessor.tokenizer,
         "roformer_backbone": roformer_tf.RoFormerBackbone(**SIZES),
         "roformer_embeddings": RoFormerEmbeddings(9, 8, 8),
-        "roformer_seq_2_seq_backbone": roformer_tf.RoFormerSeq2SeqBackbone(
-            **{**SIZES, "hidden_dim": 2}
-        ),
+        "roformer_seq_2_seq_backbone": roformer_tf.RoFormerSeq2SeqBackbone(**SIZES),
     }
     for name, part in parts.items():
         # "_1", "_2", … where another test has made one
@@ -64,10 +54,13 @@ def test_presets_with_older_names_load(tmp_path):
     model.save_to_preset(str(tmp_path))
     for file in tmp_path.rglob("*.json"):
         text = file.read_text(encoding="utf-8")
-        text = text.replace('"roformer_sim', '"ro_former_sim').replace(
-            '"roformer_tok', '"ro_former_tok'
-        )
-        file.write_text(text.replace('"source_mask_rate"', '"hidden_sources"'), encoding="utf-8")
+        for new, old in (
+            ('"roformer_sim', '"ro_former_sim'),
+            ('"roformer_tok', '"ro_former_tok'),
+            ('"source_mask_rate"', '"hidden_sources"'),
+        ):
+            text = text.replace(new, old)
+        file.write_text(text, encoding="utf-8")
     saved = json.loads((tmp_path / "task.json").read_text(encoding="utf-8"))["config"]
     assert saved["name"].startswith("ro_former_sim")
     assert saved["preprocessor"]["config"]["hidden_sources"] == 0.25

@@ -212,12 +212,13 @@ def test_compiled(kind, rng):
     )
 
 
-# family and masking; position scheme; linear attention
+# family and masking; position scheme; learned frequencies; linear attention
 SAVED = [(kind, {}) for kind in KINDS]
 SAVED += [
     ("v1", {"position_scheme": scheme, "position_options": OPTIONS.get(scheme)})
     for scheme in POSITION_SCHEMES
 ]
+SAVED += [("v1", {"position_options": {"learned": True}})]
 SAVED += [("v1", {"attention": name}) for name in FEATURE_MAPS]
 SAVED += [
     ("v1", {"attention": "elu", "position_scheme": scheme})

@@ -20,14 +20,14 @@ def classifier():
     return model
 
 
-def test_every_epoch_has_every_row_once_in_a_new_order():
+def test_every_epoch_has_each_example_once_in_a_new_order():
     x = {"a": np.arange(50), "b": [[i, -i] for i in range(50)]}
     dataset = batched(to_columns(x, list(range(50)), np.arange(50.0)), batch_size=8, shuffle=True)
     assert dataset.cardinality() == 7
     orders = []
     for _ in range(2):
-        rows = [(x["a"], x["b"], y, w) for x, y, w in dataset.as_numpy_iterator()]
-        a, b, y, w = (np.concatenate(column) for column in zip(*rows, strict=True))
+        batches = [(x["a"], x["b"], y, w) for x, y, w in dataset.as_numpy_iterator()]
+        a, b, y, w = (np.concatenate(column) for column in zip(*batches, strict=True))
         assert (a == y).all() and (a == w).all() and (b == np.stack([a, -a], 1)).all()
         assert sorted(a) == list(range(50))
         orders.append(list(a))

@@ -74,13 +74,6 @@ def test_logits_are_float32_under_every_policy(rng):
     assert np.isfinite(model.fit(x, y, verbose=0).history["loss"]).all()
 
 
-def test_mean_pooling_ignores_padding(rng):
-    model = task("classifier_mean")
-    x = inputs(rng)
-    padded = {k: np.pad(v, [(0, 0), (0, 7)]) for k, v in x.items()}
-    np.testing.assert_allclose(numpy(model(padded)), numpy(model(x)), atol=1e-5)
-
-
 def test_dropout_acts_in_training_only(rng):
     model = classifier(dropout=0.5)
     x, _, _ = data("classifier", rng)

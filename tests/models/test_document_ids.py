@@ -17,9 +17,9 @@ def test_packed_documents_are_as_alone(scheme, masking, rng):
     model = model_with(scheme, masking=masking)
     alone, packed = packed_documents(rng)
     outputs = sequence(model(packed))
-    expected = [(place, sequence(model(document))[0]) for place, document in alone]
-    for place, value in expected:
-        np.testing.assert_allclose(outputs[place], value, atol=NOISE)
+    expected = [(where, sequence(model(document))[0]) for where, document in alone]
+    for where, value in expected:
+        np.testing.assert_allclose(outputs[where], value, atol=NOISE)
     # without document ids they see each other
     mixed = sequence(model({k: v for k, v in packed.items() if k != "document_ids"}))
     assert np.abs(mixed - outputs)[0, 5:16].max() > 1e-2
@@ -27,8 +27,8 @@ def test_packed_documents_are_as_alone(scheme, masking, rng):
         # where only distances matter, positions may continue from one document to the next
         del packed["position_ids"]
         outputs = sequence(model(packed))
-        for place, value in expected:
-            np.testing.assert_allclose(outputs[place], value, atol=NOISE)
+        for where, value in expected:
+            np.testing.assert_allclose(outputs[where], value, atol=NOISE)
 
 
 @pytest.mark.parametrize("kind", ["v1", "gpt", "sim", "v2"])

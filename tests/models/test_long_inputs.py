@@ -9,7 +9,6 @@ from tests.models.builders import (
     backbone,
     inputs,
     packed_documents,
-    saved_and_loaded,
     sequence,
     task,
 )
@@ -45,12 +44,6 @@ def test_schemes_that_need_scores_stay_whole(rng):
     model = backbone(position_scheme="sinusoidal_relative", masking="causal")
     expected = sequence(model(given))
     np.testing.assert_array_equal(sequence(chunked(model)(given)), expected)
-
-
-def test_saved_and_loaded(rng, tmp_path):
-    given, model = inputs(rng), backbone(masking="unilm")
-    loaded = saved_and_loaded(model, tmp_path)
-    np.testing.assert_allclose(sequence(chunked(loaded)(given)), sequence(model(given)), atol=NOISE)
 
 
 @pytest.mark.slow

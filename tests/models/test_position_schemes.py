@@ -22,9 +22,12 @@ def model_with(scheme, kind="v1", **options):
     return backbone(kind, position_scheme=scheme, position_options=OPTIONS.get(scheme), **options)
 
 
-@pytest.mark.parametrize("scheme", OTHERS)
-def test_counted_positions_are_0_1_2(scheme, rng):
-    model, given = model_with(scheme), inputs(rng)
+@pytest.mark.parametrize(
+    ("scheme", "attention"),
+    [*((scheme, "softmax") for scheme in OTHERS), ("rotary", "elu"), ("learned", "elu")],
+)
+def test_counted_positions_are_0_1_2(scheme, attention, rng):
+    model, given = model_with(scheme, attention=attention), inputs(rng)
     positions = {**given, "position_ids": np.tile(np.arange(9), (3, 1))}
     np.testing.assert_allclose(sequence(model(given)), sequence(model(positions)), atol=NOISE)
     other = {**given, "position_ids": 2 * positions["position_ids"]}

@@ -148,7 +148,7 @@ def test_masking_follows_its_rates(tokens, rng):
 
     n = len(rows)
     selectable = (plain >= len(SPECIAL)).sum()
-    assert abs(n / selectable - 0.15) < 0.005  # rounded to whole tokens in each row
+    assert abs(n / selectable - 0.15) < 0.005  # rounded to whole tokens in each text
     # a random token is the old one once in 48 times
     # five standard deviations of a binomial of 6,700 draws
     masked, same = (now == MASK).mean(), (now == original).mean()

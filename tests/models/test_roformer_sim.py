@@ -69,15 +69,6 @@ def test_embed_equals_the_original(original, tmp_path, rng):
     np.testing.assert_allclose(loaded.embed(drawn[3]), found[3], rtol=0, atol=2e-6)
 
 
-def test_embed_errors(model):
-    with pytest.raises(ValueError, match="The dataset is empty"):
-        model.embed([])
-    with pytest.raises(TypeError, match="Received: 3 of type int as example 1"):
-        model.embed(["天", 3])
-    with pytest.raises(ValueError, match="The model has no preprocessor"):
-        roformer_tf.RoFormerSim(model.backbone).embed("天")
-
-
 def sequences_by_hand(first, second):
     """Inputs, next tokens and their weights, for each pair in both directions."""
     tokens = tokenizer()
@@ -218,7 +209,13 @@ def test_from_a_checkpoint_without_pooler(tmp_path, rng):
     assert classifier.backbone.pooler_activation == "linear"
 
 
-def test_wrong_options_raise_errors(model):
+def test_errors(model):
+    with pytest.raises(ValueError, match="The dataset is empty"):
+        model.embed([])
+    with pytest.raises(TypeError, match="Received: 3 of type int as example 1"):
+        model.embed(["天", 3])
+    with pytest.raises(ValueError, match="The model has no preprocessor"):
+        roformer_tf.RoFormerSim(model.backbone).embed("天")
     with pytest.raises(ValueError, match="needs a backbone with a pooler: make it with"):
         roformer_tf.RoFormerSim(backbone(masking="unilm", num_layers=1))
     with pytest.raises(

@@ -135,17 +135,6 @@ def test_learned_frequencies_are_one_weight_with_a_gradient(rng):
         assert abs(gradient[i] - numeric) < 0.02 * np.abs(gradient).max() + 1e-2
 
 
-def test_learned_frequencies_are_saved(tmp_path, rng):
-    model = backbone("v1", position_options={"learned": True})
-    given = inputs(rng)
-    model.save_to_preset(str(tmp_path / "preset"))
-    for loaded in (
-        saved_and_loaded(model, tmp_path),
-        roformer_tf.RoFormerBackbone.from_preset(str(tmp_path / "preset")),
-    ):
-        np.testing.assert_array_equal(sequence(loaded(given)), sequence(model(given)))
-
-
 def test_a_model_with_scaling_loads_the_checkpoint_of_a_model_without(tmp_path):
     with pytest.raises(ValueError, match="cannot hold `rope_scaling`.*save_to_preset"):
         save_checkpoint(backbone("v1", rope_scaling=YARN), tmp_path / "original")

@@ -64,7 +64,7 @@ def test_added_padding_changes_nothing(scheme, rng):
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("beams", [1, 3])
 def test_cached_equals_whole(scheme, beams, rng):
-    """Three tokens, then single ones, with several targets in a row for each source."""
+    """Three tokens, then single ones, with one or several targets for each source."""
     model = backbone(scheme)
     given = inputs(rng, batch=2)
     ids = rng.integers(4, 40, (2 * beams, 9)).astype("int32")
@@ -107,14 +107,14 @@ def test_cached_beam_search_equals_uncached():
     lengths = np.array([[1], [4], [2], [9]])
     given["decoder_padding_mask"] = (np.arange(25) < lengths).astype("int32")
     given["decoder_token_ids"] *= given["decoder_padding_mask"]
-    rows = []
+    outputs = []
     for model in (cached, uncached):
         model = RoFormerSeq2SeqLM(model)
         model.compile(sampler=BeamSearchSampler(num_beams=3), run_eagerly=True)
-        rows.append(model.generate(dict(given), stop_token_ids=[3, 5]))
+        outputs.append(model.generate(dict(given), stop_token_ids=[3, 5]))
     for name in ("decoder_token_ids", "decoder_padding_mask"):
-        np.testing.assert_array_equal(rows[0][name], rows[1][name])
-    kept = rows[0]["decoder_token_ids"] * (np.arange(25) < lengths)
+        np.testing.assert_array_equal(outputs[0][name], outputs[1][name])
+    kept = outputs[0]["decoder_token_ids"] * (np.arange(25) < lengths)
     np.testing.assert_array_equal(kept, given["decoder_token_ids"])
 
 
@@ -142,7 +142,7 @@ def test_positions_that_need_scores_generate(rng):
     assert model.generate(given, stop_token_ids=[3])["decoder_token_ids"].shape == (3, 6)
 
 
-def test_dynamic_scaling_goes_by_the_text_so_far(rng):
+def test_dynamic_scaling_depends_on_the_text_so_far(rng):
     """The scale depends on the length of the text, not on the room for it."""
     scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 3}
     model = RoFormerSeq2SeqLM(backbone(position_options={"rope_scaling": scaling}, **SMALL))

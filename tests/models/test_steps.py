@@ -50,8 +50,8 @@ def in_steps(model, given, cuts, start=0, cache=None):
         cache = model.build_cache(len(given["token_ids"]), ROOM)
     outputs, index = [], start
     for number, length in enumerate(cuts):
-        place = index if number % 2 == 0 else ops.convert_to_tensor(index, "int32")
-        output, cache = model.call_with_cache(part(given, index, index + length), cache, place)
+        at = index if number % 2 == 0 else ops.convert_to_tensor(index, "int32")
+        output, cache = model.call_with_cache(part(given, index, index + length), cache, at)
         outputs.append(sequence(output))
         index += length
     return np.concatenate(outputs, 1), cache
@@ -105,11 +105,11 @@ def test_prompts_of_different_lengths(kind, options, rng):
     first = min(known) - 1
     outputs, _ = in_steps(model, given, [1] * (LENGTH - first), first, cache)
     for row, length in enumerate(known):
-        for place in range(first, LENGTH):
+        for position in range(first, LENGTH):
             # the tokens of a sequence so far
-            alone = {k: v[row : row + 1, : max(place + 1, length)] for k, v in given.items()}
-            expected = sequence(model(alone))[0, place]
-            np.testing.assert_allclose(outputs[row, place - first], expected, atol=NOISE)
+            alone = {k: v[row : row + 1, : max(position + 1, length)] for k, v in given.items()}
+            expected = sequence(model(alone))[0, position]
+            np.testing.assert_allclose(outputs[row, position - first], expected, atol=NOISE)
 
 
 @pytest.mark.parametrize("options", [{}, {"position_options": {"on_values": True}}])
