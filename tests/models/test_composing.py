@@ -1,4 +1,4 @@
-"""Backbones as parts of somebody's own model: any of their inputs, any way that Keras builds models.
+"""Backbones as parts of other models: any of their inputs, in any way that Keras builds models.
 
 `test_elsewhere` runs this file on JAX.
 """
@@ -56,7 +56,7 @@ def trained(model, x, rng):
 
 @pytest.mark.parametrize("count", range(len(OPTIONAL) + 1))
 def test_any_of_the_inputs(count, rng):
-    """What is left out is what the original takes: segments 0, no padding but `[PAD]`, one document."""
+    """The defaults are the original's: segments 0, no padding but `[PAD]`, one document."""
     backbone = builders.backbone("v1")
     given = data(rng)
     for chosen in itertools.combinations(OPTIONAL, count):

@@ -2,8 +2,8 @@
 
 Left out, as it contradicts what we promise:
 
-* the name of a backbone: KerasHub wants "ro_former_backbone", our models are called "roformer_…", so the
-  harness gets a name to be content with;
+* the name of a backbone: KerasHub wants "ro_former_backbone", our models are called "roformer_…",
+  so the backbones of these tests get KerasHub's name;
 * Performer's random features under `bfloat16`: they stay in float32 under every dtype policy.
 """
 
