@@ -75,9 +75,10 @@ class RoFormerModel:
             self.input_dtypes
         ):
             found = list(inputs) if isinstance(inputs, dict) else type(inputs).__name__
+            optional = [name for name in self.input_dtypes if name not in required]
             raise ValueError(
                 f"{type(self).__name__} takes a dictionary with {' and '.join(required)}, and "
-                f"optionally {', '.join(set(self.input_dtypes) - set(required))}. Received: {found}"
+                f"optionally {', '.join(optional)}. Received: {found}"
             )
         inputs = {
             name: convert(inputs[name], dtype)
@@ -95,7 +96,7 @@ class RoFormerModel:
     def get_config(self):
         config = super().get_config()
         if isinstance(self.dtype_policy, keras.dtype_policies.DTypePolicyMap):
-            return config  # which tells the mode of each layer
+            return config  # which contains the mode of each layer
         modes = {layer.quantization_mode for layer in self._flatten_layers()} - {None}
         if modes:
             config["quantization"] = sorted(modes)[0]
