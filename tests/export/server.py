@@ -51,23 +51,9 @@ class Server:
         self.process.stdout.close()
 
 
-class Without:
-    """A module finder that does not find the blocked packages."""
-
-    def __init__(self, finder):
-        self.finder = finder
-
-    def find_spec(self, name, *args):
-        if name.split(".")[0] in set(BLOCKED) - set(sys.argv[1:]):
-            return None
-        return self.finder.find_spec(name, *args)
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-
 def main():
-    sys.meta_path[:] = map(Without, sys.meta_path)
+    blocked = set(BLOCKED) - set(sys.argv[1:])
+    sys.modules.update(dict.fromkeys(blocked))  # importing them raises ImportError
     import numpy as np
     import tensorflow as tf
 
@@ -81,7 +67,7 @@ def main():
         except EOFError:
             return
         if request is None:
-            answer = sorted(sys.modules)
+            answer = sorted(name for name, module in sys.modules.items() if module)
         else:
             folder, signature, inputs = request
             try:
