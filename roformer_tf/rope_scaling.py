@@ -1,11 +1,10 @@
-"""Length scaling of rotary positions: rules that let a model read longer texts than it was trained
-on.
+"""Length scaling of rotary positions, for texts longer than a model was trained on.
 
 A rule slows frequencies down: it multiplies theta_i by a *ratio* of at most 1 (`ratios`), and the
-rotated queries and keys by `query_key_factor`. It knows nothing of the frequencies themselves, so
-it serves learned ones too.
+rotated queries and keys by `query_key_factor`. It does not depend on the frequencies, so it works
+for learned ones too.
 
-A model asks for a rule by a dictionary in the words of Hugging Face's `rope_scaling`, see
+A model selects a rule by a dictionary like Hugging Face's `rope_scaling`; see
 `make_rope_scaling`. The *share* of pair i, 2i / (rotary_dim - 2), runs from 0 at the fastest pair
 to 1 at the slowest.
 """
@@ -22,7 +21,7 @@ class RopeScaling:
     """The rule "default", which changes nothing, and the base class of the others.
 
     Attributes:
-        query_key_factor: float. Factor of rotated queries and keys.
+        query_key_factor: float. Factor on rotated queries and keys.
         needs_length: bool. Whether the ratios depend on the current length of a sequence.
 
     Raises:
@@ -65,7 +64,7 @@ class RopeScaling:
 
 @dataclasses.dataclass(frozen=True)
 class LinearScaling(RopeScaling):
-    """Position interpolation: all frequencies divided by `factor`, as if the positions were.
+    """Position interpolation: divides all frequencies by `factor`.
 
     Example:
 
@@ -80,16 +79,14 @@ class LinearScaling(RopeScaling):
     factor: float
 
     def ratios(self, rotary_dim, base, length=None):
-        """See `RopeScaling.ratios`."""
         return np.full(rotary_dim // 2, 1 / self.factor)
 
 
 @dataclasses.dataclass(frozen=True)
 class NTKScaling(RopeScaling):
-    """NTK-aware: the fastest frequency stays, the slowest is divided by `factor`, between them
-    geometrically.
+    """NTK-aware scaling: keeps the fastest frequency and divides the slowest by `factor`.
 
-    This is another base, base * factor^(d / (d - 2)).
+    The others follow geometrically. It equals a base of base * factor^(d / (d - 2)).
 
     Example:
 
@@ -103,23 +100,22 @@ class NTKScaling(RopeScaling):
     factor: float
 
     def ratios(self, rotary_dim, base, length=None):
-        """See `RopeScaling.ratios`."""
         return self.factor ** -_shares(rotary_dim)
 
 
 @dataclasses.dataclass(frozen=True)
 class DynamicNTKScaling(RopeScaling):
-    """NTK-aware with a factor that grows with the length L of the sequence: factor * L / trained -
-    (factor - 1).
+    """NTK-aware scaling with a factor that grows with the length L of the sequence.
 
-    Up to the trained length, `original_max_position_embeddings`, nothing changes.
+    The factor is factor * L / trained - (factor - 1). Up to the trained length,
+    `original_max_position_embeddings`, nothing changes.
 
     Example:
 
     >>> from roformer_tf.rope_scaling import DynamicNTKScaling
     >>> rule = DynamicNTKScaling(factor=1.0, original_max_position_embeddings=512)
-    >>> [[round(float(x), 3) for x in rule.ratios(6, 10000.0, length)] for length in (100, 512, 2048)]
-    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 0.5, 0.25]]
+    >>> [[round(float(x), 3) for x in rule.ratios(6, 10000.0, length)] for length in (512, 2048)]
+    [[1.0, 1.0, 1.0], [1.0, 0.5, 0.25]]
 
     Reference: section 3.3 of YaRN, arXiv 2309.00071; `_compute_dynamic_ntk_parameters` of Hugging
     Face transformers.
@@ -131,7 +127,6 @@ class DynamicNTKScaling(RopeScaling):
     needs_length = True
 
     def ratios(self, rotary_dim, base, length=None):
-        """See `RopeScaling.ratios`."""
         if length is None:
             return super().ratios(rotary_dim, base)
         length = ops.cast(length, "float32")
@@ -142,12 +137,12 @@ class DynamicNTKScaling(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class YaRNScaling(RopeScaling):
-    """YaRN: fast frequencies stay, slow ones are divided by `factor`, and scores are sharpened.
+    """YaRN: keeps fast frequencies, divides slow ones by `factor`, and sharpens the scores.
 
-    Pairs that make more than `beta_fast` turns within the trained length stay, those that make
-    fewer than `beta_slow` are interpolated, with a ramp between them that is linear in i, as in the
-    authors' code. Queries and keys are multiplied by `attention_factor`, by default 0.1 ln(factor)
-    + 1: the softmax has the temperature 1 / attention_factor^2.
+    Pairs that make more than `beta_fast` turns within the trained length stay. Those that make
+    fewer than `beta_slow` turns are interpolated. Between them is a ramp, linear in i as in the
+    authors' code. Queries and keys are multiplied by `attention_factor`, by default
+    0.1 ln(factor) + 1, so the softmax has the temperature 1 / attention_factor^2.
 
     Args:
         factor: Number of at least 1.
@@ -197,13 +192,13 @@ class YaRNScaling(RopeScaling):
         return scale + 1
 
     def ratios(self, rotary_dim, base, length=None):
-        """See `RopeScaling.ratios`."""
         if not base > 1:
             raise ValueError(
-                f"YaRN needs frequencies that differ: a base (`max_wavelength`) above 1. Received: base={base}"
+                "YaRN needs frequencies that differ: a base (`max_wavelength`) above 1. "
+                f"Received: base={base}"
             )
 
-        # whose theta_i makes so many turns within the trained length, as a fraction
+        # i, as a fraction, whose theta_i makes so many turns within the trained length
         def pair_of(turns):
             distance = self.original_max_position_embeddings / (2 * math.pi * turns)
             return rotary_dim * math.log(distance) / (2 * math.log(base))
@@ -257,7 +252,6 @@ class Llama3Scaling(RopeScaling):
             )
 
     def ratios(self, rotary_dim, base, length=None):
-        """See `RopeScaling.ratios`."""
         theta = float(base) ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
         turns = self.original_max_position_embeddings * theta / (2 * math.pi)
         fast = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -314,7 +308,6 @@ class LongRoPEScaling(RopeScaling):
         )
 
     def ratios(self, rotary_dim, base, length=None):
-        """See `RopeScaling.ratios`."""
         for name in ("short_factor", "long_factor"):
             if len(getattr(self, name)) != rotary_dim // 2:
                 raise ValueError(
@@ -342,7 +335,7 @@ RULES = {
 
 
 def make_rope_scaling(config):
-    """The rule that a dictionary asks for.
+    """Creates the rule of a dictionary.
 
     Args:
         config: `None`, or a dictionary of `"rope_type"` (or `"type"`), a key of `RULES`, and the
@@ -369,22 +362,24 @@ def make_rope_scaling(config):
         return RopeScaling()
     if not isinstance(config, dict):
         raise ValueError(
-            "`rope_scaling` must be None or a dictionary such as {'rope_type': 'linear', 'factor': 4.0}. "
-            f"Received: rope_scaling={config!r}"
+            "`rope_scaling` must be None or a dictionary such as "
+            f"{{'rope_type': 'linear', 'factor': 4.0}}. Received: rope_scaling={config!r}"
         )
     options = {key: value for key, value in config.items() if value is not None}
     older_name = options.pop("type", None)
     name = options.pop("rope_type", older_name)
     if name not in tuple(RULES):
         raise ValueError(
-            f"`rope_scaling['rope_type']` must be one of {tuple(RULES)}. Received: rope_scaling={config!r}"
+            f"`rope_scaling['rope_type']` must be one of {tuple(RULES)}. "
+            f"Received: rope_scaling={config!r}"
         )
     fields = dataclasses.fields(RULES[name])
     unknown = sorted(set(options) - {field.name for field in fields})
     if unknown:
         raise ValueError(
-            f"`rope_scaling` of type {name!r} takes {[field.name for field in fields]}, and not {unknown}; the base of "
-            "the frequencies is `max_wavelength`, the number of rotated features `rotary_dim`. "
+            f"`rope_scaling` of type {name!r} takes {[field.name for field in fields]}, and not "
+            f"{unknown}; the base of the frequencies is `max_wavelength`, the number of rotated "
+            "features `rotary_dim`. "
             f"Received: rope_scaling={config!r}"
         )
     for field in fields:

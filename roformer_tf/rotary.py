@@ -5,18 +5,18 @@ the original code is `apply_rotary_position_embeddings` and `SinusoidalPositionE
 bert4keras.
 
 A feature vector of even size `head_dim` is `head_dim / 2` pairs, and pair i of a token at position
-m is rotated by the angle m * theta_i, theta_i = base^(-2i / head_dim). Which features make a pair
-is the *layout*:
+m is rotated by the angle m * theta_i, theta_i = base^(-2i / head_dim). The *layout* defines which
+features form a pair:
 
 * `"interleaved"`: pair i is (2i, 2i + 1), as in the paper and in the original checkpoints;
-* `"half"`: pair i is (i, i + head_dim / 2), as in GPT-NeoX and LLaMA. It is the faster one (no
-  strided access), so the layers compute in it, and loading an original checkpoint permutes columns
-  with `interleaved_to_half`.
+* `"half"`: pair i is (i, i + head_dim / 2), as in GPT-NeoX and LLaMA. It is faster (no strided
+  access), so the layers compute in it. Loading an original checkpoint permutes columns with
+  `interleaved_to_half`.
 
 Angles are exact: a float32 product m * theta_i would be wrong by 0.06 radians at m = 1,000,000, so
 the angle is reduced modulo 2 pi on the way (see `angles`). Nothing positional is ever computed in a
-lower dtype than float32. For longer texts than a model was trained on, `roformer_tf.rope_scaling`
-has rules that slow the frequencies down.
+lower dtype than float32. `roformer_tf.rope_scaling` slows the frequencies down for texts longer
+than a model was trained on.
 """
 
 import math
@@ -27,13 +27,12 @@ from keras import ops
 
 LAYOUTS = ("interleaved", "half")
 
-# 12 significant bits times 12 significant bits fit the 24 of float32, so these products have no
-# rounding error.
+# 12 significant bits times 12 fit the 24 of float32, so these products have no rounding error.
 _UNIT = 2.0**12
 
 
 def frequencies(head_dim, base=10000.0):
-    """theta_i = base^(-2i / head_dim), the angle that pair i rotates by per position.
+    """Returns theta_i = base^(-2i / head_dim), the angle of pair i per position.
 
     Args:
         head_dim: even int. The size of one attention head.
@@ -60,7 +59,7 @@ def frequencies(head_dim, base=10000.0):
 
 
 def angles(positions, theta):
-    """The angles `positions * theta`, reduced to one turn.
+    """Computes the angles `positions * theta`, reduced to one turn.
 
     The product is computed in parts that float32 holds exactly. Whole turns are dropped from every
     part before the parts are added. For any position up to 2^24 in absolute value the result is
@@ -71,7 +70,7 @@ def angles(positions, theta):
     Args:
         positions: Tensor of any shape, whole or fractional, negative allowed.
         theta: Frequencies below 2 pi, shape `(head_dim // 2,)`: NumPy array or float32 tensor. A
-            tensor may also have `positions.shape` before that, or 1 in its place.
+            tensor may also have `positions.shape` before that, or 1 instead.
 
     Returns:
         float32 tensor of shape `positions.shape + (head_dim // 2,)`, in radians.
@@ -107,13 +106,12 @@ def angles(positions, theta):
 
 
 def _reduced(turns):
-    """The same angle, at most half a turn."""
+    """Returns the same angle, at most half a turn."""
     return turns - ops.round(turns)
 
 
 def _pieces(theta):
-    """Turns per position, and these as a sum: numbers of 12 bits from 2^-12 and from 2^-24 on, and the
-    rest.
+    """Returns turns per position, and a sum of them: 12 bits, the next 12 bits, and the rest.
 
     Returns:
         float32 `turns, first, second, rest`. Of a tensor, `turns` and `rest` take the gradient.
@@ -127,8 +125,7 @@ def _pieces(theta):
 
 
 def tables(positions, theta):
-    """Cosines and signed sines for `rotate`, in the half layout; made once per forward pass, not once
-    per layer.
+    """Computes cosines and signed sines for `rotate`, once per forward pass, not once per layer.
 
     Args:
         positions: Tensor `(..., length)`, whole or fractional.
@@ -225,10 +222,10 @@ def rotate_inverse(x, cos, sin, layout="half"):
 
 
 def decay_bound(distances, theta):
-    """Computes the relative upper bound of figure 2: how much of a query-key product is left at a
-    distance.
+    """Computes the relative upper bound of figure 2 on a query-key product at a distance.
 
-    It is the mean of |S_j| over j = 1 … head_dim / 2, S_j = sum over i < j of exp(sqrt(-1) * distance * theta_i).
+    It is the mean of |S_j| over j = 1 … head_dim / 2, with S_j the sum over i < j of
+    exp(sqrt(-1) * distance * theta_i).
 
     Args:
         distances: Array of any shape.

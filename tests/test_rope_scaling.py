@@ -1,4 +1,4 @@
-"""The rules of length scaling: against their formulas in loops, and against Hugging Face's own functions."""
+"""The rules of length scaling against their formulas and Hugging Face's functions."""
 
 import math
 
@@ -86,7 +86,7 @@ def test_dynamic_ratios_of_many_lengths():
 
 
 def hugging_face(config, dim, base, length=None):
-    """Frequencies and the factor on cosines and sines of `transformers`, for a model trained at 512."""
+    """Returns frequencies and the factor on the tables of `transformers`, trained at 512."""
     pytest.importorskip("torch", reason="needs the extra hf: torch")
     transformers = pytest.importorskip("transformers", reason="needs the extra hf: transformers")
     functions = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS

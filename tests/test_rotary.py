@@ -31,7 +31,7 @@ def difference(angle, expected):
 
 
 def rotated(x, positions, layout="half", base=10000.0, function=rotary.rotate):
-    """`x` (..., t, d) turned by the angles of `positions` (t,)."""
+    """`x` (..., t, d) rotated by the angles of `positions` (t,)."""
     tables = rotary.tables(positions, rotary.frequencies(x.shape[-1], base))
     return function(x, *tables, layout=layout)
 
@@ -55,7 +55,7 @@ def test_angles_are_exact(kind, base):
     theta = rotary.frequencies(HEAD_DIM, base)
     angle = numpy(rotary.angles(POSITIONS[kind], theta))
     assert angle.dtype == np.float32
-    # the last place of an angle near pi is 2.4e-7; a plain float32 product is off by 0.06 at 1,000,000
+    # float32 near pi is exact to 2.4e-7; a plain float32 product is off by 0.06 at 1,000,000
     assert difference(angle, POSITIONS[kind][:, None] * theta).max() < 1e-6
 
 
@@ -69,7 +69,7 @@ def test_angles_are_exact_when_compiled():
 
 @pytest.mark.parametrize("kind", POSITIONS)
 def test_angles_of_frequencies_in_a_tensor(kind):
-    """As exact as of fixed ones, for frequencies that are rounded to float32 once more: in turns per position."""
+    """As exact as fixed ones, for frequencies rounded to float32 turns per position."""
     theta = rotary.frequencies(HEAD_DIM).astype("float32")
     rounded = (theta * np.float32(0.5 / np.pi)).astype("float64") * 2 * np.pi
     np.testing.assert_allclose(rounded, theta, rtol=2e-7)
@@ -80,7 +80,7 @@ def test_angles_of_frequencies_in_a_tensor(kind):
 @pytest.mark.parametrize("function", [rotary.angles, compiled(rotary.angles)])
 @pytest.mark.parametrize("kind", POSITIONS)
 def test_frequencies_in_a_tensor_are_the_same_at_all_positions(kind, function):
-    """A compiler may round them in another way, but once for all positions: twice as far is twice the angle."""
+    """Compilers may round them differently, but once for all: twice as far is twice the angle."""
     theta = ops.convert_to_tensor(rotary.frequencies(HEAD_DIM).astype("float32"))
     positions = POSITIONS[kind].astype("float32")
     angle, half = (numpy(function(p, theta)).astype("float64") for p in (positions, positions / 2))
@@ -130,7 +130,7 @@ def test_rotation_is_rounded_once(rng, dtype, layout, kind):
     expected = exactly(x, positions, layout)
     exponent = np.floor(np.log2(np.maximum(np.abs(expected), 2.0**-14)))
     half_a_place = 0.5 * LAST_PLACE[dtype] * 2.0**exponent
-    # what float32 has lost before the rounding: 1e-6 in the angle and one rounding each of two products and a sum
+    # float32 before the rounding: 1e-6 in the angle, and the roundings of two products and a sum
     noise = 2e-6 * np.abs(x.astype("float64")).max()
     assert (np.abs(result - expected) - half_a_place).max() < noise
 
@@ -179,7 +179,7 @@ def test_shifting_all_positions_changes_no_score(rng, shift):
     def scores(positions):
         return numpy(rotated(query, positions)) @ numpy(rotated(key, positions)).T
 
-    # a score is a sum of 64 products of size 1, each off by some 1e-6 from the angles of both factors
+    # a score is a sum of 64 products of size 1, each off by some 1e-6
     np.testing.assert_allclose(scores(positions + shift), scores(positions), atol=4e-5)
 
 
@@ -233,7 +233,7 @@ def test_decay_bound(head_dim, base):
 
 
 def test_decay_bound_holds(rng):
-    """Equation 37: no product of a turned query and a turned key is above it."""
+    """Equation 37: no product of a rotated query and a rotated key is above it."""
     theta = rotary.frequencies(16)
     for distance in (0, 3, 50, 700):
         query, key = rng.normal(size=(2, 100, 16))

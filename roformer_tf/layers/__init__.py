@@ -1,4 +1,4 @@
-"""Keras layers of RoFormer: `keras.ops` only, so they run on the TensorFlow, JAX and PyTorch backends alike."""
+"""Keras layers of RoFormer, written with `keras.ops` for TensorFlow, JAX and PyTorch."""
 
 from roformer_tf.layers.activations import gelu, gelu_tanh, get_activation
 from roformer_tf.layers.attention_mask import AttentionMask

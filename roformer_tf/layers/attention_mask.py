@@ -1,20 +1,19 @@
 import keras
 from keras import ops
 
+from roformer_tf.checks import check_one_of
 from roformer_tf.layers.cache import is_prefill
 
 MASKINGS = ("bidirectional", "causal", "unilm")
 
-# Finite, so that a row without a visible key gives the mean of all values and not NaN; far enough
-# below any score that
-# exp() of the difference is exactly 0 in float32.
+# Finite, so that a query without a visible key gives the mean of all values and not NaN. Far enough
+# below any score that exp() of the difference is exactly 0 in float32.
 HIDDEN = -1e9
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class AttentionMask(keras.layers.Layer):
-    """Which keys a query sees, as a float32 tensor to be added to the attention scores: 0 visible, -1e9
-    hidden.
+    """Computes which keys a query sees: a bias on the attention scores, 0 or -1e9 (hidden).
 
     Padding hides *keys*. Queries at padded positions are computed like any other, as in the
     original.
@@ -25,30 +24,30 @@ class AttentionMask(keras.layers.Layer):
       sees all of segment 0, and segment 1 sees segment 0 and its own past (bert4keras'
       `application="unilm"`).
 
-    With `document_ids`, for rows into which several documents are packed, a query besides sees its
-    own document only: each of these rules holds within it, as if it were alone.
+    Pass `document_ids` if several documents are packed into a sequence. A query then sees only its
+    own document, and the rules hold within it.
 
     Every rule has the form: query i sees key j if j is not padding, `order[j] <= order[i]`, and
-    both are of the same document. So three rows of numbers say it all, and long inputs need no
-    number for each query and key: that is what `dense=False` gives, for `SelfAttention` and
-    `dense_bias`.
+    both are in the same document. With `dense=False` the layer returns these three vectors instead
+    of a number for each query and key. `SelfAttention` and `dense_bias` accept them.
 
     Args:
         masking: `"bidirectional"`, `"causal"` or `"unilm"`.
-        dense: bool. Whether to return one tensor, or the rows that it is made of.
+        dense: bool. Whether to return one tensor or its parts.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, 0 for padding.
         segment_ids: int tensor `(batch, length)`; needed for `"unilm"` only.
         document_ids: int tensor `(batch, length)`, the same number for all tokens of a document, or
-            `None` for rows of one document.
+            `None` for one document per sequence.
 
     Returns:
         float32 tensor `(batch, 1, 1, length)` (bidirectional without `document_ids`) or `(batch, 1,
         length, length)`: batch, head, query, key. With `dense=False` a dictionary: `"bias"`,
         float32 `(batch, 1, 1, length)`, of padding; `"order"`, int32 `(1 or batch, length)`, which
-        never falls along a row (not with `"bidirectional"`); and `"document"`, the `document_ids`.
+        never decreases along a sequence (not with `"bidirectional"`); and `"document"`, the
+        `document_ids`.
 
     Raises:
         ValueError: If `masking` is unknown, or `segment_ids` is missing for `"unilm"`.
@@ -72,8 +71,7 @@ class AttentionMask(keras.layers.Layer):
 
     def __init__(self, masking="bidirectional", dense=True, **kwargs):
         super().__init__(**kwargs)
-        if masking not in MASKINGS:
-            raise ValueError(f"`masking` must be one of {MASKINGS}. Received: masking={masking!r}")
+        check_one_of("masking", masking, MASKINGS)
         self.masking = masking
         self.dense = dense
 
@@ -96,7 +94,7 @@ class AttentionMask(keras.layers.Layer):
         return dense_bias(parts) if self.dense else parts
 
     def build_cache(self, batch_size, max_length):
-        """Makes the cache of a mask before the first token: all positions are hidden.
+        """Creates the cache of a mask, in which all positions are hidden.
 
         Args:
             batch_size: positive integer or scalar tensor.
@@ -124,16 +122,17 @@ class AttentionMask(keras.layers.Layer):
             segment_ids: See `call`. For these tokens.
 
         Returns:
-            Tuple of what is added to the scores, and the new cache. The former is a float32 tensor
-            `(batch, 1, length, max_length)`, or with the number 0 for `cache_update_index`, before
-            which nothing comes, what a call returns.
+            Tuple of the bias on the scores and the new cache. The bias is a float32 tensor
+            `(batch, 1, length, max_length)`. If `cache_update_index` is the Python integer 0, it
+            is the output of `call`.
 
         Example:
 
         >>> import numpy as np
         >>> from roformer_tf.layers import AttentionMask
         >>> mask = AttentionMask("causal")
-        >>> bias, cache = mask.call_with_cache(np.array([[1, 1]]), mask.build_cache(1, max_length=4), 0)
+        >>> cache = mask.build_cache(1, max_length=4)
+        >>> bias, cache = mask.call_with_cache(np.array([[1, 1]]), cache, 0)
         >>> (np.array(bias)[0, 0] == 0).astype(int).tolist()
         [[1, 0], [1, 1]]
         >>> bias, cache = mask.call_with_cache(np.array([[1]]), cache, 2)
@@ -145,8 +144,8 @@ class AttentionMask(keras.layers.Layer):
         hidden = ops.where(ops.cast(padding_mask, "bool"), 0.0, HIDDEN)
         cache["bias"] = ops.slice_update(cache["bias"], (0, cache_update_index), hidden)
         if self.masking == "causal":
-            places = ops.arange(ops.shape(cache["bias"])[1], dtype="int32")[None]
-            order = ops.slice(places, (0, cache_update_index), (1, length)), places
+            positions = ops.arange(ops.shape(cache["bias"])[1], dtype="int32")[None]
+            order = ops.slice(positions, (0, cache_update_index), (1, length)), positions
         elif self.masking == "unilm":
             here = ops.cumsum(ops.cast(segment_ids, "int32"), axis=1)
             if not is_prefill(cache_update_index):
@@ -179,12 +178,11 @@ class AttentionMask(keras.layers.Layer):
 
 
 def dense_bias(parts):
-    """Returns the bias to add to the scores, from the rows that describe it.
+    """Returns the bias to add to the scores, from its parts.
 
     Args:
         parts: `"bias"`, `"order"` and `"document"` as `AttentionMask(dense=False)` returns them,
-            the last two optional. In place of `"order"` and `"document"` a pair of those of the
-            queries and those of the keys may stand.
+            the last two optional. They may be pairs: of the queries and of the keys.
 
     Returns:
         float32 tensor `(batch, 1, 1 or query, key)`.
@@ -199,13 +197,12 @@ def dense_bias(parts):
     True
     """
     bias = parts["bias"]
-    # the rules compare places, or counts of segments, of two tokens: what stands before their
-    # document adds the same
-    # to both
+    # the rules compare the positions or segment counts of two tokens, and earlier documents add the
+    # same to both
     for name, sees in (("order", ops.greater_equal), ("document", ops.equal)):
-        rows = parts.get(name)
-        if rows is not None:
-            queries, keys = rows if isinstance(rows, tuple) else (rows, rows)
+        part = parts.get(name)
+        if part is not None:
+            queries, keys = part if isinstance(part, tuple) else (part, part)
             visible = sees(queries[:, None, :, None], keys[:, None, None, :])
             bias = ops.where(visible, bias, ops.minimum(bias, HIDDEN))
     return bias

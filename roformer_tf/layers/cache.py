@@ -23,7 +23,8 @@ def write(cache, update, cache_update_index):
 
     >>> import numpy as np
     >>> from roformer_tf.layers.cache import write
-    >>> cache = write(np.zeros((1, 1, 4, 1), "float32"), np.ones((1, 1, 2, 1), "float32"), cache_update_index=1)
+    >>> cache, update = np.zeros((1, 1, 4, 1), "float32"), np.ones((1, 1, 2, 1), "float32")
+    >>> cache = write(cache, update, cache_update_index=1)
     >>> np.array(cache)[0, 0, :, 0].tolist()
     [0.0, 1.0, 1.0, 0.0]
     """
@@ -41,9 +42,8 @@ def write(cache, update, cache_update_index):
     if in_plain_graph():
         import tensorflow as tf
 
-        # `ops.slice_update` copies the whole cache, except in XLA, and so does
-        # `tf.tensor_scatter_nd_update`;
-        # a matrix is written in half the time
+        # `ops.slice_update` and `tf.tensor_scatter_nd_update` copy the whole cache, except in XLA.
+        # Writing to a matrix takes half the time.
         batch, num_heads, max_length, head_dim = ops.shape(cache)
         rows = batch * num_heads
         new = tf.reshape(update, (rows, ops.shape(update)[2] * head_dim))
@@ -68,7 +68,7 @@ def read(x, cache_update_index, length):
 
 
 def is_prefill(cache_update_index):
-    """Returns whether `cache_update_index` is the Python integer 0: no token comes before."""
+    """Returns whether `cache_update_index` is the Python integer 0: there are no earlier tokens."""
     return isinstance(cache_update_index, int) and cache_update_index == 0
 
 

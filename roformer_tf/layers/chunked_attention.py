@@ -17,32 +17,31 @@ def chunked_attention(
 ):
     """Exact softmax attention in memory that grows with the length, not with its square.
 
-    Scores are there for one block of queries and one block of keys at a time. The softmax is taken
-    while they pass: of each row its largest score so far and the sum of the exponentials are known,
-    and what was added up is scaled down when a larger score comes. Of the forward pass only the
-    output and these two numbers a row are kept, and the backward pass computes each block of
-    weights from them again.
+    Computes the scores of one block of queries and one block of keys at a time. For each query it
+    keeps the largest score so far and the sum of the exponentials, and rescales the sums when a
+    larger score comes. The backward pass computes each block of weights again from the output and
+    these two numbers.
 
-    Outputs and gradients are those of the plain computation, up to float32 rounding: also for rows
-    that see nothing, which get the mean of all values. Where `order` hides all keys of a block, it
-    is left out. There are no second derivatives.
+    Outputs and gradients are those of the plain computation, up to float32 rounding. A query that
+    sees no key gets the mean of all values. Blocks in which `order` hides all keys are skipped.
+    There are no second derivatives.
 
     Args:
-        query: Tensor `(batch, num_heads, length, head_dim)`, scaled already.
+        query: Tensor `(batch, num_heads, length, head_dim)`, already scaled.
         key, value: tensors of the shape of `query`.
         attention_bias: `None`; or a dictionary as `AttentionMask(dense=False)` returns it; or a
             float32 tensor that broadcasts to `(batch, num_heads, 1, length)`, the same for all
-            queries, in which what lies below -1e9 counts as -1e9. No gradient flows to it.
+            queries. Values below -1e9 count as -1e9. It gets no gradient.
         dropout: float. Rate on the attention weights.
         seed: integer tensor `(2,)` that decides what is dropped; needed if `dropout` is not 0.
-        block_size: int. How many queries and keys make a block.
+        block_size: int. Number of queries and of keys in a block.
 
     Returns:
         Tensor of the shape and dtype of `query`. Products are taken in this dtype, the softmax and
         all sums in float32.
 
     Raises:
-        NotImplementedError: If the gradient of a gradient is asked for.
+        NotImplementedError: On a second derivative.
 
     Example:
 
@@ -91,14 +90,15 @@ def chunked_attention(
 
 
 def _once(function, x):
-    """`function(x)`, a gradient that has no gradient: what it was made of is not recorded."""
+    """Returns `function(x)`, a gradient that has no gradient."""
 
     @ops.custom_gradient
     def guarded(x):
         def refuse(*args, upstream=None):
             raise NotImplementedError(
-                "Attention in blocks has a gradient, but no second derivative. For a gradient penalty and the like set "
-                "`chunked_above = None` on the attention layers, or on `SelfAttention` before the model is called."
+                "Attention in blocks has a gradient, but no second derivative. For a gradient "
+                "penalty and the like set `chunked_above = None` on the attention layers, or on "
+                "`SelfAttention` before the model is called."
             )
 
         return function(x), refuse
@@ -107,10 +107,10 @@ def _once(function, x):
 
 
 def _traced_once(function):
-    """The function; on TensorFlow as a graph that all layers of a model call.
+    """Returns the function; on TensorFlow as one graph that all layers of a model call.
 
-    In a model for inputs of any length all of this is a branch of each layer, and mostly the one
-    not taken. Were it made anew in each of them, the first step of `fit` would take twice as long.
+    In a model for inputs of any length this is a branch of each layer. Tracing it in each of them
+    would double the time of the first step of `fit`.
     """
     return _graph_function(function) if in_plain_graph() else function
 
@@ -119,29 +119,28 @@ def _traced_once(function):
 def _graph_function(function):
     import tensorflow as tf
 
-    # not copied into each branch that calls it, either
+    # do not copy it into each branch that calls it
     attributes = {"_noinline": True}
     return tf.function(function, autograph=False, experimental_attributes=attributes)
 
 
 def _attended(inputs, masks, seed, dropout, block_size):
-    """The output, and all that the backward pass has to know."""
+    """Returns the output, and what the backward pass needs."""
     tensors = _in_blocks(*inputs, masks, seed, block_size)
     output, largest, total = _forward(_Blocks(tensors, dropout))
     return _join(output, inputs[0]), (tensors, output, largest, total)
 
 
 def _gradients(known, upstream, dropout, block_size):
-    """The gradients by query, key and value."""
     tensors, *known = known
     parts = _backward(_Blocks(tensors, dropout), *known, _split(upstream, 2, block_size))
     return tuple(ops.cast(_join(x, upstream), upstream.dtype) for x in parts)
 
 
 def _in_blocks(query, key, value, masks, seed, size):
-    """The inputs in blocks, which are stacked along a first axis, as a dictionary.
+    """Returns a dictionary of the inputs in blocks, stacked along a new first axis.
 
-    The last block is filled up with zeros, which `bias` hides.
+    The last block is padded with zeros, which `bias` hides.
     """
     tensors = {"query": query, "key": key, "value": value}
     tensors = {name: _split(x, 2, size) for name, x in tensors.items()}
@@ -149,14 +148,14 @@ def _in_blocks(query, key, value, masks, seed, size):
     if bias is None:
         bias = _float(_transposed(query[:1, :1, :, :1]))
     else:
-        bias = ops.maximum(bias, HIDDEN)  # below it lies what fills up
+        bias = ops.maximum(bias, HIDDEN)  # padding is below it
     tensors["bias"] = _split(bias, 3, size, _OUTSIDE)
     # padded positions come after all others in the order
     for name, fill in (("order", 2**31 - 1), ("document", 0)):
         if name in masks:
             tensors[name] = _split(masks[name], 1, size, fill)
     if seed is not None:
-        # one for each block of weights, which draws the same when it is computed again
+        # each block of weights draws the same when it is computed again
         tensors["seeds"] = block_seeds(seed, ops.shape(tensors["query"])[0])
     return tensors
 
@@ -171,19 +170,18 @@ class _Blocks:
         self.dropout = dropout
 
     def scores(self, i, j):
-        """Of queries i and keys j: float32 `(batch, num_heads, query, key)`."""
+        """Returns the float32 scores `(batch, num_heads, query, key)` of queries i and keys j."""
         pairs = {name: (row[i], row[j]) for name, row in self.rows.items()}
         scores = _product(self.query[i], _transposed(self.key[j]))
         return scores + dense_bias({"bias": self.bias[j], **pairs})
 
     def dropped(self, weights, i, j):
-        """The weights without those that dropout takes."""
         if self.dropout:
             return stateless_dropout(weights, self.dropout, self.seeds[i, j])
         return weights
 
     def wanted(self, i, j, largest):
-        """Whether queries i need keys j; a row that saw nothing else needs all, to give the mean of all values."""
+        """Returns whether queries i need keys j; one that sees no key needs all, for the mean."""
         if "order" not in self.rows:
             return True
         order = self.rows["order"]
@@ -192,11 +190,10 @@ class _Blocks:
 
 
 def _forward(blocks):
-    """Blocks of outputs, and of the largest score and the sum of exponentials of each row.
+    """Returns blocks of outputs, and each query's largest score and sum of exponentials.
 
-    FlashAttention keeps the logarithm of the sum only, `largest + log(total)`. In a row of hidden
-    scores, near -1e9, it would be lost in the rounding, and with it that the weights are 1 /
-    length.
+    FlashAttention keeps only `largest + log(total)`. Near -1e9, where all scores are hidden, the
+    logarithm would be lost in rounding, and with it the weights of 1 / length.
     """
     number = _float(blocks.query[0][..., :1])  # one for each query
     start = _float(blocks.value[0]), number + _OUTSIDE, number
@@ -218,14 +215,14 @@ def _forward(blocks):
 
         _, output, largest, total = ops.while_loop(more, with_keys, (0, *start))
         result = ops.cast(output / total, blocks.value.dtype), largest, total
-        return result, result  # a state, that is not read, and what is stacked
+        return result, result  # an unread state, and what is stacked
 
     unread = ops.zeros_like(blocks.value[0]), number, number
     return ops.scan(of_queries, unread, ops.arange(ops.shape(blocks.query)[0]))[1]
 
 
 def _backward(blocks, output, largest, total, upstream):
-    """Blocks of the gradients by query, key and value, in float32.
+    """Returns blocks of the gradients by query, key and value, in float32.
 
     The weights P, after dropout Q = P * kept, give O = Q V. With dQ = dO V^T the gradient by the
     scores is P * (dQ * kept - D), where D, the sum of Q * dQ over a row, is the sum of O * dO.
@@ -258,14 +255,13 @@ def _backward(blocks, output, largest, total, upstream):
                 d_query, d_key, d_value = add()
             else:
                 d_query, d_key, d_value = ops.cond(wanted, add, lambda: (d_query, zeros, zeros))
-            # TensorFlow's `scan` wants a state that looks like what is stacked: so the second is
-            # there, unread
+            # TensorFlow's `scan` wants a state of the structure that is stacked: the second is
+            # unread
             return (d_query, d_key), (d_key, d_value)
 
         keys = ops.arange(ops.shape(blocks.key)[0])
-        # `d_queries[i]` is 0 so far. Reading it lets TensorFlow begin with these queries only when
-        # those before are
-        # done: otherwise it would take several in parallel, and the memory for all.
+        # `d_queries[i]` is 0 so far. Reading it makes TensorFlow finish the queries before: several
+        # in parallel would need the memory of all.
         (d_query, _), (d_key, d_value) = ops.scan(with_keys, (d_queries[i], zeros), keys)
         here = (ops.arange(ops.shape(blocks.query)[0]) == i)[:, None, None, None, None]
         return ops.where(here, d_query, d_queries), d_keys + d_key, d_values + d_value
@@ -275,22 +271,32 @@ def _backward(blocks, output, largest, total, upstream):
 
 
 def _split(x, axis, size, fill=0):
-    """Blocks of `size` along an axis, stacked along a new first one; the last is filled up."""
-    shape = ops.shape(x)
-    count = -(-shape[axis] // size)
-    widths = [[0, 0] for _ in shape]
-    widths[axis] = [0, count * size - shape[axis]]
-    x = ops.pad(x, widths, constant_values=fill)
-    x = ops.reshape(x, (*shape[:axis], count, size, *shape[axis + 1 :]))
-    return ops.moveaxis(x, axis, 0)
+    """Splits an axis into blocks, stacked along a new first axis; pads the last one."""
+    return ops.moveaxis(in_chunks(x, size, axis, fill), axis, 0)
 
 
 def _join(blocks, like):
-    """The inverse of `_split` along axis 2, as long as another tensor."""
-    x = ops.moveaxis(blocks, 0, 2)
-    batch, num_heads, count, size, head_dim = ops.shape(x)
-    x = ops.reshape(x, (batch, num_heads, count * size, head_dim))
-    return x[:, :, : ops.shape(like)[2]]
+    """Inverts `_split` along axis 2, to the length of another tensor."""
+    return out_of_chunks(ops.moveaxis(blocks, 0, 2), ops.shape(like)[2])
+
+
+def in_chunks(x, size, axis=2, fill=0.0):
+    """Splits an axis into (chunks, `size`), padded at the end."""
+    shape = ops.shape(x)
+    missing = -shape[axis] % size
+    if not isinstance(missing, int) or missing:
+        widths = [[0, 0] for _ in shape]
+        widths[axis] = [0, missing]
+        x = ops.pad(x, widths, constant_values=fill)
+    return ops.reshape(x, (*shape[:axis], -1, size, *shape[axis + 1 :]))
+
+
+def out_of_chunks(x, length):
+    """Inverts `in_chunks` along axis 2."""
+    shape = ops.shape(x)
+    x = ops.reshape(x, (*shape[:2], -1, *shape[4:]))
+    whole = isinstance(length, int) and x.shape[2] == length
+    return x if whole else x[:, :, :length]
 
 
 def _transposed(x):
@@ -298,10 +304,9 @@ def _transposed(x):
 
 
 def _float(x):
-    """float32 zeros of the shape of `x`."""
     return ops.zeros_like(x, dtype="float32")
 
 
 def _product(x, y):
-    """In the dtype of `x` and `y`, returned as float32 to be added up."""
+    """Multiplies in the dtype of `x` and `y`; returns float32, to be added up."""
     return ops.cast(ops.matmul(x, y), "float32")

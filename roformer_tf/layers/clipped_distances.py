@@ -76,7 +76,7 @@ def distance_products(x, table, rows):
     Args:
         x: Tensor `(batch, num_heads, length, features)`.
         table: Tensor `(2 * max_distance + 1, features)`, or such a table for each head.
-        rows: of `distance_rows`.
+        rows: Output of `distance_rows`.
 
     Returns:
         Tensor `(batch, num_heads, length, length)`: `y[b, h, i, j] = x[b, h, i] · table[rows[b, i,
@@ -102,7 +102,7 @@ def distance_averages(weights, table, rows):
     Args:
         weights: Tensor `(batch, num_heads, query, key)`.
         table: Tensor `(2 * max_distance + 1, features)`.
-        rows: of `distance_rows`.
+        rows: Output of `distance_rows`.
 
     Returns:
         Tensor `(batch, num_heads, query, features)`: the sum over keys of `weights[b, h, i, j] *
@@ -140,7 +140,7 @@ def near_distances(table, length):
 
 
 def _counted(table, rows, length):
-    """The rows of positions 0, 1, 2, … and the part of the table that they need, unless there are `rows`."""
+    """Returns table and rows; without `rows` those of 0, 1, 2, … and their part of the table."""
     if rows is not None:
         return table, rows
     table = near_distances(table, length)
@@ -148,23 +148,22 @@ def _counted(table, rows, length):
 
 
 def _reach(table):
-    """The largest distance that a table has a vector for."""
+    """Returns the largest distance in a table."""
     return (ops.shape(table)[-2] - 1) // 2
 
 
 # Each of these two is the gradient of the other. With explicit gradients only the rows are kept,
-# which all heads and
-# blocks share; TensorFlow by itself would keep the indices, as many numbers as there are scores.
+# which all heads and blocks share. TensorFlow itself would keep an index for each score.
 
 
 def _pairs(products, rows):
-    """From `(batch, num_heads, query, distance)` to `(batch, num_heads, query, key)`."""
+    """Maps `(batch, num_heads, query, distance)` to `(batch, num_heads, query, key)`."""
     indices = _indices(rows, ops.shape(products))
     return ops.take(ops.reshape(products, (-1,)), indices, axis=0)
 
 
 def _sums(pairs, rows, count):
-    """From `(batch, num_heads, query, key)` to `(batch, num_heads, query, distance)`, of `count` distances."""
+    """Maps `(batch, num_heads, query, key)` to `(batch, num_heads, query, count)`."""
     batch, heads, length = ops.shape(pairs)[:3]
     shape = (batch, heads, length, count)
     # in float32: many keys may be at one distance

@@ -3,18 +3,17 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.checks import check_positive_integer
-from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.layers.attention import Attention
+from roformer_tf.layers.config import arguments_of
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class CrossAttention(keras.layers.Layer):
+class CrossAttention(Attention):
     """Multi-head softmax attention from a decoder to the output of an encoder.
 
-    It uses no positions: the vectors of the encoder hold theirs, and rotary distances between two
-    languages mean nothing. One product makes keys and values. For generation, `build_cache`
-    computes them once and `call_with_cache` attends to them at every step.
+    It uses no positions: rotary distances between two languages mean nothing. One product computes
+    keys and values. For generation, `build_cache` computes them once and `call_with_cache` attends
+    to them at every step.
 
     Args:
         num_heads: int. Number of attention heads.
@@ -64,29 +63,10 @@ class CrossAttention(keras.layers.Layer):
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
-        super().__init__(autocast=False, **kwargs)  # as in `SelfAttention`
-        check_positive_integer("num_heads", num_heads)
-        check_positive_integer("head_dim", head_dim)
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.dropout = dropout
-        self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        width = num_heads * head_dim
-
-        def dense(units, name):
-            return FlatDense(
-                units,
-                use_bias=use_bias,
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
-                name=name,
-            )
-
-        self.query = dense(width, "query")
-        self.key_value = dense(2 * width, "key_value")
-        self.output_dense = dense(width, "output_dense")
-        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        super().__init__(num_heads, head_dim, dropout, use_bias, kernel_initializer, **kwargs)
+        self.query = self.make_dense("query")
+        self.key_value = self.make_dense("key_value", 2)
+        self.output_dense = self.make_dense("output_dense")
 
     def build(self, x_shape, encoder_sequence_shape, *shapes, **named_shapes):
         self.query.build(x_shape)
@@ -98,7 +78,7 @@ class CrossAttention(keras.layers.Layer):
         return self.call_with_cache(x, self.build_cache(encoder_sequence), attention_bias, training)
 
     def build_cache(self, encoder_sequence):
-        """Returns the encoder's keys and values, `(batch, num_heads, encoder_length, head_dim)` each."""
+        """Returns keys and values, `(batch, num_heads, encoder_length, head_dim)` each."""
         batch, length = ops.shape(encoder_sequence)[:2]
         shape = (batch, length, 2, self.num_heads, self.head_dim)
         pair = ops.reshape(self.key_value(encoder_sequence), shape)
@@ -124,29 +104,9 @@ class CrossAttention(keras.layers.Layer):
             (ops.shape(key)[0], -1, self.num_heads, self.head_dim),
         )
         query = ops.transpose(query, (0, 2, 1, 3))  # (batch, head, rows * length, head_dim)
-        scores = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
-        if attention_bias is not None:
-            scores = scores + attention_bias
-        if scores.shape[-1] == 1:  # a single token; Keras warns of a softmax over one number
-            weights = ops.ones_like(scores)
-        else:
-            weights = ops.softmax(scores, axis=-1)
-        weights = self.dropout_layer(ops.cast(weights, value.dtype), training=training)
-        output = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))
-        width = self.num_heads * self.head_dim
-        return self.output_dense(ops.reshape(output, (*ops.shape(x)[:2], width)))
-
-    def compute_output_spec(self, x, encoder_sequence, attention_bias=None, training=None):
-        return keras.KerasTensor(
-            (*x.shape[:-1], self.num_heads * self.head_dim), self.compute_dtype
-        )
+        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+        output, _ = self.average(scores, value, attention_bias, training)
+        return self.merge(output, ops.shape(x)[:2])
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, CrossAttention)}

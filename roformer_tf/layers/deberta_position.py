@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.clipped_distances import ClippedDistances, distance_products, near_distances
+from roformer_tf.layers.config import arguments_of
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -52,7 +53,6 @@ class DebertaPosition(ClippedDistances):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model, see `PositionScheme.for_model`."""
         return cls(sizes.hidden_dim, embeddings_initializer=sizes.initializer, **options)
 
     def build(self, *shapes, **named_shapes):
@@ -78,8 +78,4 @@ class DebertaPosition(ClippedDistances):
         return scores + ops.swapaxes(added, -1, -2)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, DebertaPosition)}

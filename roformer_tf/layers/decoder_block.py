@@ -1,5 +1,3 @@
-from functools import partial
-
 import keras
 from keras import ops
 
@@ -80,13 +78,15 @@ class DecoderBlock(EncoderBlock):
         position=None,
         training=None,
     ):
-        x = ops.cast(x, self.compute_dtype)
-        run = partial(self._run_decoder, training=training)
-        if self.recompute_activations and training:
-            return self._recomputed(
-                run, x, encoder_sequence, attention_bias, encoder_attention_bias, position
-            )
-        return run(x, encoder_sequence, attention_bias, encoder_attention_bias, position)
+        return self._run(
+            self._forward,
+            training,
+            x,
+            encoder_sequence,
+            attention_bias,
+            encoder_attention_bias,
+            position,
+        )
 
     def call_with_cache(
         self,
@@ -118,40 +118,20 @@ class DecoderBlock(EncoderBlock):
         update, cache = self.attention.call_with_cache(
             x, cache, cache_update_index, attention_bias=attention_bias, position=position
         )
-        return self._after_attention(
-            x, update, cross_attention_cache, encoder_attention_bias
-        ), cache
+        x = self._after_self_attention(x, update, cross_attention_cache, encoder_attention_bias)
+        return x, cache
 
-    def _run_decoder(
+    def _forward(
         self, x, encoder_sequence, attention_bias, encoder_attention_bias, position, training
     ):
         update = self.attention(
             x, attention_bias=attention_bias, position=position, training=training
         )
-        cross_attention_cache = self.cross_attention.build_cache(encoder_sequence)
-        return self._after_attention(
-            x, update, cross_attention_cache, encoder_attention_bias, training
-        )
+        cache = self.cross_attention.build_cache(encoder_sequence)
+        return self._after_self_attention(x, update, cache, encoder_attention_bias, training)
 
-    def _after_attention(
-        self, x, update, cross_attention_cache, encoder_attention_bias, training=None
-    ):
-        """Runs the rest of the block after the self-attention, whose output is `update`."""
-        x = self.attention_norm(x + self.dropout_layer(update, training=training))
-        update = self.cross_attention.call_with_cache(
-            x, cross_attention_cache, encoder_attention_bias, training=training
-        )
-        x = self.cross_attention_norm(x + self.dropout_layer(update, training=training))
-        update = self.feed_forward(x)
-        return self.feed_forward_norm(x + self.dropout_layer(update, training=training))
-
-    def compute_output_spec(
-        self,
-        x,
-        encoder_sequence,
-        attention_bias=None,
-        encoder_attention_bias=None,
-        position=None,
-        training=None,
-    ):
-        return keras.KerasTensor(x.shape, self.compute_dtype)
+    def _after_self_attention(self, x, update, cache, attention_bias, training=None):
+        x = self._add(self.attention_norm, x, update, training)
+        update = self.cross_attention.call_with_cache(x, cache, attention_bias, training=training)
+        x = self._add(self.cross_attention_norm, x, update, training)
+        return self._add(self.feed_forward_norm, x, self.feed_forward(x), training)

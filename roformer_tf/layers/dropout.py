@@ -6,17 +6,16 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class Dropout(keras.layers.Dropout):
-    """A `keras.layers.Dropout` that on TensorFlow draws 16 random bits per element where Keras draws a
-    float32.
+    """A `keras.layers.Dropout` that is faster on TensorFlow: it draws 16 random bits per element.
 
-    Dropout of the attention probabilities is a sizeable part of a training step on a CPU; this
-    takes 0.7 of Keras' time in float32 and 0.6 in bfloat16, forward and backward on one core. The
-    rate is rounded to 1 / 65536, and the scale goes with the rounded one, so that expected values
-    are kept.
+    Keras draws a float32. Dropout of the attention probabilities is a sizeable part of a training
+    step on a CPU; this layer takes 0.7 of Keras' time in float32 and 0.6 in bfloat16, forward and
+    backward on one core. The rate is rounded to 1 / 65536. The scale matches the rounded rate, so
+    expected values stay exact.
 
     Args:
         rate: float in [0, 1], share of elements set to 0.
-        **kwargs: Arguments of `keras.layers.Dropout`; with `noise_shape` it is Keras' own.
+        **kwargs: Arguments of `keras.layers.Dropout`; with `noise_shape` Keras' own dropout runs.
 
     Call arguments:
         inputs: floating tensor of any shape.
@@ -52,17 +51,17 @@ class Dropout(keras.layers.Dropout):
         return super().call(inputs, training=training)
 
     def next_seed(self):
-        """The seed to draw with now: `fixed_seed`, or else the next of the layer's generator."""
+        """Returns `fixed_seed`, or else the next seed of the layer's generator."""
         return self.seed_generator.next() if self.fixed_seed is None else self.fixed_seed
 
 
 @contextlib.contextmanager
 def dropout_seeds(layers, seeds):
-    """While the block runs, each layer draws with its own fixed seed instead of its generator.
+    """Makes each layer draw with a fixed seed instead of its generator, in a `with` block.
 
-    What is dropped then depends on the seed alone, not on how often a layer ran: a step can be
-    repeated exactly, and so can a forward pass whose activations are computed again for the
-    gradient (which must be taken in the block).
+    What is dropped then depends on the seed alone, not on how often a layer ran. So a step can be
+    repeated exactly, and activations can be recomputed for the gradient, which must be taken in
+    the block.
 
     Args:
         layers: List of `Dropout`.
@@ -89,7 +88,7 @@ def dropout_seeds(layers, seeds):
 
 
 def stateless_dropout(x, rate, seed):
-    """Dropout that the seed alone decides: the same seed drops the same elements.
+    """Drops elements by the seed alone: the same seed drops the same elements.
 
     Args:
         x: floating tensor of any shape.
@@ -114,11 +113,11 @@ def stateless_dropout(x, rate, seed):
 
 
 def block_seeds(seed, count):
-    """Seeds for `count` times `count` blocks of a square, drawn from one.
+    """Draws seeds for `count` times `count` blocks from one seed.
 
     Args:
         seed: integer tensor `(2,)`.
-        count: int. Or an integer tensor.
+        count: int or int tensor.
 
     Returns:
         Integer tensor `(count, count, 2)` of the dtype of `seed`.
@@ -129,9 +128,9 @@ def block_seeds(seed, count):
 
 
 class _Seed(keras.random.SeedGenerator):
-    """Always gives one seed, also one that is known at run time only: `keras.random` takes numbers and generators."""
+    """Returns one seed, which may be a tensor: `keras.random` takes only numbers and generators."""
 
-    def __init__(self, seed):  # not of the base class, which makes a variable
+    def __init__(self, seed):  # the base class would create a variable
         self._initial_seed = self.seed = seed
 
     def next(self, ordered=True):

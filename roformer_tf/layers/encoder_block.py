@@ -3,10 +3,10 @@ from functools import partial
 import keras
 from keras import ops
 
+from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.linear_attention import LinearAttention
-from roformer_tf.layers.position_scheme import deserialize_parts
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.self_attention import SelfAttention
 
@@ -19,9 +19,8 @@ class EncoderBlock(keras.layers.Layer):
         hidden_dim: Positive int.
         intermediate_dim: Positive int.
         num_heads: int. Number of attention heads; must divide `hidden_dim`.
-        dropout: float. On the outputs of attention and feed-forward, before they are added.
-        attention_dropout: float. On the attention probabilities, or on what `LinearAttention` has
-            in their place.
+        dropout: float. On the outputs of attention and feed-forward network.
+        attention_dropout: float. See `dropout` of `SelfAttention` and `LinearAttention`.
         activation: Name as in `get_activation`.
         norm: `"layer_norm"` (v1) or `"rms_norm"` (v2).
         epsilon: float. Of the norms.
@@ -44,8 +43,7 @@ class EncoderBlock(keras.layers.Layer):
 
     Attributes:
         recompute_activations: bool. Whether training keeps only the input of the block and computes
-            the rest again for the gradient (`recompute`); then give dropout a seed that stays,
-            `dropout_seeds`.
+            the rest again for the gradient (`recompute`). Run such a step in `dropout_seeds`.
 
     Raises:
         ValueError: If `num_heads` does not divide `hidden_dim`.
@@ -84,7 +82,7 @@ class EncoderBlock(keras.layers.Layer):
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
-        super().__init__(autocast=False, **kwargs)  # as in `SelfAttention`
+        super().__init__(autocast=False, **kwargs)  # as in `Attention`
         if hidden_dim % num_heads:
             raise ValueError(
                 "`num_heads` must divide `hidden_dim`. "
@@ -142,24 +140,30 @@ class EncoderBlock(keras.layers.Layer):
         self.built = True
 
     def call(self, x, attention_bias=None, position=None, training=None):
-        x = ops.cast(x, self.compute_dtype)
-        run = partial(self._run, training=training)
-        if self.recompute_activations and training:
-            return self._recomputed(run, x, attention_bias, position)
-        return run(x, attention_bias, position)
+        return self._run(self._forward, training, x, attention_bias, position)
 
-    def _recomputed(self, run, *args):
+    def _run(self, function, training, x, *args):
+        """Calls `function`, and recomputes its activations for the gradient if asked to."""
+        function, x = partial(function, training=training), ops.cast(x, self.compute_dtype)
+        if not (self.recompute_activations and training):
+            return function(x, *args)
         redraw_every = getattr(self.feature_map, "redraw_every", None)
         if redraw_every:
             raise ValueError(
-                "`redraw_every` counts forward passes, and with recomputed activations there are two in a step. "
-                "Make the feature map without it, and call `redraw` between the steps. "
-                f"Received: redraw_every={redraw_every}"
+                "`redraw_every` counts forward passes, and a training step with recomputed "
+                "activations has two. Create the feature map without it, and call `redraw` "
+                f"between the steps. Received: redraw_every={redraw_every}"
             )
-        return recompute(run, *args)
+        return recompute(function, x, *args)
+
+    def _forward(self, x, attention_bias, position, training):
+        update = self.attention(
+            x, attention_bias=attention_bias, position=position, training=training
+        )
+        return self._after_attention(x, update, training)
 
     def build_cache(self, batch_size, max_length):
-        """Makes an empty cache; see the `build_cache` of the attention layer."""
+        """Creates an empty cache; see the `build_cache` of the attention layer."""
         return self.attention.build_cache(batch_size, max_length)
 
     def call_with_cache(self, x, cache, cache_update_index, attention_bias=None, position=None):
@@ -172,40 +176,23 @@ class EncoderBlock(keras.layers.Layer):
         update, cache = self.attention.call_with_cache(
             x, cache, cache_update_index, attention_bias, position
         )
-        return self._add(x, update, training=False), cache
+        return self._after_attention(x, update), cache
 
-    def _run(self, x, attention_bias, position, training):
-        update = self.attention(
-            x, attention_bias=attention_bias, position=position, training=training
-        )
-        return self._add(x, update, training)
+    def _after_attention(self, x, update, training=None):
+        x = self._add(self.attention_norm, x, update, training)
+        return self._add(self.feed_forward_norm, x, self.feed_forward(x), training)
 
-    def _add(self, x, update, training):
-        """Runs the rest of the block after its attention, whose output is `update`."""
-        x = self.attention_norm(x + self.dropout_layer(update, training=training))
-        update = self.feed_forward(x)
-        return self.feed_forward_norm(x + self.dropout_layer(update, training=training))
+    def _add(self, norm, x, update, training):
+        return norm(x + self.dropout_layer(update, training=training))
 
-    def compute_output_spec(self, x, attention_bias=None, position=None, training=None):
+    def compute_output_spec(self, x, *args, **kwargs):
         return keras.KerasTensor(x.shape, self.compute_dtype)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "intermediate_dim": self.intermediate_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "activation": self.activation_name,
-            "norm": self.norm_kind,
-            "epsilon": self.epsilon,
-            "use_bias": self.use_bias,
-            "position_scheme": keras.saving.serialize_keras_object(self.position_scheme),
-            "feature_map": keras.saving.serialize_keras_object(self.feature_map),
-            "causal": self.causal,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
+        arguments = arguments_of(
+            self, EncoderBlock, activation=self.activation_name, norm=self.norm_kind
+        )
+        return {**super().get_config(), **arguments}
 
     @classmethod
     def from_config(cls, config):
@@ -240,8 +227,7 @@ def recompute(function, *args):
     import tensorflow as tf
 
     def has_gradient(x):
-        # others, such as positions, are constants of `run`, since TensorFlow warns of gradients by
-        # integers
+        # others, such as positions, are constants of `run`: TensorFlow warns of integer gradients
         return x is not None and tf.as_dtype(x.dtype).is_floating
 
     tensors = [x for x in keras.tree.flatten(args) if has_gradient(x)]

@@ -4,28 +4,29 @@ import random
 import keras
 from keras import ops
 
+from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.feature_map import FeatureMap, scaled_exp
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class FavorFeatureMap(FeatureMap):
-    """Positive orthogonal random features (FAVOR+): phi(q) . phi(k) is exp(q . k / sqrt(d)) on average.
+    """Positive orthogonal random features (FAVOR+): E[phi(q) . phi(k)] = exp(q . k / sqrt(d)).
 
-    phi(x) = exp(W y - |y|^2 / 2) for y = x / d^(1/4). The rows of W are normal vectors, d of them at a time orthogonal
-    to each other. The relative error of an estimate is about exp(|y_q + y_k|^2 / 2) / sqrt(`num_features`): it falls
-    with the number of features, and grows fast with the size of queries and keys. All heads use the
-    same W.
+    phi(x) = exp(W y - |y|^2 / 2) for y = x / d^(1/4). The rows of W are normal vectors, orthogonal
+    in groups of d. The relative error of an estimate is about
+    exp(|y_q + y_k|^2 / 2) / sqrt(`num_features`): it falls with the number of features, and grows
+    fast with the size of queries and keys. All heads use the same W.
 
     Args:
         num_features: even positive integer; `d log(d)` by default, as in performer-pytorch.
-        seed: integer that all draws of W follow from; by default one that is drawn itself.
+        seed: int. Determines all draws of W. Random by default.
         redraw_every: int. Number of training steps after which W is redrawn, or `None` for never. A
             step is a call with `training=True`; all replicas of a `tf.distribute` strategy draw the
-            same. Not inside a loop over parts of a batch, nor with recomputed activations: call
-            `redraw` between the steps there.
+            same. In a loop over parts of a batch or with recomputed activations, leave it out and
+            call `redraw` between the steps.
         rotate_inputs: bool. Whether a position scheme rotates queries and keys instead of the
-            features. Attention then approximates *softmax attention with RoPE*, and can take its
-            weights over; performer-pytorch, with which the paper trained its Performer, does so.
+            features. Attention then approximates *softmax attention with RoPE* and can use its
+            weights. performer-pytorch, which the paper trained its Performer with, does so.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
@@ -57,12 +58,13 @@ class FavorFeatureMap(FeatureMap):
         if num_features is not None:
             if not isinstance(num_features, int) or num_features <= 0 or num_features % 2:
                 raise ValueError(
-                    "`num_features` must be an even positive integer, since RoPE rotates pairs of features. "
-                    f"Received: num_features={num_features!r}"
+                    "`num_features` must be an even positive integer, since RoPE rotates pairs of "
+                    f"features. Received: num_features={num_features!r}"
                 )
         if redraw_every is not None and (not isinstance(redraw_every, int) or redraw_every <= 0):
             raise ValueError(
-                f"`redraw_every` must be a positive integer or None. Received: redraw_every={redraw_every!r}"
+                "`redraw_every` must be a positive integer or None. "
+                f"Received: redraw_every={redraw_every!r}"
             )
         self.num_features = num_features
         self.seed = random.randint(1, 10**9) if seed is None else seed
@@ -98,12 +100,12 @@ class FavorFeatureMap(FeatureMap):
         return query, *scaled_exp(ops.matmul(key, projection) - half)
 
     def redraw(self):
-        """Redraws all features: the next draw that follows from the seed."""
+        """Redraws all features, with the next draw of the seed."""
         self.draws.assign(self.draws + 1)
         self.projection.assign(self._draw(self.draws, self.projection.shape))
 
     def _next_projection(self):
-        """The projection for this training step, which is counted."""
+        """Counts a training step and returns its projection."""
         steps = ops.convert_to_tensor(self.steps)
         due = ops.logical_and(steps > 0, ops.equal(steps % self.redraw_every, 0))
         draws = ops.convert_to_tensor(self.draws) + ops.cast(due, "int32")
@@ -118,30 +120,24 @@ class FavorFeatureMap(FeatureMap):
         return projection
 
     def _draw(self, number, shape):
-        """Draw `number` of the seed: `(num_features, head_dim)`."""
+        """Returns draw `number` of the seed, `(num_features, head_dim)`."""
         num_features, head_dim = shape
         blocks = -(-num_features // head_dim)
         seed = _Seed(self.seed, number)
         normal = keras.random.normal((2, blocks, head_dim, head_dim), dtype="float32", seed=seed)
         directions, triangle = ops.qr(normal[0])
-        # of the two signs of each column, QR's choice is not a fair one
+        # QR does not choose the sign of a column at random
         directions = directions * ops.sign(ops.diagonal(triangle, axis1=-2, axis2=-1))[:, None]
         lengths = ops.sqrt(ops.sum(ops.square(normal[1]), axis=-1, keepdims=True))
         rows = ops.swapaxes(directions, -1, -2) * lengths
         return ops.reshape(rows, (blocks * head_dim, head_dim))[:num_features]
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_features": self.num_features,
-            "seed": self.seed,
-            "redraw_every": self.redraw_every,
-            "rotate_inputs": self.rotate_inputs,
-        }
+        return {**super().get_config(), **arguments_of(self, FavorFeatureMap)}
 
 
 class _Seed(keras.random.SeedGenerator):
-    """A seed of two numbers, which may be tensors; Keras' own take no tensors."""
+    """A seed of two numbers, which may be tensors."""
 
     def __init__(self, *numbers):
         # JAX takes its raw keys in this dtype only

@@ -4,21 +4,20 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class FeatureMap(keras.layers.Layer):
-    """Base class of the maps that replace the softmax in linear attention: sim(q, k) = phi(q) . phi(k).
+    """Base class of feature maps, which replace the softmax: sim(q, k) = phi(q) . phi(k).
 
     Some features grow like exp(k). To prevent overflow, a map may divide the features of each key
     by a factor and return its logarithm as the third result:
     sim(q, k) = phi(q) . phi(k) exp(log_scale). Factors of a query cancel between numerator and
     denominator, so maps leave them out.
 
-    Attributes that say what a map does:
-
-    * `num_unrotated`: how many of the features, the first ones, a position scheme leaves alone;
-    * `rotate_inputs`: a position scheme rotates queries and keys *before* the map, so in numerator
-      and denominator, instead of the features in the numerator only;
-    * `reads_all_keys`: the features of a key depend on other keys, later ones too, so that it
-      cannot be causal;
-    * `epsilon`: the smallest denominator, for rounding and for queries that see no keys.
+    Attributes:
+        num_unrotated: int. Number of features, the first ones, that a position scheme leaves alone.
+        rotate_inputs: bool. Whether a position scheme rotates queries and keys *before* the map,
+            in numerator and denominator, instead of the features in the numerator only.
+        reads_all_keys: bool. Whether the features of a key depend on later keys, so that the map
+            cannot be causal.
+        epsilon: float. The smallest denominator, for rounding and for queries that see no keys.
 
     Call arguments:
         query: float32 tensor `(batch, num_heads, length, head_dim)`.
@@ -51,7 +50,7 @@ class FeatureMap(keras.layers.Layer):
     epsilon = 1e-18  # its square, which gradients divide by, is still a float32
 
     def __init__(self, **kwargs):
-        super().__init__(autocast=False, **kwargs)  # all is float32 under every dtype policy
+        super().__init__(autocast=False, **kwargs)  # float32 under every dtype policy
 
     def build(self, query_shape, key_shape):
         self.built = True
@@ -73,6 +72,6 @@ def no_scale(key):
 
 
 def scaled_exp(x):
-    """Divides `exp(x)` by the largest of each row, and returns the logarithms of these too."""
+    """Returns `exp(x)` divided by its largest feature, and the logarithm of the latter."""
     log_scale = ops.stop_gradient(ops.max(x, axis=-1))
     return ops.exp(x - log_scale[..., None]), log_scale

@@ -33,8 +33,7 @@ def make_feature_maps(name, num_layers, options=None, dtype=None):
     Args:
         name: a key of `FEATURE_MAPS`, or `"softmax"` for none.
         num_layers: Positive int.
-        options: dict. Arguments of the map's class, of `with_seed`. With a `seed`, block i has
-            `seed + i`.
+        options: dict. Arguments of the map's class. Block i gets `seed + i`.
         dtype: dtype policy.
 
     Returns:
@@ -52,8 +51,8 @@ def make_feature_maps(name, num_layers, options=None, dtype=None):
     if name == "softmax":
         if options:
             raise ValueError(
-                "`attention_options` are arguments of a feature map, and `attention='softmax'` has none. "
-                f"Received: attention_options={options!r}"
+                "`attention_options` are arguments of a feature map, and `attention='softmax'` has "
+                f"none. Received: attention_options={options!r}"
             )
         return [None] * num_layers
     if not isinstance(name, str) or name not in FEATURE_MAPS:

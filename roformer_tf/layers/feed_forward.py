@@ -1,6 +1,7 @@
 import keras
 
 from roformer_tf.layers.activations import get_activation
+from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.flat_dense import FlatDense
 
 
@@ -75,11 +76,5 @@ class FeedForward(keras.layers.Layer):
         return (*x_shape[:-1], self.hidden_dim)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "intermediate_dim": self.intermediate_dim,
-            "activation": self.activation_name,
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
+        arguments = arguments_of(self, FeedForward, activation=self.activation_name)
+        return {**super().get_config(), **arguments}

@@ -2,14 +2,14 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.cache import in_plain_graph
+from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import PositionScheme
 from roformer_tf.layers.token_embedding import TokenEmbedding
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class LearnedPosition(PositionScheme):
-    """Learned absolute positions, as in BERT and WoBERT: a vector for each position, added to the
-    embeddings.
+    """Adds a learned vector for each absolute position to the embeddings, as BERT and WoBERT do.
 
     Args:
         max_sequence_length: int. Number of positions. Longer sequences raise an error.
@@ -23,14 +23,13 @@ class LearnedPosition(PositionScheme):
             as there is no vector between two.
 
     Returns:
-        Tensor `(1 or batch, length, embedding_dim)`; NaN for positions outside of the table, where
-        they cannot be refused, as in XLA.
+        Tensor `(1 or batch, length, embedding_dim)`. XLA and other backends cannot raise an error,
+        so positions outside the table give NaN there.
 
     Raises:
-        ValueError: If the sequence is longer than the table, and its length known when the graph is
-            made.
-        tf.errors.InvalidArgumentError: if a position is outside of the table when a graph of
-        TensorFlow runs.
+        ValueError: If the sequence is longer than the table and its length is known while tracing.
+        tf.errors.InvalidArgumentError: If a position is outside the table at run time, on
+            TensorFlow.
 
     Example:
 
@@ -62,7 +61,6 @@ class LearnedPosition(PositionScheme):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model, see `PositionScheme.for_model`."""
         return cls(sizes.max_sequence_length, sizes.embedding_dim, sizes.initializer, **options)
 
     def build(self, *shapes, **named_shapes):
@@ -74,9 +72,10 @@ class LearnedPosition(PositionScheme):
         if position_ids is None:
             if isinstance(length, int) and length > self.max_sequence_length:
                 raise ValueError(
-                    f"The sequence has {length} tokens, but there are learned positions for "
-                    f"{self.max_sequence_length} only (`max_sequence_length`). Shorten it, for example by the "
-                    "`sequence_length` of the preprocessor, or take a model with rotary positions."
+                    f"The sequence has {length} tokens, but there are learned positions for only "
+                    f"{self.max_sequence_length} (`max_sequence_length`). Shorten it, for example "
+                    "with `sequence_length` of the preprocessor, or use a model with rotary "
+                    "positions."
                 )
             position_ids = ops.arange(ops.shape(token_ids)[1])[None]
             if isinstance(length, int):
@@ -93,11 +92,11 @@ class LearnedPosition(PositionScheme):
         import tensorflow as tf
 
         message = (
-            f"There are learned positions from 0 to {self.max_sequence_length - 1} only (`max_sequence_length`). "
-            "Shorten the texts, for example by the `sequence_length` of the preprocessor, or take a model with rotary "
-            "positions. Received positions from, to:"
+            f"There are learned positions from 0 to {self.max_sequence_length - 1} only "
+            "(`max_sequence_length`). Shorten the texts, for example with `sequence_length` of the "
+            "preprocessor, or use a model with rotary positions. Received positions from, to:"
         )
-        # of no positions: a range within
+        # an empty input gives a range inside the table
         ends = tf.reduce_min(tf.minimum(positions, 0)), tf.reduce_max(tf.maximum(positions, 0))
         tf.debugging.Assert(tf.reduce_all(inside), [message, *ends])
 
@@ -108,9 +107,4 @@ class LearnedPosition(PositionScheme):
         )
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "max_sequence_length": self.max_sequence_length,
-            "embedding_dim": self.embedding_dim,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, LearnedPosition)}

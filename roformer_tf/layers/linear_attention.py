@@ -4,15 +4,16 @@ import keras
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.chunked_attention import in_chunks, out_of_chunks
+from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.feature_map import no_scale
 from roformer_tf.layers.rotary_position import RotaryPosition
 from roformer_tf.layers.self_attention import SelfAttention
 
-# As a logarithm: never. Finite, so that differences of two of them are numbers.
+# The logarithm of 0. Finite, so that the difference of two of them is a number.
 _NEVER = -1e30
-# Sums of so many terms are a product with one matrix; of more, the work would grow with the square
-# of the length.
+# Up to this many terms are summed by one matrix product; its work grows with their square.
 _FEW = 32
 
 
@@ -113,13 +114,13 @@ class LinearAttention(SelfAttention):
             )
         if isinstance(scheme, RotaryPosition) and scheme.on_values and size != self.head_dim:
             raise ValueError(
-                "`RotaryPosition(on_values=True)` rotates features and values alike, so a head must "
-                f"have as many features as values. Received: {size} features, "
+                "`RotaryPosition(on_values=True)` rotates features and values alike, so a head "
+                f"must have as many features as values. Received: {size} features, "
                 f"head_dim={self.head_dim}"
             )
 
     def build(self, x_shape, *shapes, **named_shapes):
-        if not self.feature_map.built:  # one that was made from its config is
+        if not self.feature_map.built:  # a deserialized one is
             shape = (None, self.num_heads, None, self.head_dim)
             self.feature_map.build(shape, shape)
         super().build(x_shape)
@@ -128,7 +129,7 @@ class LinearAttention(SelfAttention):
         return self._sums(x, attention_bias, position, training=training)[0]
 
     def build_cache(self, batch_size, max_length=None):
-        """Makes a cache of sums, whose size does not depend on the length.
+        """Creates a cache of sums. Its size does not depend on the length.
 
         Args:
             batch_size: int or scalar tensor.
@@ -205,12 +206,7 @@ class LinearAttention(SelfAttention):
         )
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "feature_map": keras.saving.serialize_keras_object(self.feature_map),
-            "causal": self.causal,
-            "chunk_size": self.chunk_size,
-        }
+        return {**super().get_config(), **arguments_of(self, LinearAttention)}
 
 
 def _bias_of_keys(attention_bias, causal):
@@ -277,13 +273,12 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
 
     Within a chunk, the product of queries and keys is masked; what all earlier chunks amount to is
     one matrix, `features x head_dim`, for each chunk. Every sum is relative to the largest weight
-    *so far*: what comes later has no influence, be it by rounding.
+    *so far*, so later tokens have no influence, not even by rounding.
 
     Args:
         features, rotated, value, log_weight: See `bidirectional_sums`.
-        state: what is known of the tokens before these: the tuple that an earlier call returned, or
-            `None`.
-        chunk_size: int. It changes speed and memory only.
+        state: The state that the call for the earlier tokens returned, or `None`.
+        chunk_size: int. Affects only speed and memory.
 
     Returns:
         Numerators, denominators, and the state after these tokens: a tuple of `(batch, num_heads,
@@ -295,18 +290,18 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
         chunk_size = min(chunk_size, length)
     if state is None:
         sums, scale = initial_state(batch, num_heads, features[0].shape[-1], head_dim)
-        scale = scale[:1, :1]  # not for each head what is the same for all
+        scale = scale[:1, :1]  # the same for all heads
     else:
         sums, scale = state
 
-    # from here on (batch, head, chunk, place in the chunk, ...)
-    query, key = (_in_chunks(x, chunk_size) for x in features)
+    # from here on (batch, head, chunk, position in the chunk, ...)
+    query, key = (in_chunks(x, chunk_size) for x in features)
     same = rotated[0] is features[0]
     rotated_query, rotated_key = (
-        (query, key) if same else (_in_chunks(x, chunk_size) for x in rotated)
+        (query, key) if same else (in_chunks(x, chunk_size) for x in rotated)
     )
-    value = _in_chunks(value, chunk_size)
-    log_weight = _in_chunks(log_weight, chunk_size, fill=_NEVER)
+    value = in_chunks(value, chunk_size)
+    log_weight = in_chunks(log_weight, chunk_size, fill=_NEVER)
     largest = ops.maximum(_running_max(log_weight), scale[..., None, None])
     ends = largest[..., -1]
 
@@ -334,15 +329,14 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
     denominator = denominator + ops.matmul(query, normalizer) * carried
 
     state = last, ops.broadcast_to(scale[..., -1], (batch, num_heads))
-    return *(_out_of_chunks(x, length) for x in (numerator, denominator)), state
+    return *(out_of_chunks(x, length) for x in (numerator, denominator)), state
 
 
 def _running_sums(terms, scale):
-    """sum_{j <= i} exp(scale_j - scale_i) terms_j along the axis 2 of `terms`; `scale` never falls.
+    """Sums exp(scale_j - scale_i) terms_j over j <= i, along axis 2; `scale` never decreases.
 
     Returns:
-        The sums but the last, `(batch, num_heads, number - 1, ...)`, and the last, `(batch,
-        num_heads, ...)`.
+        All sums but the last, `(batch, num_heads, number - 1, ...)`, and the last.
     """
     batch, num_heads, number, *rest = ops.shape(terms)
     terms = ops.reshape(terms, (batch, num_heads, number, -1))
@@ -357,29 +351,32 @@ def _running_sums(terms, scale):
 
 
 def _grouped_sums(terms, scale):
-    """All sums of `_running_sums`: within groups of about sqrt(number) terms, and then of groups."""
+    """Computes all of `_running_sums` within groups of about sqrt(number) terms, then of groups."""
     number = ops.shape(terms)[2]
     size = _square_root(number)
-    terms = _in_chunks(terms, size)
-    scale = _in_chunks(scale, size, fill=-_NEVER)
+    terms = in_chunks(terms, size)
+    scale = in_chunks(scale, size, fill=-_NEVER)
     ends = scale[..., -1]
     within = ops.matmul(_decay(scale, scale), terms)
     groups = ops.matmul(_decay(ends, ends), within[:, :, :, -1])
     before = ops.concatenate([ops.zeros_like(groups[:, :, :1]), groups[:, :, :-1]], axis=2)
     scale_before = ops.concatenate([scale[..., :1, 0], ends[..., :-1]], axis=-1)
     carried = ops.exp(scale_before[..., None] - scale)[..., None]
-    return _out_of_chunks(within + carried * before[:, :, :, None], number)
+    return out_of_chunks(within + carried * before[:, :, :, None], number)
 
 
 def _decay(log_weight, scale):
-    """exp(log_weight_j - scale_i) for j <= i and 0 for later j: (..., length) twice to (..., length, length)."""
+    """Returns exp(log_weight_j - scale_i) for j <= i, 0 for later j: `(..., length, length)`."""
     index = ops.arange(ops.shape(scale)[-1])
     difference = log_weight[..., None, :] - scale[..., :, None]
     return ops.exp(ops.where(index[None, :] <= index[:, None], difference, _NEVER))
 
 
 def _running_max(x):
-    """The largest so far over the axes 2 and 3, one after the other, in log2(length) steps; without a gradient."""
+    """Returns the running maximum over axes 2 and 3, flattened, without a gradient.
+
+    Takes log2(length) steps.
+    """
     shape = ops.shape(x)
     x = ops.stop_gradient(ops.reshape(x, (*shape[:2], -1)))
     length = ops.shape(x)[-1]
@@ -392,26 +389,8 @@ def _running_max(x):
     return ops.reshape(x, shape)
 
 
-def _in_chunks(x, size, fill=0.0):
-    """(a, b, length, ...) as (a, b, length / size, size, ...), padded at the end."""
-    shape = ops.shape(x)
-    missing = -shape[2] % size
-    if not isinstance(missing, int) or missing:
-        others = [[0, 0]] * (len(shape) - 3)
-        x = ops.pad(x, [[0, 0], [0, 0], [0, missing], *others], constant_values=fill)
-    return ops.reshape(x, (*shape[:2], -1, size, *shape[3:]))
-
-
-def _out_of_chunks(x, length):
-    """Inverts `_in_chunks`."""
-    shape = ops.shape(x)
-    x = ops.reshape(x, (*shape[:2], -1, *shape[4:]))
-    whole = isinstance(length, int) and x.shape[2] == length
-    return x if whole else x[:, :, :length]
-
-
 def _square_root(number):
-    """The square root, rounded up; of an integer or a tensor."""
+    """Rounds the square root of an integer or a tensor up."""
     if isinstance(number, int):
         return math.isqrt(number - 1) + 1
     return ops.cast(ops.ceil(ops.sqrt(ops.cast(number, "float32"))), "int32")

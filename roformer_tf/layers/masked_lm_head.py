@@ -2,25 +2,25 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.activations import get_activation
+from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class MaskedLMHead(keras.layers.Layer):
-    """Hidden states to logits over the vocabulary, tied to the token embedding.
+    """Computes logits over the vocabulary from hidden states, tied to the token embedding.
 
     v1: dense to `embedding_dim`, activation, layer norm, transposed embedding, bias. v2
     (`transform=False`): a bias-free map to `embedding_dim` where the sizes differ, dropout,
     transposed embedding.
 
     `keras_hub.layers.MaskedLMHead` maps to the hidden size, always has biases and a norm, and
-    demands positions.
+    requires positions.
 
     Args:
         token_embedding: The `TokenEmbedding` to tie to.
-        transform: bool. Whether the head has dense + activation + norm and an output bias (v1), or
-            not (v2).
+        transform: bool. Whether the head has dense, activation, norm and output bias (v1).
         activation: Name as in `get_activation`, of the transform.
         epsilon: float. Of the norm: 1e-12 in every version of bert4keras.
         dropout: float. Used when `transform` is `False`.
@@ -30,8 +30,8 @@ class MaskedLMHead(keras.layers.Layer):
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
         mask_positions: int tensor `(batch, count)`, the positions to predict, or `None` for all.
-            The product with the vocabulary is by far the largest of a pretraining step, so name the
-            positions where you can.
+            The product with the vocabulary is by far the largest of a pretraining step, so pass the
+            positions if you can.
 
     Returns:
         Logits `(batch, count or length, vocabulary_size)`, in the compute dtype.
@@ -111,15 +111,10 @@ class MaskedLMHead(keras.layers.Layer):
         return keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "token_embedding": keras.saving.serialize_keras_object(self.token_embedding),
-            "transform": self.has_transform,
-            "activation": self.activation_name,
-            "epsilon": self.epsilon,
-            "dropout": self.dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
+        arguments = arguments_of(
+            self, MaskedLMHead, transform=self.has_transform, activation=self.activation_name
+        )
+        return {**super().get_config(), **arguments}
 
     @classmethod
     def from_config(cls, config):

@@ -4,10 +4,10 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class MeanPooling(keras.layers.Layer):
-    """Mean over the real tokens of each row.
+    """Averages the real tokens of each sequence.
 
-    `keras.layers.GlobalAveragePooling1D` sums in the compute dtype and gives NaN for a row without
-    real tokens; this one sums in float32 and gives zeros.
+    `keras.layers.GlobalAveragePooling1D` sums in the compute dtype and returns NaN for a sequence
+    without real tokens. This layer sums in float32 and returns zeros.
 
     Args:
         **kwargs: Arguments of `keras.layers.Layer`.

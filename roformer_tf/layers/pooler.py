@@ -3,7 +3,7 @@ import keras
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class Pooler(keras.layers.Layer):
-    """The vector of the first token ([CLS]) through a dense layer.
+    """Applies a dense layer to the vector of the first token, [CLS].
 
     Args:
         activation: `"tanh"` (BERT), or `"linear"` (RoFormer-Sim).

@@ -1,4 +1,5 @@
 import keras
+from keras import ops
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -9,17 +10,16 @@ class PositionScheme(keras.layers.Layer):
     sines). Attention layers pass this context to the hooks, which change nothing by default. The
     context of a scheme with `added_to_input` is added to the embeddings before their norm instead.
 
-    Class attributes that say what a scheme needs:
-
-    * `added_to_input`: the context is added to the embeddings, the hooks are not called;
-    * `per_layer`: each block has its own scheme with its own weights; otherwise all blocks share
-      one;
-    * `num_score_terms`: how many products a score is the sum of; scores are divided by
-      `sqrt(num_score_terms * head_dim)`;
-    * `needs_scores`: the hooks read or change scores or attention weights, so attention must
-      compute a number for each query and key;
-    * `depends_on_length`: the context of a token changes as the sequence grows, so a cache must
-      hold keys and values from before the hooks.
+    Attributes:
+        added_to_input: bool. Whether the context is added to the embeddings. The hooks are not
+            called then.
+        per_layer: bool. Whether each block has its own scheme with its own weights.
+        num_score_terms: int. Number of products in a score. Scores are divided by
+            `sqrt(num_score_terms * head_dim)`.
+        needs_scores: bool. Whether the hooks read or change scores or attention weights, so that
+            attention must compute a number for each query and key.
+        depends_on_length: bool. Whether the context of a token changes as the sequence grows. A
+            cache then holds keys and values from before the hooks.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
@@ -49,7 +49,7 @@ class PositionScheme(keras.layers.Layer):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """Makes the scheme of a model.
+        """Creates the scheme of a model.
 
         Args:
             sizes: Object with `head_dim`, `num_heads`, `hidden_dim`, `embedding_dim`,
@@ -66,29 +66,29 @@ class PositionScheme(keras.layers.Layer):
         return None
 
     def apply_to_query_key(self, query, key, context):
-        """Hook on queries and keys, `(batch, num_heads, length, head_dim)`, before their product."""
+        """Changes queries and keys `(batch, num_heads, length, head_dim)` before their product."""
         return query, key
 
     def apply_to_features(self, query, key, context):
-        """Hook on the features of queries and keys that linear attention multiplies (equation 19)."""
+        """Changes the features of queries and keys in linear attention's numerator (eq. 19)."""
         return self.apply_to_query_key(query, key, context)
 
     def apply_to_value(self, value, context):
-        """Hook on values, `(batch, num_heads, key, head_dim)`, before they are averaged."""
+        """Changes values, `(batch, num_heads, key, head_dim)`, before they are averaged."""
         return value
 
     def apply_to_scores(self, scores, query, key, context, attention):
-        """Hook on the scores, `(batch, num_heads, query, key)`.
+        """Changes the scores, `(batch, num_heads, query, key)`.
 
         Args:
-            query: queries as they entered the product, already divided like the scores.
-            key: keys as they entered the product.
-            attention: The `SelfAttention` that calls, for schemes that use its projections.
+            query: The queries of the product, already divided like the scores.
+            key: The keys of the product.
+            attention: The calling `SelfAttention`, for schemes that use its projections.
         """
         return scores
 
     def apply_to_output(self, output, weights, context):
-        """Hook on the averaged values, `(batch, num_heads, query, head_dim)`.
+        """Changes the averaged values, `(batch, num_heads, query, head_dim)`.
 
         Args:
             weights: The attention weights `(batch, num_heads, query, key)` they were averaged with;
@@ -97,11 +97,22 @@ class PositionScheme(keras.layers.Layer):
         return output
 
 
-def deserialize_parts(config):
-    """Returns the config with its position scheme and its feature map as layers."""
-    parts = {
-        name: keras.saving.deserialize_keras_object(config[name])
-        for name in ("position_scheme", "feature_map")
-        if name in config
-    }
-    return {**config, **parts}
+class BiasScheme(PositionScheme):
+    """Base class of schemes whose context `(1 or batch, num_heads, query, key)` biases scores."""
+
+    needs_scores = True
+
+    def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
+        batch = 1 if position_ids is None else position_ids.shape[0]
+        length = token_ids.shape[1]
+        return keras.KerasTensor((batch, self.num_heads, length, length), "float32")
+
+    def apply_to_scores(self, scores, query, key, context, attention):
+        return ops.cast(scores, "float32") + context
+
+
+def positions_of(token_ids, position_ids):
+    """Returns `position_ids`, or 0, 1, 2, … if they are `None`: `(1, length)`."""
+    if position_ids is None:
+        return ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]
+    return position_ids

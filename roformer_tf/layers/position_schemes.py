@@ -29,7 +29,7 @@ POSITION_SCHEMES = {
 
 
 def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, prefix=""):
-    """Makes the position scheme of each block of a model.
+    """Creates the position scheme of each block of a model.
 
     Args:
         name: a key of `POSITION_SCHEMES`.
@@ -37,7 +37,7 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, pre
         sizes: See `PositionScheme.for_model`.
         options: dict. Further arguments of the scheme's class.
         dtype: dtype policy.
-        prefix: string before the names of the layers, where a model has several lists of them.
+        prefix: str. Put before the layer names if a model has several lists of schemes.
 
     Returns:
         List of `num_layers` schemes: the same one for all blocks, unless the scheme is `per_layer`.
@@ -62,7 +62,8 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, pre
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise ValueError(
-            f"`position_options` must be arguments of `{cls.__name__}`: {', '.join(known) or 'it has none'}. "
+            f"`position_options` must be arguments of `{cls.__name__}`: "
+            f"{', '.join(known) or 'it has none'}. "
             f"Received: position_scheme={name!r}, position_options={options!r}"
         )
 
@@ -75,7 +76,8 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, pre
             else:
                 wrong = "An argument of the model or of `position_options` has the wrong type"
             raise ValueError(
-                f"{wrong}. Received: position_scheme={name!r}, position_options={options!r} ({error})"
+                f"{wrong}. Received: position_scheme={name!r}, "
+                f"position_options={options!r} ({error})"
             ) from error
 
     if cls.per_layer:

@@ -6,16 +6,15 @@ from roformer_tf.layers.clipped_distances import (
     distance_averages,
     distance_products,
 )
+from roformer_tf.layers.config import arguments_of
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RelativePosition(ClippedDistances):
-    """Relative positions of Shaw et al.: a learned vector for each clipped distance, added to keys and
-    to values.
+    """Relative positions of Shaw et al.: a learned vector for each distance, on keys and values.
 
-    Each block has tables of its own, which its heads share. Equation 5 of the RoFormer paper writes
-    the vectors before the projections `W_k` and `W_v`; as in Shaw's own form ours are what comes
-    after them.
+    Each block has its own tables, shared by its heads. Equation 5 of the RoFormer paper writes the
+    vectors before the projections `W_k` and `W_v`; here they come after them, as in Shaw et al.
 
     Args:
         head_dim: int. Size of one attention head.
@@ -56,7 +55,6 @@ class RelativePosition(ClippedDistances):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model, see `PositionScheme.for_model`."""
         return cls(sizes.head_dim, embeddings_initializer=sizes.initializer, **options)
 
     def build(self, *shapes, **named_shapes):
@@ -80,9 +78,4 @@ class RelativePosition(ClippedDistances):
         return output + distance_averages(weights, table, context)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "head_dim": self.head_dim,
-            "on_values": self.on_values,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, RelativePosition)}

@@ -49,7 +49,7 @@ class RMSNorm(keras.layers.Layer):
 
 
 def make_norm(kind, epsilon, **kwargs):
-    """The norm of a family: `"layer_norm"` (v1, with scale and offset) or `"rms_norm"` (v2, weightless)."""
+    """Creates a norm: `"layer_norm"` (v1, with scale and offset) or `"rms_norm"` (v2)."""
     if kind == "layer_norm":
         return keras.layers.LayerNormalization(epsilon=epsilon, **kwargs)
     if kind == "rms_norm":

@@ -1,5 +1,6 @@
 import keras
 
+from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.rms_norm import make_norm
@@ -131,16 +132,5 @@ class RoFormerEmbeddings(keras.layers.Layer):
         return keras.KerasTensor((*token_ids.shape, self.hidden_dim), self.compute_dtype)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "embedding_dim": self.embedding_dim,
-            "hidden_dim": self.hidden_dim,
-            "num_segments": self.num_segments,
-            "dropout": self.dropout,
-            "norm": self.norm_kind,
-            "epsilon": self.epsilon,
-            "use_bias": self.use_bias,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
+        arguments = arguments_of(self, RoFormerEmbeddings, norm=self.norm_kind)
+        return {**super().get_config(), **arguments}

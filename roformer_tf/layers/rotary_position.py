@@ -4,34 +4,33 @@ from keras import ops
 
 from roformer_tf import rotary
 from roformer_tf.checks import check_one_of
-from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.position_scheme import PositionScheme, positions_of
 from roformer_tf.rope_scaling import make_rope_scaling
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RotaryPosition(PositionScheme):
-    """Rotary position embedding as a position scheme: queries and keys are rotated by their positions,
-    values are not.
+    """Rotary position embedding (RoPE): rotates queries and keys by their positions.
 
-    The features that are rotated are the first `rotary_dim` of each head, in the half layout: pair
-    i is (i, i + rotary_dim / 2). Original checkpoints rotate whole heads and are permuted as whole
-    heads on loading, so a smaller `rotary_dim` is for models that are trained with it. To convert a
-    checkpoint that rotates the first features in interleaved pairs, permute those columns of each
-    head by `rotary.interleaved_to_half(rotary_dim)`.
+    It rotates the first `rotary_dim` features of each head, in the half layout: pair i is
+    (i, i + rotary_dim / 2). Original checkpoints rotate whole heads, so use a smaller `rotary_dim`
+    only for models trained with it. To convert a checkpoint that rotates the first features in
+    interleaved pairs, permute those columns of each head by
+    `rotary.interleaved_to_half(rotary_dim)`.
 
     Args:
         head_dim: even int. Size of one attention head.
         max_wavelength: float. The base of the frequencies, 10000 in the paper.
-        rotary_dim: even integer, how many features of a head are rotated; `None` for all.
+        rotary_dim: even int. Number of rotated features in a head; `None` for all.
         learned: bool. Whether the frequencies are a weight, `theta`, shared by all blocks and kept
             in float32 under every dtype policy. It starts at `max_wavelength^(-2i / rotary_dim)`;
             do not let it decay.
-        on_values: bool. Whether values are rotated by their positions too, and their average back
-            by the query's, so that only distances matter. `"absolute"`: the average is not rotated
-            back, as in Hugging Face's `rotary_value=True`. An option that the paper does not use.
-        rope_scaling: dictionary in Hugging Face's words for texts longer than the model was trained
-            on, see `roformer_tf.rope_scaling`, such as `{"rope_type": "linear", "factor": 4.0}`; or
-            `None`.
+        on_values: bool. Whether to rotate values by their positions too, and their average back by
+            the query's, so that only distances matter. `"absolute"` does not rotate the average
+            back, as Hugging Face's `rotary_value=True`. The paper does not use this option.
+        rope_scaling: dict, as in Hugging Face, for texts longer than the model was trained on, such
+            as `{"rope_type": "linear", "factor": 4.0}`; or `None`. See `roformer_tf.rope_scaling`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -40,10 +39,9 @@ class RotaryPosition(PositionScheme):
             negative positions are fine, and no table bounds them.
         padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; read by dynamic
             scaling only.
-        current_length: int. Or int tensor `(batch,)`, the length that dynamic scaling goes by. By
-            default it is how far the positions of a row's real tokens reach, last - first + 1: the
-            number of its tokens where positions are counted, and of its longest document where they
-            begin again in each.
+        current_length: int or int tensor `(batch,)`. The length for dynamic scaling. By default it
+            is the span of the positions of a sequence's real tokens, last - first + 1: its number
+            of tokens, or that of its longest document where positions start again in each.
 
     Returns:
         `(cos, sin)`: float32 tensors `(1 or batch, 1, length, rotary_dim)`, whatever the compute
@@ -98,12 +96,11 @@ class RotaryPosition(PositionScheme):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model, see `PositionScheme.for_model`."""
         return cls(sizes.head_dim, sizes.max_wavelength, **options)
 
     @property
     def depends_on_length(self):
-        """Whether dynamic scaling rotates all tokens again as the sequence grows; see `PositionScheme`."""
+        """Whether the rotations change as the sequence grows, as with dynamic scaling."""
         return self._scaling.needs_length
 
     def build(self, *shapes, **named_shapes):
@@ -118,8 +115,7 @@ class RotaryPosition(PositionScheme):
         super().build(*shapes, **named_shapes)
 
     def call(self, token_ids, position_ids=None, padding_mask=None, current_length=None):
-        if position_ids is None:
-            position_ids = ops.arange(ops.shape(token_ids)[1])[None]
+        position_ids = positions_of(token_ids, position_ids)
         tables = rotary.tables(position_ids, self._frequencies())
         if self._scaling.needs_length:
             if current_length is None:
@@ -164,10 +160,9 @@ class RotaryPosition(PositionScheme):
         return self._rotate(rotary.rotate_inverse, output, context)
 
     def _frequencies(self, length=None):
-        """Frequencies `(rotary_dim // 2,)`, in NumPy where they are fixed, since their angles are exact
-        then.
+        """Returns frequencies `(rotary_dim // 2,)`, in NumPy if fixed: their angles are exact then.
 
-        With the current lengths of rows, `(batch, 1)`, they are `(batch, 1, rotary_dim // 2)`.
+        With current lengths, `(batch, 1)`, they are `(batch, 1, rotary_dim // 2)`.
         """
         ratios = self._scaling.ratios(self.rotary_dim, self.max_wavelength, length)
         theta = self.theta if self.learned else self._theta
@@ -183,33 +178,24 @@ class RotaryPosition(PositionScheme):
         return ops.concatenate([rotated, x[..., self.rotary_dim :]], axis=-1)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "head_dim": self.head_dim,
-            "max_wavelength": self.max_wavelength,
-            "rotary_dim": self.rotary_dim,
-            "learned": self.learned,
-            "on_values": self.on_values,
-            "rope_scaling": dict(self.rope_scaling) if self.rope_scaling else None,
-        }
+        return {**super().get_config(), **arguments_of(self, RotaryPosition)}
 
 
 def _given(context):
     if context is None:
         raise ValueError(
-            "Rotary positions need the angles of this pass: give the layer `position=scheme(token_ids)`. "
-            "Received: position=None"
+            "Rotary positions need the angles of this pass: give the layer "
+            "`position=scheme(token_ids)`. Received: position=None"
         )
     return context
 
 
 def _reach(positions, padding_mask):
-    """How far the positions `(batch, length)` of the real tokens of each row reach: `(batch, 1)`, float32."""
+    """Returns the span of the positions of each sequence's real tokens: float32 `(batch, 1)`."""
     first = last = ops.cast(positions, "float32")
     if padding_mask is not None:
         is_real = ops.cast(padding_mask, "bool")
-        # a row without real tokens reaches to minus infinity, which is no further than the trained
-        # length
+        # without real tokens the span is minus infinity, which is below the trained length
         first = ops.where(is_real, first, float("inf"))
         last = ops.where(is_real, last, float("-inf"))
     return ops.max(last, axis=-1, keepdims=True) - ops.min(first, axis=-1, keepdims=True) + 1

@@ -3,22 +3,22 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.attention import Attention
 from roformer_tf.layers.attention_mask import dense_bias
 from roformer_tf.layers.cache import is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
-from roformer_tf.layers.dropout import Dropout, dropout_seeds
-from roformer_tf.layers.flat_dense import FlatDense
-from roformer_tf.layers.position_scheme import PositionScheme, deserialize_parts
+from roformer_tf.layers.config import arguments_of, deserialize_parts
+from roformer_tf.layers.dropout import dropout_seeds
+from roformer_tf.layers.position_scheme import PositionScheme
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(Attention):
     """Multi-head softmax self-attention with a position scheme.
 
-    One product makes queries, keys and values. The softmax is computed in float32. The columns of
-    `qkv` are `[query | key | value]`, each head by head. With `RotaryPosition`, the features of a
-    query or key head are in the half layout (`rotary.interleaved_to_half`).
+    One product computes queries, keys and values. The softmax is computed in float32. The columns
+    of `qkv` are `[query | key | value]`, each head by head. With `RotaryPosition`, the features of
+    a query or key head are in the half layout (`rotary.interleaved_to_half`).
 
     Inputs longer than `chunked_above` compute the scores chunk by chunk, forward and backward,
     with the same result (`chunked_attention`). If the graph has a static length, the choice is
@@ -68,7 +68,8 @@ class SelfAttention(keras.layers.Layer):
     With a cache, the second call reads the keys and values of the first:
 
     >>> cache = layer.build_cache(batch_size=1, max_length=5)
-    >>> first, cache = layer.call_with_cache(x[:, :2], cache, 0, position=scheme(np.zeros((1, 2), "int32")))
+    >>> position = scheme(np.zeros((1, 2), "int32"))
+    >>> first, cache = layer.call_with_cache(x[:, :2], cache, 0, position=position)
     >>> position = scheme(np.zeros((1, 3), "int32"), np.array([[2, 3, 4]]))
     >>> last, cache = layer.call_with_cache(x[:, 2:], cache, 2, position=position)
     >>> tuple(last.shape)
@@ -89,15 +90,7 @@ class SelfAttention(keras.layers.Layer):
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
-        # autocast would round the float32 `attention_bias` and sines; the dense layers cast `x`
-        # themselves
-        super().__init__(autocast=False, **kwargs)
-        check_positive_integer("num_heads", num_heads)
-        check_positive_integer("head_dim", head_dim)
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.dropout = dropout
-        self.use_bias = use_bias
+        super().__init__(num_heads, head_dim, dropout, use_bias, kernel_initializer, **kwargs)
         self.position_scheme = position_scheme or PositionScheme(
             dtype=self.dtype_policy, name="position_scheme"
         )
@@ -107,16 +100,8 @@ class SelfAttention(keras.layers.Layer):
                 "context to `x` and leave `position_scheme` out. Received: "
                 f"position_scheme={type(self.position_scheme).__name__}"
             )
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        width = num_heads * head_dim
-        dense = {"use_bias": use_bias, "dtype": self.dtype_policy}
-        self.qkv = FlatDense(
-            3 * width, kernel_initializer=self.kernel_initializer.clone(), name="qkv", **dense
-        )
-        self.output_dense = FlatDense(
-            width, kernel_initializer=self.kernel_initializer.clone(), name="output_dense", **dense
-        )
-        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.qkv = self.make_dense("qkv", 3)
+        self.output_dense = self.make_dense("output_dense")
 
     def build(self, x_shape, *shapes, **named_shapes):
         self.qkv.build(x_shape)
@@ -131,7 +116,7 @@ class SelfAttention(keras.layers.Layer):
         return self.merge(output)
 
     def build_cache(self, batch_size, max_length):
-        """Makes an empty key/value cache.
+        """Creates an empty key/value cache.
 
         Args:
             batch_size: positive integer or scalar tensor.
@@ -175,14 +160,16 @@ class SelfAttention(keras.layers.Layer):
                 f"Received: position_scheme={type(scheme).__name__}"
             )
         query, key, value = self.split(x)
-        here = position
+        prefill, here = is_prefill(cache_update_index), position
+
+        def update(key, value):
+            entries = zip(cache, (key, value))
+            return tuple(write(part, entry, cache_update_index) for part, entry in entries)
+
         if scheme.depends_on_length:
             # every step rotates all keys again, so the cache holds unrotated keys
-            cache = (
-                write(cache[0], key, cache_update_index),
-                write(cache[1], value, cache_update_index),
-            )
-            if not is_prefill(cache_update_index):
+            cache = update(key, value)
+            if not prefill:
                 length = ops.shape(x)[1]
                 here = keras.tree.map_structure(
                     lambda part: read(part, cache_update_index, length), position
@@ -193,26 +180,21 @@ class SelfAttention(keras.layers.Layer):
             value = scheme.apply_to_value(value, position)
         else:
             query, key, value = self._with_positions(query, key, value, position)
-            cache = (
-                write(cache[0], key, cache_update_index),
-                write(cache[1], value, cache_update_index),
-            )
-            if not is_prefill(cache_update_index):
+            cache = update(key, value)
+            if not prefill:
                 key, value = cache
-        if is_prefill(cache_update_index):
-            if attention_bias is not None and not isinstance(attention_bias, dict):
-                attention_bias = attention_bias[..., : ops.shape(key)[2]]
-            output = self._attend(query, key, value, attention_bias, here)
-        else:
-            output = self._plain(query, key, value, attention_bias, here)
-        return self.merge(output), cache
+        if not prefill:
+            return self.merge(self._plain(query, key, value, attention_bias, here)), cache
+        if attention_bias is not None and not isinstance(attention_bias, dict):
+            attention_bias = attention_bias[..., : ops.shape(key)[2]]
+        return self.merge(self._attend(query, key, value, attention_bias, here)), cache
 
     def _with_positions(self, query, key, value, position):
         query, key = self.position_scheme.apply_to_query_key(query, key, position)
         return query, key, self.position_scheme.apply_to_value(value, position)
 
     def _attend(self, query, key, value, attention_bias, position, training=False):
-        """Computes the averages `(batch, head, query, head_dim)`, by chunks if the input is long."""
+        """Computes the averages `(batch, head, query, head_dim)`, in chunks if it is long."""
         scheme, length = self.position_scheme, ops.shape(query)[2]
 
         def plain():
@@ -227,17 +209,14 @@ class SelfAttention(keras.layers.Layer):
         seed = None
         long = self._can_be_chunked(attention_bias) and length > self.chunked_above
         if long is False:
-            output = plain()
-        else:
-            if training and self.dropout:
-                # drawn here, as a generator must not count in one branch only
-                seed = self.dropout_layer.next_seed()
-            if long is True:
-                output = chunked()
-            else:
-                with dropout_seeds([] if seed is None else [self.dropout_layer], [seed]):
-                    output = ops.cond(long, chunked, plain)
-        return output
+            return plain()
+        if training and self.dropout:
+            # drawn here, as a generator must not count in one branch only
+            seed = self.dropout_layer.next_seed()
+        if long is True:
+            return chunked()
+        with dropout_seeds([] if seed is None else [self.dropout_layer], [seed]):
+            return ops.cond(long, chunked, plain)
 
     def split(self, x):
         """Returns queries, keys and values, `(batch, num_heads, length, head_dim)` each."""
@@ -247,13 +226,6 @@ class SelfAttention(keras.layers.Layer):
             return ops.unstack(qkv, 3, axis=1)
         qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
         return ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
-
-    def merge(self, output):
-        """Merges the outputs of the heads and projects them."""
-        batch, _, length, _ = ops.shape(output)
-        output = ops.transpose(output, (0, 2, 1, 3))
-        width = self.num_heads * self.head_dim
-        return self.output_dense(ops.reshape(output, (batch, length, width)))
 
     def _can_be_chunked(self, bias):
         if self.chunked_above is None or self.position_scheme.needs_scores:
@@ -274,35 +246,13 @@ class SelfAttention(keras.layers.Layer):
             query = query * scale  # first: a product of float16 could overflow
             scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (batch, head, query, key)
         scores = scheme.apply_to_scores(scores, query, key, position, self)
-        scores = ops.cast(scores, "float32")
         if isinstance(attention_bias, dict):
             attention_bias = dense_bias(attention_bias)
-        if attention_bias is not None:
-            scores = scores + attention_bias
-        if scores.shape[-1] == 1:  # a single token; Keras warns of a softmax over one number
-            weights = ops.ones_like(scores)
-        else:
-            weights = ops.softmax(scores, axis=-1)
-        weights = ops.cast(weights, value.dtype)
-        weights = self.dropout_layer(weights, training=training)
-        output = ops.matmul(weights, value)  # (batch, head, query, head_dim)
+        output, weights = self.average(scores, value, attention_bias, training)
         return scheme.apply_to_output(output, weights, position)
 
-    def compute_output_spec(self, x, attention_bias=None, position=None, training=None):
-        return keras.KerasTensor(
-            (*x.shape[:-1], self.num_heads * self.head_dim), self.compute_dtype
-        )
-
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "position_scheme": keras.saving.serialize_keras_object(self.position_scheme),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, SelfAttention)}
 
     @classmethod
     def from_config(cls, config):

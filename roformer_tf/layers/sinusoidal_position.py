@@ -2,7 +2,8 @@ import keras
 from keras import ops
 
 from roformer_tf import rotary
-from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.position_scheme import PositionScheme, positions_of
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -12,9 +13,8 @@ class SinusoidalPosition(PositionScheme):
     Args:
         embedding_dim: even int. Size of the token embedding.
         max_wavelength: float. Base of the frequencies.
-        scale: float. Factor of the vectors; 1 is equation 4. Token embeddings that begin with a
-            standard deviation of 0.02 are drowned by sines of size 1, and are heard from the first
-            step on beside a scale of about 0.02.
+        scale: float. Factor of the vectors; 1 is equation 4. Sines of size 1 drown token embeddings
+            that start with a standard deviation of 0.02; use a scale of about 0.02 for those.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -44,8 +44,8 @@ class SinusoidalPosition(PositionScheme):
         super().__init__(**kwargs)
         if not isinstance(embedding_dim, int) or embedding_dim <= 0 or embedding_dim % 2:
             raise ValueError(
-                "`embedding_dim` must be a positive even integer, half of it for sines and half for cosines. "
-                f"Received: embedding_dim={embedding_dim!r}"
+                "`embedding_dim` must be a positive even integer, half of it for sines and half "
+                f"for cosines. Received: embedding_dim={embedding_dim!r}"
             )
         self.embedding_dim = embedding_dim
         self.max_wavelength = max_wavelength
@@ -54,13 +54,10 @@ class SinusoidalPosition(PositionScheme):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model, see `PositionScheme.for_model`."""
         return cls(sizes.embedding_dim, sizes.max_wavelength, **options)
 
     def call(self, token_ids, position_ids=None, padding_mask=None):
-        if position_ids is None:
-            position_ids = ops.arange(ops.shape(token_ids)[1])[None]
-        angle = rotary.angles(position_ids, self._theta)
+        angle = rotary.angles(positions_of(token_ids, position_ids), self._theta)
         pairs = self.scale * ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)
         shape = (*ops.shape(angle)[:-1], self.embedding_dim)
         return ops.cast(ops.reshape(pairs, shape), self.compute_dtype)
@@ -71,9 +68,4 @@ class SinusoidalPosition(PositionScheme):
         return keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "embedding_dim": self.embedding_dim,
-            "max_wavelength": self.max_wavelength,
-            "scale": self.scale,
-        }
+        return {**super().get_config(), **arguments_of(self, SinusoidalPosition)}

@@ -12,11 +12,10 @@ from roformer_tf.layers.clipped_distances import (
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SinusoidalRelativePosition(ClippedDistances):
-    """Relative positions of NEZHA: a fixed sinusoidal vector for each clipped distance, added to keys
-    and values.
+    """Relative positions of NEZHA: adds a sinusoidal vector for each distance to keys and values.
 
-    `RelativePosition` with sines instead of learned tables, the same for keys, values and all
-    blocks.
+    Like `RelativePosition`, with sines instead of learned tables: the same ones for keys, values
+    and all blocks.
 
     Args:
         head_dim: even int. Size of one attention head.
@@ -53,7 +52,6 @@ class SinusoidalRelativePosition(ClippedDistances):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model, see `PositionScheme.for_model`."""
         return cls(sizes.head_dim, **options)
 
     def apply_to_scores(self, scores, query, key, context, attention):

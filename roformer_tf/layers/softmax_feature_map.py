@@ -6,11 +6,10 @@ from roformer_tf.layers.feature_map import FeatureMap, no_scale, scaled_exp
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SoftmaxFeatureMap(FeatureMap):
-    """phi(q) = softmax(q) over the features of a query, phi(k) = exp(k), as the RoFormer paper puts it.
+    """phi(q) = softmax(q) over the features of a query, phi(k) = exp(k), as in the RoFormer paper.
 
-    The original, by Shen et al., divides each feature of the keys by its sum over all of them,
-    before queries and keys
-    meet: `normalize_keys=True`. That is another weighting, and it needs the whole sequence.
+    The original by Shen et al. also divides each feature of the keys by its sum over all keys:
+    `normalize_keys=True`. This weights the keys differently and needs the whole sequence.
 
     Args:
         normalize_keys: bool. Whether each feature of the keys is a softmax over the positions; not

@@ -3,17 +3,17 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.layers.clipped_distances import distance_rows
-from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.position_scheme import BiasScheme, positions_of
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class T5RelativeBias(PositionScheme):
-    """Relative bias of T5: a learned number for each head and bucket of distances, added to the scores.
+class T5RelativeBias(BiasScheme):
+    """Relative bias of T5: adds a learned number for each head and distance bucket to the scores.
 
-    Short distances have a bucket each, longer ones share buckets that grow with the logarithm of
-    the distance. All blocks share one table. Scores are divided by `sqrt(head_dim)` as in every
-    scheme, and the bias is added after that; T5 itself does not divide, and equation 8 does not
-    say.
+    Short distances have a bucket each; longer ones share buckets that grow with the logarithm of
+    the distance. All blocks share one table. Scores are divided by `sqrt(head_dim)` before the bias
+    is added, as in every scheme. T5 does not divide, and equation 8 leaves it open.
 
     Args:
         num_heads: Positive int.
@@ -47,8 +47,6 @@ class T5RelativeBias(PositionScheme):
     `relative_position_bucket` of mesh-tensorflow.
     """
 
-    needs_scores = True
-
     def __init__(
         self,
         num_heads,
@@ -62,9 +60,10 @@ class T5RelativeBias(PositionScheme):
         exact = num_buckets // (4 if bidirectional else 2)  # distances with a bucket of their own
         if exact < 1 or max_distance <= exact or (bidirectional and num_buckets % 2):
             raise ValueError(
-                "`num_buckets` must be even and 4 at least (2 unless `bidirectional`), and `max_distance` larger than "
-                f"the {exact} distances that have a bucket of their own. Received: num_buckets={num_buckets}, "
-                f"max_distance={max_distance}, bidirectional={bidirectional}"
+                "`num_buckets` must be even and 4 at least (2 unless `bidirectional`), and "
+                f"`max_distance` larger than the {exact} distances that have a bucket of their "
+                f"own. Received: num_buckets={num_buckets}, max_distance={max_distance}, "
+                f"bidirectional={bidirectional}"
             )
         self.num_heads = num_heads
         self.num_buckets = num_buckets
@@ -75,7 +74,6 @@ class T5RelativeBias(PositionScheme):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model, see `PositionScheme.for_model`."""
         options = {"bidirectional": sizes.masking != "causal", **options}
         return cls(sizes.num_heads, embeddings_initializer=sizes.initializer, **options)
 
@@ -89,36 +87,19 @@ class T5RelativeBias(PositionScheme):
         self.built = True
 
     def call(self, token_ids, position_ids=None, padding_mask=None):
-        if position_ids is None:
-            position_ids = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]
-        rows = distance_rows(position_ids, self.max_distance)
+        rows = distance_rows(positions_of(token_ids, position_ids), self.max_distance)
         buckets = ops.take(ops.convert_to_tensor(self._buckets), rows)
         # the gradient of a reshape is dense, see `TokenEmbedding`
         table = ops.reshape(self.relative_bias, (self.num_buckets, self.num_heads))
         bias = ops.take(table, buckets, axis=0)  # (1 or batch, query, key, head)
         return ops.cast(ops.transpose(bias, (0, 3, 1, 2)), "float32")
 
-    def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
-        batch = 1 if position_ids is None else position_ids.shape[0]
-        length = token_ids.shape[1]
-        return keras.KerasTensor((batch, self.num_heads, length, length), "float32")
-
-    def apply_to_scores(self, scores, query, key, context, attention):
-        return ops.cast(scores, "float32") + context
-
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "num_buckets": self.num_buckets,
-            "max_distance": self.max_distance,
-            "bidirectional": self.bidirectional,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, T5RelativeBias)}
 
 
 def _buckets(num_buckets, max_distance, bidirectional):
-    """The bucket of each distance `key - query` from `-max_distance` to `max_distance`, in float32 as in T5."""
+    """Returns the bucket of each distance `key - query` up to `max_distance`, in T5's float32."""
     distance = np.arange(-max_distance, max_distance + 1)
     bucket = np.zeros_like(distance)
     if bidirectional:

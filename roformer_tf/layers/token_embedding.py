@@ -8,10 +8,9 @@ from roformer_tf.layers.cache import in_plain_graph
 class TokenEmbedding(keras.layers.ReversibleEmbedding):
     """A `keras.layers.ReversibleEmbedding` whose gradient is dense.
 
-    On TensorFlow the gradient of a look-up is a list of (row, gradient) pairs in which an id that
-    occurs twice stands twice, and Keras' Adam then squares each pair by itself: its second moment
-    is the sum of squares where the formula has the square of the sum. A dense gradient adds them up
-    first, for every optimizer.
+    On TensorFlow the gradient of a look-up lists an id that occurs twice twice, and Keras' Adam
+    squares each entry: its second moment is a sum of squares where the formula has the square of
+    the sum. A dense gradient adds them up first, for every optimizer.
 
     Args:
         input_dim: int. Number of ids.
@@ -57,13 +56,13 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         return ops.cast(ops.take(table, ops.cast(inputs, "int32"), axis=0), self.compute_dtype)
 
     def _is_step(self, inputs):
-        """Whether these are single tokens of a generation, for which TensorFlow's way with matrices is not the best."""
+        """Returns whether these are single tokens of a generation, whose logits can be faster."""
         plain = self.tie_weights and self.logit_soft_cap is None and self.quantization_mode is None
         one_token = len(inputs.shape) == 3 and inputs.shape[1] == 1
         return plain and one_token and self.reverse_dtype == "float32" and in_plain_graph()
 
     def _logits_of_step(self, inputs):
-        """Logits `(batch, 1, input_dim)`: the same product, 8 rows in two thirds of the time on a CPU."""
+        """Computes the same product; 8 rows take two thirds of the time on a CPU."""
         import tensorflow as tf
 
         rows = tf.reshape(tf.cast(inputs, "float32"), (-1, self.output_dim))

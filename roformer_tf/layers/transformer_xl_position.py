@@ -5,18 +5,18 @@ from keras import ops
 
 from roformer_tf import rotary
 from roformer_tf.layers.clipped_distances import distance_products
+from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import PositionScheme
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class TransformerXLPosition(PositionScheme):
-    """Relative positions of Transformer-XL: scores from sinusoidal distances with a projection of their
-    own.
+    """Relative positions of Transformer-XL: adds scores of projected sinusoidal distances.
 
     The score of query `q_m` and key `k_n` is `(q_m + u) · k_n + (q_m + v) · W p_(m-n)`, divided by
-    `sqrt(head_dim)`. Each block has its own `W`, `u` and `v`; each head its own part of them. As in
-    Transformer-XL, `u` and `v` stand in place of projected position queries; equation 7 of the
-    RoFormer paper multiplies them by `W_q` once more.
+    `sqrt(head_dim)`. Each block has its own `W`, `u` and `v`, and each head a part of them. As in
+    Transformer-XL, `u` and `v` replace projected position queries; equation 7 of the RoFormer paper
+    multiplies them by `W_q` once more.
 
     Args:
         num_heads: Positive int.
@@ -65,7 +65,6 @@ class TransformerXLPosition(PositionScheme):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model, see `PositionScheme.for_model`."""
         return cls(
             sizes.num_heads, sizes.head_dim, sizes.max_wavelength, sizes.initializer, **options
         )
@@ -109,8 +108,8 @@ class TransformerXLPosition(PositionScheme):
             vectors = ops.reshape(ops.matmul(context, kernel), by_head)
             return scores + distance_products(query, ops.swapaxes(vectors, 0, 1), None)
         # From positions to distances by the addition theorem, with the projection moved to the
-        # query:
-        # (W^T q) · [sin(m - n), cos(m - n)] is a product of something of m and something of n.
+        # query: (W^T q) · [sin(m - n), cos(m - n)] is a product of something of m and something of
+        # n.
         query = ops.matmul(query, ops.transpose(ops.reshape(kernel, by_head), (1, 2, 0)))
         of_sin, of_cos = ops.split(query, 2, axis=-1)
         context = context[:, None]
@@ -120,10 +119,4 @@ class TransformerXLPosition(PositionScheme):
         return scores + ops.matmul(rotated, ops.swapaxes(context, -1, -2))
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "max_wavelength": self.max_wavelength,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, TransformerXLPosition)}

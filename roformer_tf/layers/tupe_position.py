@@ -3,16 +3,16 @@ import math
 import keras
 from keras import ops
 
+from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.learned_position import LearnedPosition
-from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.position_scheme import BiasScheme, positions_of
 from roformer_tf.layers.t5_relative_bias import T5RelativeBias
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class TupePosition(PositionScheme):
-    """Untied absolute positions of TUPE: scores of positions among themselves, beside the scores of
-    tokens.
+class TupePosition(BiasScheme):
+    """Untied absolute positions of TUPE: adds scores between positions to those between tokens.
 
     To each score of two tokens `q · k / sqrt(2 head_dim)` it adds `(U_q p_m) · (U_k p_n) / sqrt(2
     head_dim)`, with learned positions `p`, and the bias `b_(n-m)` of T5. All blocks share them, so
@@ -25,10 +25,10 @@ class TupePosition(PositionScheme):
         relative_bias: bool. Whether to add the bias (TUPE-R); without it there are absolute
             positions alone (TUPE-A).
         bidirectional: of `T5RelativeBias`.
-        untie_cls: bool. Whether the token at position 0, a [CLS] that stands for all tokens, has no
-            place: its own scores get nothing of all this, and scores to it one learned number for
-            each head (`theta_2` in TUPE; its `theta_1`, which is the same for all keys of a query,
-            does nothing to a softmax). Equation 9 does not have it.
+        untie_cls: bool. Whether to take the token at position 0, [CLS], out of the positions: its
+            own scores get nothing added, and scores to it get one learned number for each head
+            (`theta_2` in TUPE; its `theta_1` is the same for all keys of a query, which a softmax
+            ignores). Not in equation 9.
         initializer: of all weights.
         **kwargs: Arguments of `keras.layers.Layer`.
 
@@ -53,7 +53,6 @@ class TupePosition(PositionScheme):
     Reference: equation 9 of arXiv 2104.09864; Ke et al., arXiv 2006.15595, equations 7 to 10.
     """
 
-    needs_scores = True
     num_score_terms = 2
 
     def __init__(
@@ -102,7 +101,6 @@ class TupePosition(PositionScheme):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """The scheme for a model, see `PositionScheme.for_model`."""
         return cls(
             sizes.max_sequence_length,
             sizes.num_heads,
@@ -137,40 +135,18 @@ class TupePosition(PositionScheme):
         if self.t5_relative_bias is not None:
             bias = bias + self.t5_relative_bias(token_ids, position_ids)
         if self.untie_cls:
-            if position_ids is None:
-                position_ids = ops.arange(ops.shape(token_ids)[1])[None]
-            cls = ops.equal(position_ids, 0)
+            cls = ops.equal(positions_of(token_ids, position_ids), 0)
             bias = ops.where(cls[:, None, None, :], ops.convert_to_tensor(self.cls_bias), bias)
             bias = ops.where(cls[:, None, :, None], 0.0, bias)
         return bias
 
     def _heads(self, x):
-        """`(batch * num_heads, length, head_dim)`.
-
-        One axis for rows and heads, and a reshape of the product: TensorFlow 2.21 on a CPU fuses a
-        product, a scale and a sum of 4 axes, and gives wrong numbers where the product is
-        broadcast, from one row of positions to all rows.
-        """
+        """Returns the heads of `x`, `(batch * num_heads, length, head_dim)`."""
+        # One axis for batch and heads: TensorFlow 2.21 on a CPU fuses a product, a scale and a sum
+        # of 4 axes, and gives wrong numbers where the product is broadcast over the batch.
         batch, length = ops.shape(x)[:2]
         x = ops.reshape(x, (batch, length, self.num_heads, self.head_dim))
         return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, length, self.head_dim))
 
-    def compute_output_spec(self, token_ids, position_ids=None, padding_mask=None):
-        batch = 1 if position_ids is None else position_ids.shape[0]
-        length = token_ids.shape[1]
-        return keras.KerasTensor((batch, self.num_heads, length, length), "float32")
-
-    def apply_to_scores(self, scores, query, key, context, attention):
-        return ops.cast(scores, "float32") + context
-
     def get_config(self):
-        return {
-            **super().get_config(),
-            "max_sequence_length": self.max_sequence_length,
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "relative_bias": self.relative_bias,
-            "bidirectional": self.bidirectional,
-            "untie_cls": self.untie_cls,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, TupePosition)}

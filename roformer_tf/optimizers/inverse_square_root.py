@@ -6,11 +6,10 @@ from roformer_tf.checks import check_positive_integer
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class InverseSquareRootDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate that rises in a line to its peak, and then falls with the inverse square root of
-    the step.
+    """Linear warm-up to a peak, then decay with the inverse square root of the step.
 
         start + (peak - start) * step / warmup_steps      before `warmup_steps`
-        peak * sqrt(warmup_steps / step)                  from there on
+        peak * sqrt(warmup_steps / step)                  afterwards
 
     Args:
         peak: float. The highest learning rate, reached after `warmup_steps`.

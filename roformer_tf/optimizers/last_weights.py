@@ -5,16 +5,18 @@ import keras
 import numpy as np
 from keras import ops
 
+from roformer_tf.checks import check_positive_integer
+
 
 class LastWeights(keras.callbacks.Callback):
     """Keeps the weights of the last epochs as files, and averages them.
 
-    A file is there whole or not at all. With `steps_per_epoch` an epoch is as many steps as the
-    checkpoints shall be apart.
+    Writes each file atomically. Use `steps_per_epoch` of `fit` to set the number of steps between
+    checkpoints.
 
     Args:
-        folder: str or path; files of other names in it stay.
-        keep: int. How many files.
+        folder: str or path. Other files in it stay.
+        keep: int. Number of files to keep.
 
     Raises:
         ValueError: If `keep` is not a positive integer.
@@ -40,17 +42,16 @@ class LastWeights(keras.callbacks.Callback):
 
     def __init__(self, folder, keep=5):
         super().__init__()
-        if not isinstance(keep, int) or keep < 1:
-            raise ValueError(f"`keep` must be a positive integer. Received: keep={keep!r}")
+        check_positive_integer("keep", keep)
         self.folder = Path(folder)
         self.keep = keep
 
     def files(self):
-        """Paths of the files, the oldest first."""
+        """Returns the paths of the files, oldest first."""
         return sorted(self.folder.glob(f"epoch-{'[0-9]' * 5}.weights.h5"))
 
     def on_epoch_end(self, epoch, logs=None):
-        """Writes a file and removes those that are too old, or of later epochs of a run before."""
+        """Writes a file and removes old ones, and those of later epochs of an earlier run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         number = epoch + 1
         new = self.folder / f"epoch-{number:05d}.weights.h5"
@@ -62,25 +63,25 @@ class LastWeights(keras.callbacks.Callback):
                 file.unlink()
 
     def average(self):
-        """Gives the model the means of the files' weights.
+        """Sets the weights of the model to the means of the files.
 
         Raises:
             ValueError: If there are no files, or the callback has not been given to `fit`.
         """
         if self.model is None:
             raise ValueError(
-                "`average` needs the model that was trained: give the callback to `fit` first, or call "
-                "`average_weights(model, last_weights.files())`."
+                "`average` needs the model that was trained: give the callback to `fit` first, or "
+                "call `average_weights(model, last_weights.files())`."
             )
         average_weights(self.model, self.files())
 
 
 def average_weights(model, files):
-    """Gives a model the means of the weights in files, added up in float64 and rounded once.
+    """Sets the weights of a model to the means of files, summed in float64 and rounded once.
 
     Args:
-        model: `keras.Model` that the files are of. What is not a floating-point number is taken
-            from the last file.
+        model: The `keras.Model` that wrote the files. Weights that are not floating-point numbers
+            come from the last file.
         files: paths written by `model.save_weights`.
 
     Raises:

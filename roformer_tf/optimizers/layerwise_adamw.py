@@ -3,7 +3,7 @@ import re
 import keras
 from keras import ops
 
-from roformer_tf.optimizers.adam_kernel import apply_adam
+from roformer_tf.optimizers.adam_kernel import apply_adam, matches_any
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -12,7 +12,7 @@ class LayerwiseAdamW(keras.optimizers.Adam):
 
     With `num_layers` blocks, heads and pooler learn at the full rate, block i at
     `layer_decay^(num_layers - i)` of it and the embeddings at `layer_decay^(num_layers + 1)`.
-    Weight decay is decoupled and goes with the rate of the layer. `layer_decay=1.0` gives plain
+    Weight decay is decoupled and proportional to the layer's rate. `layer_decay=1.0` is plain
     AdamW.
 
     Args:
@@ -20,7 +20,7 @@ class LayerwiseAdamW(keras.optimizers.Adam):
         num_layers: positive integer, `backbone.num_layers`.
         layer_decay: float in (0, 1].
         weight_decay: float.
-        no_decay: regular expressions, searched in the paths of weights that shall not decay.
+        no_decay: regular expressions, searched in the paths of weights that do not decay.
         **kwargs: Arguments of `keras.optimizers.Adam`.
 
     Raises:
@@ -61,7 +61,7 @@ class LayerwiseAdamW(keras.optimizers.Adam):
         self.no_decay = tuple(no_decay)
 
     def multiplier(self, path):
-        """Share of the learning rate that the weight at `path` gets."""
+        """Returns the factor on the learning rate of the weight at `path`."""
         block = re.search(r"encoder_block_(\d+)/", path)
         if block:
             return self.layer_decay ** (self.num_layers - int(block.group(1)))
@@ -70,24 +70,14 @@ class LayerwiseAdamW(keras.optimizers.Adam):
         return 1.0
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        # not the name of `variable`: on the second of several replicas that ends in "/replica_1"
-        known = self._trainable_variables[index]
+        # not the name of `variable`, which ends in "/replica_1" on the second replica
+        known = self._trainable_variables[self._get_variable_index(variable)]
         path = getattr(known, "path", known.name)
         learning_rate = ops.cast(learning_rate, variable.dtype) * self.multiplier(path)
-        if self.decoupled_weight_decay and not any(re.search(p, path) for p in self.no_decay):
+        if self.decoupled_weight_decay and not matches_any(self.no_decay, path):
             self.assign_sub(variable, variable * (learning_rate * self.decoupled_weight_decay))
         if keras.config.backend() == "tensorflow" and not self.amsgrad:
-            apply_adam(
-                variable,
-                (self._momentums[index], self._velocities[index]),
-                gradient,
-                learning_rate,
-                self.beta_1,
-                self.beta_2,
-                self.epsilon,
-                self.iterations + 1,
-            )
+            apply_adam(self, variable, gradient, learning_rate)
         else:
             super().update_step(gradient, variable, learning_rate)
 

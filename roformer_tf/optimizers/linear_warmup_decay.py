@@ -1,13 +1,14 @@
 import keras
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.optimizers.piecewise_linear import broken_line
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate that rises in a line from 0 to its peak, and falls in a line to its end.
+    """Linear warm-up from 0 to a peak, then linear decay.
 
-    `keras.optimizers.schedules` has warm-up for the cosine only.
+    `keras.optimizers.schedules` has a warm-up only for the cosine decay.
 
     Args:
         peak: float. The highest learning rate, reached after `warmup_steps`.
@@ -16,7 +17,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         end: float. The last learning rate.
 
     Raises:
-        ValueError: If the steps do not fit each other.
+        ValueError: If `total_steps` or `warmup_steps` is out of range.
 
     Example:
 
@@ -30,10 +31,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, peak, total_steps, warmup_steps=0.1, end=0.0):
-        if not isinstance(total_steps, int) or total_steps < 1:
-            raise ValueError(
-                f"`total_steps` must be a positive integer. Received: total_steps={total_steps!r}"
-            )
+        check_positive_integer("total_steps", total_steps)
         if isinstance(warmup_steps, float) and 0 <= warmup_steps < 1:
             warmup_steps = int(warmup_steps * total_steps)
         if not isinstance(warmup_steps, int) or not 0 <= warmup_steps <= total_steps:

@@ -1,63 +1,55 @@
-import re
-
 import keras
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.optimizers.adam_kernel import apply_adam
+from roformer_tf.optimizers.adam_kernel import apply_adam, matches_any
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class OriginalAdamW(keras.optimizers.Optimizer):
-    """The optimizer of the original `train.py`, to repeat its training number for number.
+    """The optimizer of the original `train.py`, which reproduces its training number for number.
 
-    That is bert4keras' `Adam`, extended with weight decay, piecewise linear learning rate (give a
-    `PiecewiseLinear`) and gradient accumulation. For new work take `keras.optimizers.AdamW` and
-    average the gradients of a whole global batch before one update. This one differs from it in:
+    This is bert4keras' `Adam`, extended with weight decay, a piecewise linear learning rate (pass a
+    `PiecewiseLinear`) and gradient accumulation. For new work, use `keras.optimizers.AdamW` and
+    average the gradients of a whole global batch before one update. The differences:
 
-    * epsilon: 1e-6, added after the second moment's bias is corrected. Keras has 1e-7, added
-      before.
-    * weight decay: as decoupled, but everything decays whose name in bert4keras has neither "Norm"
-      nor "bias". There the masked language model's output bias is called `MLM-Bias/beta`, so it
-      decays, alone among the biases.
-    * sparse gradients: rows of the embeddings that a batch does not use still move by their moments
-      and decay.
-    * accumulation: every call is a micro-step, and `iterations`, which the learning rate follows,
-      counts micro-steps. Weights change at micro-steps 0, k, 2k, ... (k = `accumulation_steps`),
-      *before* the gradient of that micro-step counts: from the mean of the k gradients before it,
-      with the learning rate and the bias correction of this micro-step. So the update at micro-step
-      0 has no gradient and only decays weights, if the learning rate is not 0 yet; the first real
-      update, with k = 4, has the bias correction of step 5, which makes it smaller (0.55 of Adam's
-      first step); and up to k gradients at the end of a run are never used. Exact accumulation,
-      where k slices of a batch give the update of the whole batch, is a matter of the training
-      step, not of the optimizer. The mean over micro-steps also weighs each micro-batch's own mean
-      alike, however many tokens it predicts.
+    * Epsilon is 1e-6 and added after the second moment's bias is corrected. Keras adds 1e-7 before.
+    * Decoupled weight decay applies to every weight whose name in bert4keras has neither "Norm" nor
+      "bias". The masked language model's output bias is called `MLM-Bias/beta` there, so it is the
+      only bias that decays.
+    * Sparse gradients: embeddings that a batch does not use still decay and move by their moments.
+    * Accumulation: every call is a micro-step, and `iterations`, which sets the learning rate,
+      counts micro-steps. Weights change at micro-steps 0, k, 2k, ... (k = `accumulation_steps`).
+      Each update uses the mean of the k gradients *before* its micro-step, with the learning rate
+      and the bias correction of this micro-step. So the update at micro-step 0 only decays weights,
+      the first real update with k = 4 has the bias correction of step 5 (0.55 of Adam's first
+      step), and up to k gradients at the end of a run are never used. The mean gives each
+      micro-batch the same weight, however many tokens it predicts. For exact accumulation, where k
+      slices of a batch give the update of the whole batch, use the training step.
 
     Args:
         learning_rate: float or schedule, such as `PiecewiseLinear(1e-5, {20000: 1.0})`, of
             micro-steps.
-        beta_1, beta_2: floats, decay of the moments.
+        beta_1, beta_2: floats. Decay of the moments.
         epsilon: positive float.
-        weight_decay: float. The share that goes with the learning rate at each update; 0 for none.
-        no_decay: regular expressions, searched in the paths of weights that shall not decay. The
-            default decays what the original decays.
+        weight_decay: float. Multiplied by the learning rate at each update; 0 for none.
+        no_decay: regular expressions, searched in the paths of weights that do not decay. The
+            default decays the same weights as the original.
         accumulation_steps: int. The original's `grad_accum_steps`; 1 for an update at every call.
         **kwargs: Arguments of `keras.optimizers.Optimizer`. Clipping acts on the gradient of each
             micro-step.
 
     Raises:
         ValueError: If `accumulation_steps` or `epsilon` is not positive, or
-            `gradient_accumulation_steps` is given, Keras' own way, which would accumulate a second
-            time.
+            `gradient_accumulation_steps` is given: Keras would accumulate a second time.
 
     Example:
 
     >>> from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
     >>> optimizer = OriginalAdamW(PiecewiseLinear(1e-5, {20000: 1.0}), accumulation_steps=4)
-    >>> optimizer.decays("masked_lm_head/dense/kernel"), optimizer.decays("masked_lm_head/dense/bias")
-    (True, False)
-    >>> optimizer.decays("masked_lm_head/output_bias")
-    True
+    >>> weights = "dense/kernel", "dense/bias", "output_bias"
+    >>> [optimizer.decays(f"masked_lm_head/{name}") for name in weights]
+    [True, False, True]
 
     Reference: `Adam`, `extend_with_weight_decay_v2`, `extend_with_piecewise_linear_lr_v2` and
     `extend_with_gradient_accumulation_v2` in `optimizers.py` of bert4keras 0.11.5; `train.py` of
@@ -95,13 +87,10 @@ class OriginalAdamW(keras.optimizers.Optimizer):
         self.accumulation_steps = accumulation_steps
 
     def decays(self, path):
-        """Whether the weight at `path` decays."""
-        return bool(self.decoupled_weight_decay) and not any(
-            re.search(pattern, path) for pattern in self.no_decay
-        )
+        """Returns whether the weight at `path` decays."""
+        return bool(self.decoupled_weight_decay) and not matches_any(self.no_decay, path)
 
     def build(self, variables):
-        """Makes the moments and, for accumulation, the sums of gradients."""
         if self.built:
             return
         super().build(variables)
@@ -129,17 +118,7 @@ class OriginalAdamW(keras.optimizers.Optimizer):
             if self._decays[index]:
                 rate = ops.cast(learning_rate, variable.dtype) * self.decoupled_weight_decay
                 self.assign_sub(variable, variable * rate)
-            apply_adam(
-                variable,
-                (self._momentums[index], self._velocities[index]),
-                gradient,
-                learning_rate,
-                self.beta_1,
-                self.beta_2,
-                self.epsilon,
-                self.iterations + 1,
-                epsilon_inside=False,
-            )
+            apply_adam(self, variable, gradient, learning_rate, epsilon_inside=False)
 
         if self.accumulation_steps == 1:
             return update(gradient)

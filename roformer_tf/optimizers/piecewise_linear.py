@@ -4,11 +4,10 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate times a factor that is a broken line through given points, as in the original's
-    `train.py`.
+    """Multiplies the learning rate by a piecewise linear factor, as the original's `train.py` does.
 
-    Between two points the factor moves in a line, after the last it stays. Without a point at step
-    0 the line starts at 0, so `{20000: 1.0}` is a warm-up over 20,000 steps.
+    The factor is constant after the last point. Without a point at step 0 it starts at 0, so
+    `{20000: 1.0}` is a warm-up over 20,000 steps.
 
     Args:
         learning_rate: float. What the factors multiply.
@@ -42,8 +41,8 @@ class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
             points, exact = {}, False
         if not points or not exact:
             raise ValueError(
-                "`factors` must be a dict from steps (integers from 0) to factors, such as {20000: 1.0}. "
-                f"Received: factors={factors!r}"
+                "`factors` must be a dict from steps (integers from 0) to factors, such as "
+                f"{{20000: 1.0}}. Received: factors={factors!r}"
             )
         self.learning_rate = learning_rate
         self.factors = dict(sorted(points.items()))
@@ -57,10 +56,9 @@ class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def broken_line(step, points):
-    """Values of the line through `points`, [(step, value), ...] in order of steps, constant before and
-    after.
+    """Returns the value at `step` of the line through `points`, constant before and after them.
 
-    Two points at one step are a jump; the second is the value there.
+    `points` is [(step, value), ...] in order. Of two points at one step the second counts.
     """
     step = ops.cast(step, "float32")
     line = ops.full_like(step, points[0][1])

@@ -1,4 +1,4 @@
-"""Samplers besides those of KerasHub: beam search with a length penalty, and the rules of stop tokens."""
+"""Samplers that KerasHub lacks: beam search with a length penalty, and rules for stop tokens."""
 
 from roformer_tf.samplers.beam_search_sampler import BeamSearchSampler
 from roformer_tf.samplers.original_beam_sampler import OriginalBeamSampler

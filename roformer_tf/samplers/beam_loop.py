@@ -11,16 +11,16 @@ NO_SCORE = float("-inf")  # the score of a missing hypothesis
 class BeamLoop(keras_hub.samplers.Sampler):
     """Base class of the beam searches: the loop over the positions, and the hypotheses.
 
-    Hypotheses are a dictionary of `"tokens"` `(batch, beam, length)`, `"scores"` `(batch, beam)`, the
-    sum of the scores of their new tokens, and `"ends"` `(batch, beam)`, their number of stop tokens.
-    The *beams* are the hypotheses that still grow, `num_beams` for each sequence. A missing one has
-    a score of minus infinity.
+    Hypotheses are a dictionary of `"tokens"` `(batch, beam, length)`, `"scores"` `(batch, beam)`,
+    the sum of the scores of their new tokens, and `"ends"` `(batch, beam)`, their number of stop
+    tokens. The *beams* are the hypotheses that still grow, `num_beams` for each sequence. A missing
+    one has a score of minus infinity.
 
-    A sequence waits unchanged while the position is one of its prompt, and after it is done, so its
-    result does not depend on the other sequences of the batch.
+    A sequence waits unchanged at the positions of its prompt and after it is done, so its result
+    does not depend on the other sequences of the batch.
 
     A subclass implements `choose` (which hypotheses to keep), `done` (which sequences are done) and
-    `results` (what to return). What it has to remember for them is a dictionary `finished`.
+    `results` (what to return), with a dictionary `finished` as its state.
     """
 
     def __init__(self, num_beams, min_ends=1, **kwargs):
@@ -98,14 +98,14 @@ class BeamLoop(keras_hub.samplers.Sampler):
         return self.results(beams, finished, made[:, -1:])
 
     def token_scores(self, logits):
-        """Returns the float32 scores of the next token: the logarithms of their probabilities."""
+        """Returns the log probabilities of the next token, float32."""
         return keras.activations.log_softmax(ops.cast(logits, "float32") / self.temperature)
 
     def grow(self, beams, logits, index, stop_token_ids):
         """Returns the best continuations of the beams by one token, best first.
 
-        There are enough that `num_beams` of them do not stop. The dictionary has two more entries:
-        `"stops"`, whether the last token is a stop token, and `"parents"`, the beam it continues.
+        At least `num_beams` of them do not stop. The dictionary has two more entries: `"stops"`,
+        whether the last token is a stop token, and `"parents"`, the beam it continues.
         """
         vocabulary_size = ops.shape(logits)[-1]
         scores = ops.reshape(self.token_scores(logits), (-1, self.num_beams, vocabulary_size))
@@ -139,11 +139,10 @@ class BeamLoop(keras_hub.samplers.Sampler):
         raise NotImplementedError
 
     def done(self, beams, finished, made, most):
-        """Returns which sequences are done with `made` of at most `most` new tokens: bool `(batch,)`."""
+        """Returns bool `(batch,)`: is a sequence done with `made` of `most` new tokens?"""
         raise NotImplementedError
 
     def results(self, beams, finished, most):
-        """Returns the result of the sampler."""
         raise NotImplementedError
 
     def get_config(self):

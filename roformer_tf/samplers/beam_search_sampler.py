@@ -15,21 +15,21 @@ class BeamSearchSampler(BeamLoop):
     it. The result is the hypothesis with the highest
 
         score(Y) = log P(Y) / lp(Y)    lp(Y) = |Y|^alpha                 penalty_form="fairseq"
-                                       lp(Y) = ((5 + |Y|) / 6)^alpha     penalty_form="gnmt" (Wu et al.)
+                                       lp(Y) = ((5 + |Y|) / 6)^alpha     penalty_form="gnmt"
 
     where |Y| is the number of new tokens *with* the stop token (as fairseq and Tensor2Tensor count)
     and without the prompt, and alpha is `length_penalty`. 0 compares log P itself, which favours
-    short texts; 1 with `"fairseq"` compares the means per token; a larger alpha favours longer texts.
-    Hypotheses that fill their row without a stop token are ranked in the same way.
+    short texts; 1 with `"fairseq"` compares the means per token; a larger alpha favours longer
+    texts. Hypotheses that reach the maximum length are ranked in the same way.
 
-    `keras_hub.samplers.BeamSampler` has no penalty, and continues and scores its hypotheses beyond
-    their stop tokens.
+    `keras_hub.samplers.BeamSampler` has no penalty, and continues hypotheses beyond their stop
+    tokens.
 
-    Each step ranks the continuations of all beams by all tokens by log P. Finished ones count if
-    they are among the best `num_beams`; the best `num_beams` others are the new beams (the rule of
-    fairseq and Hugging Face). A sequence is done when no beam can win any more: log P only falls, so
-    no beam can exceed its log P over the penalty of the longest text that fits. With much room that
-    is late, so leave no more room than the texts need, or use `early_stopping=True`.
+    Each step ranks the continuations of all beams by log P. Finished ones count if they are among
+    the best `num_beams`; the best `num_beams` others are the new beams (the rule of fairseq and
+    Hugging Face). A sequence is done when no beam can win any more: log P only falls, so no beam
+    can exceed its log P over the penalty of the longest text that fits. That is late for a large
+    maximum length, so keep it small or use `early_stopping=True`.
 
     Args:
         num_beams: int. Number of beams.
@@ -37,23 +37,23 @@ class BeamSearchSampler(BeamLoop):
         penalty_form: `"fairseq"` or `"gnmt"`.
         early_stopping: bool. With `True` a sequence is done as soon as `num_beams` hypotheses are
             finished, as in fairseq. A better one may be missed.
-        min_ends: int. Which stop token finishes a hypothesis: 2 for texts of two parts that end with
-            one each.
+        min_ends: int. Which stop token finishes a hypothesis: 2 for texts of two parts that end
+            with one each.
         return_all_beams: bool. Whether to return the best `num_beams` hypotheses with their scores.
             `generate` of a model uses the best one only, so leave it `False` there.
         **kwargs: Arguments of `keras_hub.samplers.Sampler` (`temperature`).
 
     Call arguments:
         next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`, with logits
-            `(batch * num_beams, vocabulary)` of the token at `index`. The beams of a sequence follow
-            each other.
+            `(batch * num_beams, vocabulary)` of the token at `index`. The beams of a sequence
+            follow each other.
         prompt: int tensor `(batch, length)`, the sequences to fill.
         cache: structure of tensors `(batch, ...)`, or `None`. The sampler repeats it for the beams.
         index: int. First position to fill.
-        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, which stay, and do not
-            count.
+        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, which stay and do
+            not count.
         stop_token_ids: list or tuple of ints, or `None`.
-        hidden_states: Not read.
+        hidden_states: Unused.
         model: The model whose weights `next` reads (JAX needs it).
 
     Returns:
@@ -70,8 +70,9 @@ class BeamSearchSampler(BeamLoop):
     >>> import numpy as np
     >>> from keras import ops
     >>> from roformer_tf.samplers import BeamSearchSampler
-    >>> after_each_token = [[0, 0.4, 0.6, 0], [0, 1, 0, 0], [0, 0.4, 0, 0.6], [0, 1, 0, 0]]  # 0 starts, 1 stops
-    >>> table = np.log(np.array(after_each_token, "float32") + 1e-9)
+    >>> # the probabilities after each token; 0 starts, 1 stops
+    >>> table = np.float32([[0, 0.4, 0.6, 0], [0, 1, 0, 0], [0, 0.4, 0, 0.6], [0, 1, 0, 0]])
+    >>> table = np.log(table + 1e-9)
     >>> def next(prompt, cache, index):
     ...     return ops.take(table, prompt[:, index - 1], axis=0), None, cache
     >>> prompt, mask = np.array([[0, 0, 0, 0, 0]]), np.array([[1, 0, 0, 0, 0]], "bool")
@@ -81,9 +82,9 @@ class BeamSearchSampler(BeamLoop):
     [[0, 1, 0, 0, 0]]
     [[0, 2, 3, 1, 0]]
 
-    Reference: Wu et al., "Google's Neural Machine Translation System" (arXiv 1609.08144), equation 14, without its
-    coverage penalty; Ott et al., fairseq (arXiv 1904.01038), which made the translations of the RoFormer paper
-    (section 4.1: beam 4, length penalty 0.6).
+    Reference: Wu et al., "Google's Neural Machine Translation System" (arXiv 1609.08144), equation
+    14, without its coverage penalty; Ott et al., fairseq (arXiv 1904.01038), which the RoFormer
+    paper translated with (section 4.1: beam 4, length penalty 0.6).
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class BeamSearchSampler(BeamLoop):
         return beams, self.best_of(finished, new)
 
     def best_of(self, these, others):
-        """Returns the best `num_beams` of two dictionaries of hypotheses. Of equal ones `these` win."""
+        """Returns the best `num_beams` of two dictionaries of hypotheses; `these` win ties."""
         both = {name: ops.concatenate([x, others[name]], axis=1) for name, x in these.items()}
         scores, best = ops.top_k(both["scores"], self.num_beams)
         return {"tokens": take(both["tokens"], best), "scores": scores}

@@ -6,32 +6,29 @@ from roformer_tf.samplers.beam_loop import NO_SCORE, BeamLoop, take
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class OriginalBeamSampler(BeamLoop):
-    """The beam search of the original, bert4keras' `AutoRegressiveDecoder.beam_search`, for batches.
+    """The original's beam search, bert4keras' `AutoRegressiveDecoder.beam_search`, for batches.
 
-    Each step keeps the best `num_beams` continuations. If the very best one is finished, it is the
-    result. Otherwise finished ones are dropped, and so many fewer beams remain. So a finished
-    hypothesis never waits for a better one, scores of different lengths are never compared, and
-    there is no length penalty. `BeamSearchSampler` searches better; this one gives the texts of the
-    original.
-
-    The score of a token is log(p + 1e-12), as in the original.
+    Each step keeps the best `num_beams` continuations. If the best one is finished, it is the
+    result. Otherwise finished ones are dropped, which leaves fewer beams. So scores of different
+    lengths are never compared, and there is no length penalty. `BeamSearchSampler` searches better;
+    this one reproduces the texts of the original. The score of a token is log(p + 1e-12).
 
     Args:
         num_beams: int. Number of beams, the original's `topk`.
         min_length: int. The original's `minlen`: a stop token does not finish a hypothesis with
             fewer new tokens, stop token included. (`with_min_length` prevents such a token.)
-        min_ends: int. Which stop token finishes a hypothesis: 2 for texts of two parts that end with
-            one each.
+        min_ends: int. Which stop token finishes a hypothesis: 2 for texts of two parts that end
+            with one each.
         **kwargs: Arguments of `keras_hub.samplers.Sampler` (`temperature`).
 
     Call arguments:
         See `BeamSearchSampler`. The original's `maxlen` is the number of positions to fill. Its
-        `start_id`, if not `None`, is the last token of the prompt; there it counts in `minlen`, here
-        it does not.
+        `start_id`, if not `None`, is the last token of the prompt; there it counts in `minlen`,
+        here it does not.
 
     Returns:
-        Int tensor `(batch, length)`, the result of each sequence. After its stop token a sequence is
-        as in `prompt`.
+        Int tensor `(batch, length)`, the result of each sequence. After its stop token a sequence
+        is as in `prompt`.
 
     Raises:
         ValueError: If `num_beams` or `min_ends` is not positive, or `min_length` is negative.
@@ -41,8 +38,9 @@ class OriginalBeamSampler(BeamLoop):
     >>> import numpy as np
     >>> from keras import ops
     >>> from roformer_tf.samplers import OriginalBeamSampler
-    >>> after_each_token = [[0, 0.3, 0.4, 0.3], [0, 1, 0, 0], [0, 0.4, 0.3, 0.3], [0, 1, 0, 0]]  # 0 starts, 1 stops
-    >>> table = np.log(np.array(after_each_token, "float32") + 1e-9)
+    >>> # the probabilities after each token; 0 starts, 1 stops
+    >>> table = np.float32([[0, 0.3, 0.4, 0.3], [0, 1, 0, 0], [0, 0.4, 0.3, 0.3], [0, 1, 0, 0]])
+    >>> table = np.log(table + 1e-9)
     >>> def next(prompt, cache, index):
     ...     return ops.take(table, prompt[:, index - 1], axis=0), None, cache
     >>> prompt, mask = np.array([[0, 0, 0, 0, 0]]), np.array([[1, 0, 0, 0, 0]], "bool")

@@ -1,4 +1,4 @@
-"""Stop tokens: what they end, what they do not, and when they may come."""
+"""Functions for stop tokens."""
 
 from keras import ops
 
@@ -13,14 +13,15 @@ def with_min_length(next, min_length, stop_token_ids, mask=None):
         next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`, as
             `keras_hub.samplers.Sampler` calls it.
         min_length: int. Minimum number of new tokens before a stop token. Neither tokens of the
-            prompt nor the stop token count (fairseq's `--min-len`, Hugging Face's `min_new_tokens`).
+            prompt nor the stop token count (fairseq's `--min-len`, Hugging Face's
+            `min_new_tokens`).
         stop_token_ids: list or tuple of ints, or `None`.
         mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, as the sampler gets
             it. `None` if there is no prompt.
 
     Returns:
-        A function like `next`, or `next` itself if it needs no change. It may be called with several
-        beams for each row of `mask`.
+        A function like `next`, or `next` itself if it needs no change. It may be called with
+        several beams for each sequence of `mask`.
 
     Raises:
         ValueError: If `min_length` is negative.
@@ -31,7 +32,7 @@ def with_min_length(next, min_length, stop_token_ids, mask=None):
     >>> import numpy as np
     >>> from keras import ops
     >>> from roformer_tf.samplers import with_min_length
-    >>> def next(prompt, cache, index):  # a model to which the stop token, 3, is always the likeliest
+    >>> def next(prompt, cache, index):  # the stop token, 3, is always the likeliest
     ...     return ops.one_hot(0 * prompt[:, 0] + 3, 5), None, cache
     >>> prompt, mask = np.array([[2, 4, 0, 0, 0, 0]]), np.array([[1, 1, 0, 0, 0, 0]], "bool")
     >>> sampler, options = keras_hub.samplers.GreedySampler(), {"index": 2, "mask": mask}
@@ -107,8 +108,8 @@ def valid_token_mask(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
 def remove_stop_tokens(tokens, mask, stop_token_ids, vocabulary_size):
     """Replaces stop tokens at the positions to fill by another token.
 
-    KerasHub's samplers stop as soon as each row has a stop token outside its prompt, even one that
-    only fills the row.
+    KerasHub's samplers stop as soon as each sequence has a stop token outside its prompt, even if
+    it is only a filler.
 
     Args:
         tokens: int tensor `(batch, length)`.

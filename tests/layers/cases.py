@@ -1,10 +1,12 @@
-"""Every layer with its inputs and its float64 oracle, for `test_every_layer.py` and for the other backends."""
+"""Every layer with its inputs and its float64 oracle."""
+
+from functools import partial
 
 import numpy as np
 
-from roformer_tf import layers, rotary
+from roformer_tf import layers
 from tests.layers.decoder_cases import DECODER_CASES
-from tests.layers.harness import Case, original_variables
+from tests.layers.harness import Case, original_variables, rotary_context, rotary_tables
 from tests.layers.linear_cases import TYPICAL_CASES
 from tests.layers.position_cases import POSITION_CASES
 from tests.layers.rotary_cases import ROTARY_CASES
@@ -24,15 +26,8 @@ MASKINGS = {"bidirectional": "encoder", "causal": "lm", "unilm": "unilm"}
 
 
 def bias_of(visible):
-    """(b, query, key) of booleans as what `AttentionMask` adds to the scores."""
+    """Returns booleans (b, query, key) as a bias on the scores, like `AttentionMask`."""
     return np.where(visible, 0, -1e9).astype("float32")[:, None]
-
-
-def context(positions=POSITIONS, head_dim=HEAD_DIM):
-    """What `RotaryPosition` makes, in float32: (b, 1, t, d) each."""
-    angle = np.asarray(positions, "float64")[:, None, :, None] * rotary.frequencies(head_dim)
-    cos, sin = np.cos(angle), np.sin(angle)
-    return tuple(np.concatenate(x, -1).astype("float32") for x in ([cos, cos], [-sin, sin]))
 
 
 def attention_oracle(weights, x, attention_bias=None, position=None):
@@ -110,9 +105,7 @@ def pooler_oracle(activation):
 
 def tables_oracle(weights, token_ids, position_ids=None):
     positions = np.arange(T)[None] if position_ids is None else position_ids
-    angle = np.asarray(positions, "float64")[:, None, :, None] * rotary.frequencies(HEAD_DIM)
-    cos, sin = np.cos(angle), np.sin(angle)
-    return np.concatenate([cos, cos], -1), np.concatenate([-sin, sin], -1)
+    return rotary_tables(positions, HEAD_DIM)
 
 
 def mask_oracle(masking):
@@ -126,7 +119,7 @@ def mask_oracle(masking):
 
 
 def attention(**options):
-    return lambda **kwargs: layers.SelfAttention(HEADS, HEAD_DIM, **options, **kwargs)
+    return partial(layers.SelfAttention, HEADS, HEAD_DIM, **options)
 
 
 def rotary_attention(**options):
@@ -135,9 +128,7 @@ def rotary_attention(**options):
 
 def block(**options):
     scheme = layers.RotaryPosition(HEAD_DIM)
-    return lambda **kwargs: layers.EncoderBlock(
-        H, F, HEADS, position_scheme=scheme, **options, **kwargs
-    )
+    return partial(layers.EncoderBlock, H, F, HEADS, position_scheme=scheme, **options)
 
 
 def head(embedding_dim, **options):
@@ -150,130 +141,100 @@ def head(embedding_dim, **options):
 
 
 def embeddings(embedding_dim, **options):
-    return lambda **kwargs: layers.RoFormerEmbeddings(V, embedding_dim, H, **options, **kwargs)
+    return partial(layers.RoFormerEmbeddings, V, embedding_dim, H, **options)
 
 
 CAUSAL = bias_of(oracle.attention_mask(PADDING == 1, "lm"))
 PADDED = bias_of(oracle.attention_mask(PADDING == 1)[:, :1])
 V2 = {"norm": "rms_norm", "epsilon": 1e-7, "use_bias": False}
 
+SEGMENTED = {"token_ids": IDS, "segment_ids": SEGMENTS}
+ROTATED = {"x": X, "position": rotary_context(POSITIONS, HEAD_DIM)}
+
 CASES = [
     Case(
         "rms_norm",
-        lambda **kwargs: layers.RMSNorm(**kwargs),
+        layers.RMSNorm,
         {"x": X},
         lambda weights, x: oracle.rms_norm(x, 1e-7),
         roundings=2,
     ),
     Case(
         "token_embedding",
-        lambda **kwargs: layers.TokenEmbedding(V, H, **kwargs),
+        partial(layers.TokenEmbedding, V, H),
         {"inputs": IDS},
         lambda weights, inputs: weights["embeddings"][inputs],
         roundings=1,
     ),
     Case(
         "token_embedding_reversed",
-        lambda **kwargs: layers.TokenEmbedding(V, H, **kwargs),
+        partial(layers.TokenEmbedding, V, H),
         {"inputs": X},
         lambda weights, inputs: inputs @ weights["embeddings"].T,
         constants={"reverse": True},
     ),
-    Case(
-        "embeddings_v1",
-        embeddings(H),
-        {"token_ids": IDS, "segment_ids": SEGMENTS},
-        embeddings_oracle(1e-12),
-    ),
-    Case(
-        "embeddings_factorised",
-        embeddings(E),
-        {"token_ids": IDS, "segment_ids": SEGMENTS},
-        embeddings_oracle(1e-12),
-    ),
+    Case("embeddings_v1", embeddings(H), SEGMENTED, embeddings_oracle(1e-12)),
+    Case("embeddings_factorised", embeddings(E), SEGMENTED, embeddings_oracle(1e-12)),
     Case(
         "embeddings_without_segments",
         embeddings(H, num_segments=0),
         {"token_ids": IDS},
         embeddings_oracle(1e-12),
     ),
-    Case(
-        "embeddings_v2",
-        embeddings(E, **V2),
-        {"token_ids": IDS, "segment_ids": SEGMENTS},
-        embeddings_oracle(1e-7),
-    ),
-    Case(
-        "rotary_position",
-        lambda **kwargs: layers.RotaryPosition(HEAD_DIM, **kwargs),
-        {"token_ids": IDS},
-        tables_oracle,
-        output_dtype="float32",
-    ),
-    Case(
-        "rotary_position_given",
-        lambda **kwargs: layers.RotaryPosition(HEAD_DIM, **kwargs),
-        {"token_ids": IDS, "position_ids": POSITIONS},
-        tables_oracle,
-        output_dtype="float32",
+    Case("embeddings_v2", embeddings(E, **V2), SEGMENTED, embeddings_oracle(1e-7)),
+    *(
+        Case(
+            f"rotary_position{'_given' * len(positions)}",
+            partial(layers.RotaryPosition, HEAD_DIM),
+            {"token_ids": IDS, **positions},
+            tables_oracle,
+            output_dtype="float32",
+        )
+        for positions in ({}, {"position_ids": POSITIONS})
     ),
     *(
         Case(
-            f"attention_mask_{masking}",
-            lambda masking=masking, **kwargs: layers.AttentionMask(masking, **kwargs),
-            {"padding_mask": PADDING, "segment_ids": SEGMENTS},
+            f"attention_mask_{masking}{'_documents' * len(documents)}",
+            partial(layers.AttentionMask, masking),
+            {"padding_mask": PADDING, "segment_ids": SEGMENTS, **documents},
             mask_oracle(masking),
             output_dtype="float32",
         )
         for masking in MASKINGS
-    ),
-    *(
-        Case(
-            f"attention_mask_{masking}_documents",
-            lambda masking=masking, **kwargs: layers.AttentionMask(masking, **kwargs),
-            {"padding_mask": PADDING, "segment_ids": SEGMENTS, "document_ids": DOCUMENTS},
-            mask_oracle(masking),
-            output_dtype="float32",
-        )
-        for masking in MASKINGS
+        for documents in ({}, {"document_ids": DOCUMENTS})
     ),
     Case("attention_without_positions", attention(), {"x": X}, attention_oracle),
     Case(
         "attention_rotary",
         rotary_attention(),
-        {"x": X, "attention_bias": PADDED, "position": context()},
+        {**ROTATED, "attention_bias": PADDED},
         attention_oracle,
         noise=2e-6,
     ),
     Case(
         "attention_v2_causal",
         rotary_attention(use_bias=False),
-        {"x": X, "attention_bias": CAUSAL, "position": context()},
+        {**ROTATED, "attention_bias": CAUSAL},
         attention_oracle,
         noise=2e-6,
     ),
-    Case(
-        "feed_forward",
-        lambda **kwargs: layers.FeedForward(H, F, **kwargs),
-        {"x": X},
-        feed_forward_oracle("gelu"),
-    ),
-    Case(
-        "feed_forward_gelu_tanh",
-        lambda **kwargs: layers.FeedForward(H, F, activation="gelu_tanh", **kwargs),
-        {"x": X},
-        feed_forward_oracle("gelu_tanh"),
-    ),
-    Case(
-        "feed_forward_v2",
-        lambda **kwargs: layers.FeedForward(H, F, activation="relu", use_bias=False, **kwargs),
-        {"x": X},
-        feed_forward_oracle("relu"),
+    *(
+        Case(
+            name,
+            partial(layers.FeedForward, H, F, activation, use_bias),
+            {"x": X},
+            feed_forward_oracle(activation),
+        )
+        for name, activation, use_bias in (
+            ("feed_forward", "gelu", True),
+            ("feed_forward_gelu_tanh", "gelu_tanh", True),
+            ("feed_forward_v2", "relu", False),
+        )
     ),
     Case(
         "encoder_block_v1",
         block(),
-        {"x": X, "attention_bias": PADDED, "position": context()},
+        {**ROTATED, "attention_bias": PADDED},
         block_oracle("gelu", 1e-12),
         noise=2e-6,
         roundings=10,
@@ -281,23 +242,18 @@ CASES = [
     Case(
         "encoder_block_v2",
         block(activation="relu", **V2),
-        {"x": X, "attention_bias": CAUSAL, "position": context()},
+        {**ROTATED, "attention_bias": CAUSAL},
         block_oracle("relu", 1e-7),
         noise=2e-6,
         roundings=10,
     ),
     *(
-        Case(
-            f"pooler_{activation}",
-            lambda activation=activation, **kwargs: layers.Pooler(activation, **kwargs),
-            {"x": X},
-            pooler_oracle(activation),
-        )
-        for activation in ("tanh", "linear")
+        Case(f"pooler_{name}", partial(layers.Pooler, name), {"x": X}, pooler_oracle(name))
+        for name in ("tanh", "linear")
     ),
     Case(
         "mean_pooling",
-        lambda **kwargs: layers.MeanPooling(**kwargs),
+        layers.MeanPooling,
         {"x": X, "padding_mask": PADDING},
         lambda weights, x, padding_mask: oracle.masked_mean(x, padding_mask),
         roundings=2,

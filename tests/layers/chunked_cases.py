@@ -8,7 +8,7 @@ from tests.layers.harness import numpy
 
 B, HEADS, LENGTH = 3, 2, 11
 MASKINGS = ("bidirectional", "causal", "unilm")
-# row 0 is full, row 1 ends in padding; row 2 begins with it, so that its first tokens see nothing if it is causal
+# Sequence 0 is full, 1 ends in padding; 2 starts with it: if causal, its first tokens see nothing.
 PADDING = np.ones((B, LENGTH), "int32")
 PADDING[1, 7:] = 0
 PADDING[2, :6] = 0

@@ -1,9 +1,9 @@
-"""Cross-attention and the decoder block, with float64 oracles from Vaswani et al., sections 3.1 and 3.2."""
+"""Cross-attention and decoder block, with float64 oracles from Vaswani et al., section 3."""
 
 import numpy as np
 
-from roformer_tf import layers, rotary
-from tests.layers.harness import Case
+from roformer_tf import layers
+from tests.layers.harness import Case, rotary_context
 from tests.oracles import numpy_roformer as oracle
 
 B, T, S, H, HEADS, F = 2, 5, 7, 16, 2, 24
@@ -66,13 +66,6 @@ def _block(**kwargs):
     return layers.DecoderBlock(H, F, HEADS, activation="relu", position_scheme=scheme, **kwargs)
 
 
-def _context():
-    """What `RotaryPosition` makes, in float32: (1, 1, t, d) each."""
-    angle = POSITIONS[None, None, :, None] * rotary.frequencies(HEAD_DIM)
-    cos, sin = np.cos(angle), np.sin(angle)
-    return tuple(np.concatenate(x, -1).astype("float32") for x in ([cos, cos], [-sin, sin]))
-
-
 DECODER_CASES = [
     Case(
         "cross_attention",
@@ -84,7 +77,7 @@ DECODER_CASES = [
     Case(
         "cross_attention_without_bias",
         lambda **kwargs: layers.CrossAttention(HEADS, HEAD_DIM, use_bias=False, **kwargs),
-        {"x": X, "encoder_sequence": MEMORY[:, :, :12]},  # a encoder_sequence of another width
+        {"x": X, "encoder_sequence": MEMORY[:, :, :12]},  # another width
         cross_attention,
         noise=2e-6,
         # inputs, kernel, query or key, score, probability, average, kernel and output
@@ -98,7 +91,7 @@ DECODER_CASES = [
             "encoder_sequence": MEMORY,
             "attention_bias": np.repeat(CAUSAL, B, 0),
             "encoder_attention_bias": MEMORY_BIAS,
-            "position": tuple(np.repeat(table, B, 0) for table in _context()),
+            "position": rotary_context(np.repeat(POSITIONS[None], B, 0), HEAD_DIM),
         },
         decoder_block,
         noise=2e-6,

@@ -59,6 +59,19 @@ class Case:
         return flat(self.oracle(weights_by_path(layer), **self.inputs))
 
 
+def rotary_tables(positions, size):
+    """Returns the output of `RotaryPosition(size)` at positions (b, t): float64 (b, 1, t, size)."""
+    theta = 10000.0 ** (-2 * np.arange(size // 2) / size)
+    angle = np.asarray(positions, "float64")[:, None, :, None] * theta
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.concatenate([cos, cos], -1), np.concatenate([-sin, sin], -1)
+
+
+def rotary_context(positions, size):
+    """Returns `rotary_tables` in float32."""
+    return tuple(table.astype("float32") for table in rotary_tables(positions, size))
+
+
 def weights_by_path(layer):
     """Returns all weights as float64 arrays, by path below the layer."""
     return {
@@ -67,7 +80,7 @@ def weights_by_path(layer):
 
 
 def variables(layer):
-    """Returns the layer's weights by path: layer names joined by slashes. Lists a shared weight once."""
+    """Returns the weights by path, layer names joined by slashes. Lists shared weights once."""
     found, seen = {}, set()
 
     def visit(node, path):
@@ -94,6 +107,13 @@ def randomize(model, seed="weights"):
         elif weight.name != "embeddings":
             noise = 0.2 * noise
         weight.assign(noise.astype("float32"))
+
+
+def built(layer, shape=None, seed="weights"):
+    """Builds the layer for inputs of a shape, sets random weights, and returns it."""
+    layer.build(shape)
+    randomize(layer, seed)
+    return layer
 
 
 def numpy(x):
@@ -222,7 +242,7 @@ def float_inputs(inputs):
 
 
 def original_variables(weights, prefix="", layer=0, head_dim=None):
-    """Renames the weights of an `EncoderBlock` or `SelfAttention` to those of an original checkpoint.
+    """Renames weights of an `EncoderBlock` or `SelfAttention` to those of an original checkpoint.
 
     Our layers use the half layout; the oracle computes with these in the interleaved layout.
     """

@@ -1,11 +1,11 @@
-"""Linear attention in float64 NumPy: loops over queries and keys, straight from equations 17 to 19."""
+"""Linear attention in float64 NumPy, in loops straight from equations 17 to 19."""
 
 from functools import partial
 
 import numpy as np
 
 from roformer_tf import layers
-from tests.layers.harness import Case
+from tests.layers.harness import Case, rotary_context
 from tests.oracles import numpy_roformer as oracle
 
 HEADS, HEAD_DIM, WIDTH, FAVOR_FEATURES = 2, 8, 16, 12
@@ -26,7 +26,7 @@ MAPS = {
 
 
 def features_of(name, weights, query, key, visible):
-    """phi(q) and phi(k) of one head: (length, head_dim) to (length, features), and the number of unrotated features."""
+    """Returns phi(q) and phi(k) of one head, and the number of features that are not rotated."""
     if name == "elu":
         return *(np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (query, key)), 0
     if name.startswith("softmax"):
@@ -67,7 +67,7 @@ def rotation(position, size, unrotated=0):
 
 
 def linear_oracle(name, causal, rotary):
-    """Equation 18, or with `rotary` equation 19; `..._inputs` turns queries and keys before the map."""
+    """Equation 18, or 19 if `rotary`. Maps `..._inputs` rotate queries and keys first."""
 
     def attend(weights, x, attention_bias=None, position=None):
         batch, length, _ = x.shape
@@ -105,15 +105,6 @@ def linear_oracle(name, causal, rotary):
     return attend
 
 
-def context(size):
-    """What `RotaryPosition(size)` makes, in float32."""
-    angle = POSITIONS.astype("float64")[:, None, :, None] * 10000.0 ** (
-        -2 * np.arange(size // 2) / size
-    )
-    cos, sin = np.cos(angle), np.sin(angle)
-    return tuple(np.concatenate(x, -1).astype("float32") for x in ([cos, cos], [-sin, sin]))
-
-
 def linear(name, rotary=False, **options):
     """A `LinearAttention` with the map of this name."""
     feature_map = MAPS[name](name="feature_map")
@@ -125,7 +116,7 @@ def linear(name, rotary=False, **options):
 def case(name, causal, rotary):
     inputs = {"x": X, "attention_bias": PADDED}
     if rotary:
-        inputs["position"] = context(MAPS[name]().rotated_dim(HEAD_DIM))
+        inputs["position"] = rotary_context(POSITIONS, MAPS[name]().rotated_dim(HEAD_DIM))
     # chunks that do not divide the length; and a bias in the projections or none, now and then
     options = {"causal": causal, "chunk_size": 4, "use_bias": name != "cosine"}
     return Case(

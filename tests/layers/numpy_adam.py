@@ -1,4 +1,4 @@
-"""Adam and AdamW in float64 NumPy, from the papers: arXiv 1412.6980 (section 2, last paragraph) and 1711.05101."""
+"""Adam and AdamW in float64 NumPy, from arXiv 1412.6980 (end of section 2) and 1711.05101."""
 
 import numpy as np
 

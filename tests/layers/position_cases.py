@@ -1,4 +1,6 @@
-"""The position schemes of the paper's baselines, each in float64 NumPy straight from its equation."""
+"""The position schemes of the paper's baselines, in float64 NumPy from their equations."""
+
+from functools import partial
 
 import numpy as np
 
@@ -18,63 +20,40 @@ MASKS = {"padded": PADDED, "causal": CAUSAL}
 
 # scheme, its oracle, class attributes of the oracle
 SCHEMES = {
-    "relative": (
-        lambda **kwargs: layers.RelativePosition(HEAD_DIM, 2, **kwargs),
-        oracle.Relative,
-        {},
-    ),
-    "relative_far": (  # distances that do not occur
-        lambda **kwargs: layers.RelativePosition(HEAD_DIM, 9, **kwargs),
-        oracle.Relative,
-        {},
-    ),
+    "relative": (partial(layers.RelativePosition, HEAD_DIM, 2), oracle.Relative, {}),
+    # distances that do not occur
+    "relative_far": (partial(layers.RelativePosition, HEAD_DIM, 9), oracle.Relative, {}),
     "relative_on_keys": (
-        lambda **kwargs: layers.RelativePosition(HEAD_DIM, 2, on_values=False, **kwargs),
+        partial(layers.RelativePosition, HEAD_DIM, 2, on_values=False),
         oracle.Relative,
         {},
     ),
-    "nezha": (
-        lambda **kwargs: layers.SinusoidalRelativePosition(HEAD_DIM, 2, **kwargs),
-        oracle.Nezha,
-        {},
-    ),
+    "nezha": (partial(layers.SinusoidalRelativePosition, HEAD_DIM, 2), oracle.Nezha, {}),
     "transformer_xl": (
-        lambda **kwargs: layers.TransformerXLPosition(HEADS, HEAD_DIM, **kwargs),
+        partial(layers.TransformerXLPosition, HEADS, HEAD_DIM),
         oracle.TransformerXL,
         {},
     ),
-    "t5": (
-        lambda **kwargs: layers.T5RelativeBias(HEADS, 8, 5, **kwargs),
-        oracle.T5,
-        {},
-    ),
+    "t5": (partial(layers.T5RelativeBias, HEADS, 8, 5), oracle.T5, {}),
     "t5_causal": (
-        lambda **kwargs: layers.T5RelativeBias(HEADS, 4, 5, bidirectional=False, **kwargs),
+        partial(layers.T5RelativeBias, HEADS, 4, 5, bidirectional=False),
         oracle.T5,
         {"options": {"max_distance": 5, "bidirectional": False}},
     ),
-    "tupe": (
-        lambda **kwargs: layers.TupePosition(9, HEADS, HEAD_DIM, **kwargs),
-        oracle.Tupe,
-        {},
-    ),
+    "tupe": (partial(layers.TupePosition, 9, HEADS, HEAD_DIM), oracle.Tupe, {}),
     "tupe_absolute": (
-        lambda **kwargs: layers.TupePosition(9, HEADS, HEAD_DIM, relative_bias=False, **kwargs),
+        partial(layers.TupePosition, 9, HEADS, HEAD_DIM, relative_bias=False),
         oracle.Tupe,
         {},
     ),
     "tupe_untied": (
-        lambda **kwargs: layers.TupePosition(9, HEADS, HEAD_DIM, untie_cls=True, **kwargs),
+        partial(layers.TupePosition, 9, HEADS, HEAD_DIM, untie_cls=True),
         oracle.Tupe,
         {"options": {"untie_cls": True}},
     ),
-    "deberta": (
-        lambda **kwargs: layers.DebertaPosition(WIDTH, 2, **kwargs),
-        oracle.Deberta,
-        {},
-    ),
+    "deberta": (partial(layers.DebertaPosition, WIDTH, 2), oracle.Deberta, {}),
 }
-# beyond the positions themselves: the number of cases is kept small, as each is run in many ways
+# given positions; only a few, as each case is run in many ways
 GIVEN = {
     "relative": POSITIONS,
     "nezha": POSITIONS,
@@ -141,29 +120,24 @@ def transformer_xl_oracle(weights, token_ids, position_ids=None):
 
 def context_cases(name, make, expected, positions, **options):
     """The context of a scheme, of counted and of given positions."""
+    given = {"token_ids": IDS, "position_ids": positions}
     return [
         Case(name, make, {"token_ids": IDS}, expected, **options),
-        Case(
-            f"{name}_given",
-            make,
-            {"token_ids": IDS, "position_ids": positions},
-            expected,
-            **options,
-        ),
+        Case(f"{name}_given", make, given, expected, **options),
     ]
 
 
 POSITION_CASES = [
     *context_cases(
         "learned_position",
-        lambda **kwargs: layers.LearnedPosition(9, WIDTH, **kwargs),
+        partial(layers.LearnedPosition, 9, WIDTH),
         learned_oracle,
         POSITIONS,
         roundings=1,
     ),
     *context_cases(
         "sinusoidal_position",
-        lambda **kwargs: layers.SinusoidalPosition(WIDTH, **kwargs),
+        partial(layers.SinusoidalPosition, WIDTH),
         sinusoidal_oracle,
         FRACTIONS,
         roundings=1,

@@ -81,7 +81,7 @@ def dynamic_frequencies(weights, row, mask):
 
 
 def attention_oracle(theta, factor=1.0, on_values=False):
-    """Equation 2 with q_m R_{n - m} k_n in the scores; with `on_values` the sum is of R_{n - m} v_n."""
+    """Equation 2 with q_m R_{n - m} k_n, and R_{n - m} v_n if `on_values`."""
 
     def attend(weights, x, attention_bias, position):
         qkv = x.astype("float64") @ weights["qkv/kernel"] + weights["qkv/bias"]

@@ -22,7 +22,7 @@ def test_equals_loops(rng, masking, kind):
 
 
 def test_unilm_of_several_segments():
-    """The original's rule holds for any segment ids: each 1 begins a step that only later ones see."""
+    """The original's rule holds for any segment ids: only later tokens see a 1."""
     segments = np.array([[0, 0, 1, 0, 1]])
     bias = numpy(AttentionMask("unilm")(np.ones((1, 5)), segments))[0, 0]
     expected = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [1] * 5]

@@ -1,4 +1,4 @@
-"""The cache of keys and values: what is written stands where it belongs, and nothing else has changed."""
+"""Writing to the cache changes the given positions and nothing else."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_write_and_read(rng, index, length):
     new = rng.normal(size=(2, 3, length, 4)).astype("float32")
     expected = cache.copy()
     expected[:, :, index : index + length] = new
-    # as TensorFlow writes in place, and as a compiler does, which does not know the place
+    # in place, as TensorFlow, and compiled, at an unknown index
     for function in (write, compiled(write)):
         written = function(cache + 0, new, np.int32(index))
         assert (numpy(written) == expected).all()

@@ -1,4 +1,4 @@
-"""Softmax attention in blocks is the plain one: in values, gradients, rows that see nothing, and dropout."""
+"""Attention in blocks equals plain attention in values, gradients and dropout."""
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ def test_equals_float64(masking, documents, scale, length, rng):
     given = queries_keys_values(rng, length, scale)
     bias = numpy(mask(masking, documents, dense=True, length=length))
     seen = np.broadcast_to(bias == 0, (B, 1, length, length)).any(-1)[..., None]
-    # hidden scores are near -1e9, where float32 has no place for what distinguishes them: their row is a mean
+    # near -1e9, float32 rounds away the differences of hidden scores: their average is the mean
     expected = oracle(*in_float64(*given, bias))
     expected = np.where(seen, expected, in_float64(given[2])[0].mean(2, keepdims=True))
     output = numpy(
@@ -54,7 +54,7 @@ def test_equals_float64(masking, documents, scale, length, rng):
 @pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_gradients(masking, documents, rng):
-    """Of every element as autodiff has them for the plain way, and along a direction as float64 differences do."""
+    """Gradients equal those of plain attention, and float64 differences along a direction."""
     given = queries_keys_values(rng)
     cotangent = rng.normal(size=given[0].shape)
     parts, dense = mask(masking, documents), mask(masking, documents, dense=True)
@@ -93,7 +93,7 @@ def test_bias_for_each_key(rng):
 
 
 def test_lower_bias_than_ours_hides_no_deeper(rng):
-    """-3.4e38 and minus infinity are others' ways to hide a key: a row of them is the mean of its own values."""
+    """A key may be hidden by -3.4e38 or -inf. Hiding all keys gives the mean of all values."""
     given = queries_keys_values(rng)
     mean = given[2].mean(2, keepdims=True)
     for lowest in (np.finfo("float32").min, -np.inf):
@@ -118,7 +118,7 @@ def test_second_derivatives_are_refused(rng):
 
 
 def test_hidden_blocks_are_left_out(rng):
-    """What is not a number at the end reaches no query before that block, and no gradient of theirs."""
+    """NaN in the last block reaches no earlier query and none of its gradients."""
     given = queries_keys_values(rng)
     causal = AttentionMask("causal", dense=False)(np.ones((B, LENGTH)))
 

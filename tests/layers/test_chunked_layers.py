@@ -1,4 +1,4 @@
-"""The layers that choose attention in blocks: by the length, also where a graph learns it at run time only."""
+"""Layers choose attention in blocks by the length, while tracing or at run time."""
 
 import keras
 import numpy as np
@@ -200,7 +200,7 @@ def test_no_tensor_of_all_queries_and_keys(masking):
 
 @tensorflow_only
 def test_recomputed_activations(rng):
-    """Dropout in a branch, in a block that is computed twice, in a graph: the gradients are those of one seed."""
+    """Dropout in a branch of a block that is computed twice uses one seed for both passes."""
     import tensorflow as tf
 
     lengths, seeds = (6, 9), tf.constant([[1, 2], [3, 4]])  # to both sides of the branch

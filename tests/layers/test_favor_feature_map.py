@@ -26,11 +26,11 @@ def averaged(weights, value):
 
 
 def test_error_falls_with_the_root_of_the_number_of_features(rng):
-    """Of attention outputs against softmax attention: the log-log slope over 32 … 1024 features, ten draws each.
+    """Fits the log-log slope of the error of attention over 32 … 1024 features, ten draws each.
 
-    The relative error of a similarity is exp(|q + k|^2 / (2 sqrt(d))) / sqrt(num_features) (lemma 2 of the paper), so
-    vectors are small here: where a few lucky features outweigh the others, an average of values errs by its own size
-    and does not fall yet.
+    The relative error of a similarity is exp(|q + k|^2 / (2 sqrt(d))) / sqrt(num_features) (lemma 2
+    of the paper). So vectors are small here: where a few features outweigh the others, the error of
+    an average is as large as the values and does not fall yet.
     """
     query, key, value = qkv(rng, size=0.35)
     exact = averaged(np.exp(query @ key.swapaxes(-1, -2) / HEAD_DIM**0.5), value)
@@ -50,7 +50,7 @@ def test_error_falls_with_the_root_of_the_number_of_features(rng):
 
 
 def test_estimates_have_no_bias(rng):
-    """The mean of 100 draws is exp(q . k / sqrt(d)) within five standard errors, nearly everywhere."""
+    """The mean of 100 draws is exp(q . k / sqrt(d)) within five standard errors, almost always."""
     query, key, _ = qkv(rng, length=12, size=0.5)
     exact = np.exp(query @ key.swapaxes(-1, -2) / HEAD_DIM**0.5)
     half = (query.astype("float64") ** 2).sum(-1, keepdims=True) / HEAD_DIM**0.5 / 2
@@ -67,7 +67,7 @@ def test_estimates_have_no_bias(rng):
 
 
 def test_orthogonal_features_err_less(rng):
-    """The theorem that gives the method its O: a lower mean squared error than with independent normal vectors."""
+    """Orthogonal vectors give a lower mean squared error than independent normal vectors."""
     # short vectors: the errors of long ones have so heavy a tail that forty draws do not tell
     query, key, _ = qkv(rng, size=0.3)
     exact = np.exp(query @ key.swapaxes(-1, -2) / HEAD_DIM**0.5)
@@ -95,13 +95,13 @@ def test_projections_are_orthogonal_in_blocks(rng):
         # float32 of products of 16 numbers of size 1 to 3
         np.testing.assert_allclose(block - np.diag(np.diag(block)), 0, atol=3e-5)
     assert np.abs(products[:HEAD_DIM, HEAD_DIM : 2 * HEAD_DIM]).max() > 0.1
-    # and each row is as long as a normal vector: mean square HEAD_DIM, its standard error sqrt(2 HEAD_DIM / rows)
+    # each row is as long as a normal vector: mean square HEAD_DIM +- sqrt(2 HEAD_DIM / rows)
     assert abs(np.diag(products).mean() - HEAD_DIM) < 5 * np.sqrt(2 * HEAD_DIM / len(rows))
     assert np.diag(products).std() > 1
 
 
 def test_directions_are_uniform(rng):
-    """Every entry of W is a standard normal number over many draws: mean 0, variance 1, either sign as often."""
+    """Every entry of W is a standard normal number over many draws: mean 0, variance 1."""
     entries = []
     for seed in range(100):
         feature_map = FavorFeatureMap(4, seed=seed)

@@ -1,4 +1,4 @@
-"""Linear attention beyond its cases in `test_every_layer.py`: chunks, steps, masks, extremes, and its cost."""
+"""Linear attention: chunks, steps, masks, extreme inputs and cost."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ from roformer_tf.layers import (
 )
 from roformer_tf.layers.linear_attention import causal_sums
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES
-from tests.layers.harness import compiled, gradients, numpy, randomize, weights_by_path
+from tests.layers.harness import built, compiled, gradients, numpy, weights_by_path
 from tests.layers.linear_cases import (
     HEAD_DIM,
     HEADS,
@@ -37,13 +37,10 @@ X = np.random.default_rng(5).normal(size=(2, LENGTH, WIDTH)).astype("float32")
 
 
 def attention(name, causal=True, rotary=True, **options):
-    layer = linear(name, rotary, causal=causal, **options)
-    layer.build(X.shape)
-    randomize(layer)
-    return layer
+    return built(linear(name, rotary, causal=causal, **options), X.shape)
 
 
-def place(layer, start, stop, batch=2):
+def positions(layer, start, stop, batch=2):
     """The context of the positions start … stop - 1."""
     ids = np.arange(start, stop)[None].repeat(batch, 0)
     return layer.position_scheme(ids, ids)
@@ -51,7 +48,7 @@ def place(layer, start, stop, batch=2):
 
 def run(layer, x=X, bias=None, start=0):
     stop = start + x.shape[1]
-    return numpy(layer(x, attention_bias=bias, position=place(layer, start, stop)))
+    return numpy(layer(x, attention_bias=bias, position=positions(layer, start, stop)))
 
 
 @pytest.mark.parametrize("case", [c for c in LINEAR_CASES if c not in TYPICAL_CASES], ids=str)
@@ -63,7 +60,7 @@ def test_equations(case, rng, monkeypatch):
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_chunks_change_nothing(name, rotary, rng):
-    """One token at a time, chunks that do not divide the length, more chunks than a group holds, and one chunk."""
+    """Chunks of one token, chunks that do not divide the length, many chunks, one chunk."""
     cotangent = rng.normal(size=X.shape)
     bias = np.where(rng.random((2, 1, 1, LENGTH)) < 0.8, 0, -1e9).astype("float32")
     results = []
@@ -71,7 +68,7 @@ def test_chunks_change_nothing(name, rotary, rng):
         layer = attention(name, rotary=rotary, chunk_size=size)
 
         def function(x, layer=layer):
-            return layer(x, attention_bias=bias, position=place(layer, 0, LENGTH))
+            return layer(x, attention_bias=bias, position=positions(layer, 0, LENGTH))
 
         outputs, found = gradients(function, [X], cotangent, layer)
         results.append([*outputs, *found])
@@ -101,7 +98,7 @@ def test_padding_added_changes_nothing(name, causal):
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_future_changes_nothing(name, rotary):
-    """Not even by rounding, however large what comes: every sum is relative to the largest weight so far."""
+    """Not even by rounding: every sum is relative to the largest weight so far."""
     layer = attention(name, rotary=rotary, chunk_size=16)
     for known in (1, 5, 16, 20, 44):
         changed = X.copy()
@@ -119,7 +116,7 @@ def test_step_by_step_equals_whole(name, rotary):
     outputs = []
     for start, stop in [(0, 36), *((i, i + 1) for i in range(36, LENGTH))]:  # a prompt first
         output, state = layer.call_with_cache(
-            X[:, start:stop], state, start, None, place(layer, start, stop)
+            X[:, start:stop], state, start, None, positions(layer, start, stop)
         )
         outputs.append(numpy(output))
         assert [tuple(part.shape) for part in state] == shapes
@@ -132,7 +129,7 @@ def test_step_by_step_equals_whole(name, rotary):
     for i in range(6):
         here = slice(i, i + 1)
         output, state = layer.call_with_cache(
-            X[:, here], state, i, bias[..., here], place(layer, i, i + 1)
+            X[:, here], state, i, bias[..., here], positions(layer, i, i + 1)
         )
         if i >= 3:
             np.testing.assert_allclose(numpy(output), expected[:, here], atol=2e-5)
@@ -161,7 +158,7 @@ def test_rows_that_see_nothing_are_finite(name, causal):
     bias = AttentionMask()(np.array([[1] * LENGTH, [0] * LENGTH]))
 
     def function(x):
-        return layer(x, attention_bias=bias, position=place(layer, 0, LENGTH))
+        return layer(x, attention_bias=bias, position=positions(layer, 0, LENGTH))
 
     outputs, found = gradients(function, [X], np.ones_like(X), layer)
     assert all(np.isfinite(array).all() for array in (*outputs, *found))
@@ -172,13 +169,13 @@ def test_only_distance_matters():
         layer = attention(name)
         # the angles on either side are within 1e-6, and a numerator is a sum of many products
         np.testing.assert_allclose(run(layer, start=1000), run(layer), atol=5e-5)
-        assert np.abs(run(layer) - numpy(layer(X, position=place(layer, 0, 1)))).max() > 1e-2
+        assert np.abs(run(layer) - numpy(layer(X, position=positions(layer, 0, 1)))).max() > 1e-2
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
 def test_sums_are_in_float32(dtype, causal):
-    """Of 3,000 tokens whose features add up to more than float16 holds, and than bfloat16 can count."""
+    """The features of 3,000 tokens add up to more than float16 holds and bfloat16 can count."""
     layer = attention("elu", causal, rotary=False, dtype=dtype)
     x = np.tile(5 * np.abs(X[:1, :30]), (1, 100, 1))
     output = numpy(layer(x)).astype("float64")
@@ -193,7 +190,9 @@ def test_dropout_is_for_training_only():
     layer = attention("elu", causal=False, dropout=0.5)
     exact = run(attention("elu", causal=False))
     np.testing.assert_array_equal(run(layer), exact)
-    draws = [numpy(layer(X, position=place(layer, 0, LENGTH), training=True)) for _ in range(100)]
+    draws = [
+        numpy(layer(X, position=positions(layer, 0, LENGTH), training=True)) for _ in range(100)
+    ]
     samples = np.stack(draws)
     assert np.abs(samples[0] - exact).max() > 0.05
     error = np.abs(samples.mean(0) - exact) / (samples.std(0) / 10 + 1e-7)
@@ -204,23 +203,23 @@ def test_dropout_is_for_training_only():
 @pytest.mark.parametrize("chunk_size", [2, 8])
 @pytest.mark.parametrize("same", [False, True])
 def test_causal_sums_are_the_masked_product(same, chunk_size, rng):
-    """Values and gradients against the plain computation, with weights that rise and fall by e^100."""
+    """Compares with the plain computation, with weights that rise and fall by e^100."""
     length, sizes = 70, ((2, 3, 70, 6), (2, 3, 70, 5))
     draw = [np.abs(rng.normal(size=sizes[i > 3])).astype("float32") for i in range(5)]
     log_weight = (40 * rng.normal(size=(2, 3, length))).astype("float32")
     visible = np.tril(np.ones((length, length), bool))
 
     def split(tensors):
-        query, key, turned_query, turned_key, value = tensors
+        query, key, rotated_query, rotated_key, value = tensors
         features = query, key
-        return features, features if same else (turned_query, turned_key), value
+        return features, features if same else (rotated_query, rotated_key), value
 
     def plain(*tensors):
-        ((query, key), (turned_query, turned_key), value) = split(tensors)
+        ((query, key), (rotated_query, rotated_key), value) = split(tensors)
         difference = np.where(visible, log_weight[:, :, None], -np.inf)
         weight = np.exp(difference - difference.max(-1, keepdims=True))
         weight = ops.convert_to_tensor(weight.astype("float32"))
-        scores = ops.matmul(turned_query, ops.swapaxes(turned_key, -1, -2)) * weight
+        scores = ops.matmul(rotated_query, ops.swapaxes(rotated_key, -1, -2)) * weight
         sums = ops.sum(ops.matmul(query, ops.swapaxes(key, -1, -2)) * weight, -1, keepdims=True)
         return ops.matmul(scores, value), sums
 
@@ -248,7 +247,7 @@ def test_no_tensor_grows_with_the_square_of_the_length(name, causal):
         @tf.function
         def train(x):
             with tf.GradientTape() as tape:
-                position = place(layer, 0, length, batch=1)
+                position = positions(layer, 0, length, batch=1)
                 loss = tf.reduce_sum(layer(x, position=position, training=True) ** 2)
             return tape.gradient(loss, layer.trainable_variables)
 
@@ -294,7 +293,7 @@ def test_compiled_training(rng):
 
     def gradient(x):
         with tf.GradientTape() as tape:
-            output = layer(x, position=place(layer, 0, LENGTH), training=True)
+            output = layer(x, position=positions(layer, 0, LENGTH), training=True)
             loss = tf.reduce_sum(output * cotangent)
         return tape.gradient(loss, [w.value for w in layer.trainable_variables])
 
@@ -302,15 +301,27 @@ def test_compiled_training(rng):
         np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
 
 
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="computes no scores.*SinusoidalRelativePosition"):
-        LinearAttention(2, 8, position_scheme=SinusoidalRelativePosition(8))
-    with pytest.raises(ValueError, match="must not depend on later keys.*SoftmaxFeatureMap"):
-        LinearAttention(2, 8, SoftmaxFeatureMap(normalize_keys=True), causal=True)
-    with pytest.raises(ValueError, match="`chunk_size` must be a positive integer. Received: "):
-        LinearAttention(2, 8, chunk_size=0)
-    with pytest.raises(ValueError, match="`num_heads` must be a positive integer. Received: "):
-        LinearAttention(0, 8)
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"position_scheme": SinusoidalRelativePosition(8)},
+            "computes no scores.*SinusoidalRelativePosition",
+        ),
+        (
+            {"feature_map": SoftmaxFeatureMap(normalize_keys=True), "causal": True},
+            "must not depend on later keys.*SoftmaxFeatureMap",
+        ),
+        ({"chunk_size": 0}, "`chunk_size` must be a positive integer. Received: "),
+        ({"num_heads": 0}, "`num_heads` must be a positive integer. Received: "),
+    ],
+)
+def test_errors_of_the_layer(options, message):
+    with pytest.raises(ValueError, match=message):
+        LinearAttention(**{"num_heads": 2, "head_dim": 8, **options})
+
+
+def test_other_errors():
     with pytest.raises(ValueError, match="`num_features` must be an even positive integer"):
         FavorFeatureMap(7)
     with pytest.raises(ValueError, match="`redraw_every` must be a positive integer or None"):
@@ -327,7 +338,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_yarns_factor_is_of_the_softmax():
-    """At position 0 nothing is rotated, and the numerator is not made larger than its denominator."""
+    """At position 0 nothing is rotated, so the scaling changes nothing."""
     yarn = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 8}
     outputs = []
     for scaling in (None, yarn):

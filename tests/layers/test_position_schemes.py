@@ -1,6 +1,7 @@
-"""What holds for position schemes: only distances matter, counted positions are 0, 1, 2, …, memory, wrong sizes."""
+"""Properties of position schemes: only distances matter, no tensor for each pair, errors."""
 
 from fractions import Fraction
+from functools import partial
 from types import SimpleNamespace
 
 import keras
@@ -9,26 +10,22 @@ import pytest
 
 from roformer_tf import layers
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES, make_position_schemes
-from tests.layers.harness import numpy, randomize, weights_by_path
+from tests.layers.harness import built, numpy, weights_by_path
 from tests.layers.position_cases import SCHEMES
 from tests.layers.positioned_attention import positioned
 from tests.oracles import numpy_positions as oracle
 
 HEADS, HEAD_DIM, WIDTH = 2, 8, 16
 RELATIVE = [name for name in SCHEMES if not name.startswith("tupe")]
-ABSOLUTE = {
-    "tupe": lambda **kwargs: layers.TupePosition(
-        300, HEADS, HEAD_DIM, untie_cls=True, relative_bias=True, **kwargs
-    ),
+MAKERS = {
+    **{name: SCHEMES[name][0] for name in RELATIVE},
+    "tupe": partial(layers.TupePosition, 300, HEADS, HEAD_DIM, untie_cls=True),
 }
-MAKERS = {**{name: SCHEMES[name][0] for name in RELATIVE}, **ABSOLUTE}
 
 
 def attention(name, **kwargs):
     layer = positioned(MAKERS[name], HEADS, HEAD_DIM)(**kwargs)
-    layer.build((None, None, WIDTH))
-    randomize(layer, name)
-    return layer
+    return built(layer, (None, None, WIDTH), name)
 
 
 def random(rng, length, batch=2):
@@ -97,7 +94,7 @@ def test_order_matters(name, rng):
 
 @pytest.mark.parametrize("name", ["relative", "nezha", "deberta", "t5", "transformer_xl"])
 def test_no_vector_for_each_pair(name, rng):
-    """With one head of 64 features the largest tensor is one of scores, of each query and distance."""
+    """With one head of 64 features the largest tensor holds scores, of queries and distances."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("reads TensorFlow's graph")
     import tensorflow as tf
@@ -127,7 +124,7 @@ def test_no_vector_for_each_pair(name, rng):
     "options", [(32, 128, True), (32, 128, False), (8, 5, True), (6, 77, False)]
 )
 def test_t5_buckets_by_exact_arithmetic(options):
-    """Bucket `exact + b` begins where (distance / exact)^n reaches (max_distance / exact)^b, of n such buckets."""
+    """Bucket exact + b of n starts where (distance / exact)^n reaches (max_distance / exact)^b."""
     num_buckets, max_distance, bidirectional = options
     scheme = layers.T5RelativeBias(1, num_buckets, max_distance, bidirectional)
     scheme.build()
@@ -150,9 +147,7 @@ def test_t5_buckets_by_exact_arithmetic(options):
 
 @pytest.mark.parametrize("options", [{}, {"relative_bias": False}, {"untie_cls": True}])
 def test_tupe_bias_equals_float64(options):
-    scheme = layers.TupePosition(9, HEADS, HEAD_DIM, **options)
-    scheme.build()
-    randomize(scheme)
+    scheme = built(layers.TupePosition(9, HEADS, HEAD_DIM, **options))
     positions = np.array([[0, 1, 2, 3], [3, 0, 8, 0]])
     untie = options.get("untie_cls", False)
     expected = oracle.tupe_bias(weights_by_path(scheme), positions, HEADS, untie_cls=untie)
@@ -194,43 +189,40 @@ def test_schemes_are_shared_or_one_for_each_block():
     assert tupe.t5_relative_bias.bidirectional  # the first segment is seen in both directions
 
 
-def test_errors_say_what_was_expected():
-    sizes = sizes_of_model()
-    with pytest.raises(ValueError, match="must be one of .*'deberta'.*Received: .*'shaw'"):
-        make_position_schemes("shaw", 2, sizes)
-    with pytest.raises(
-        ValueError, match="arguments of `RelativePosition`: .*max_distance.*Received"
-    ):
-        make_position_schemes("relative", 2, sizes, {"distance": 3})
-    with pytest.raises(ValueError, match="must not set an argument that the model sets"):
-        make_position_schemes("relative", 2, sizes, {"head_dim": 3})
-    with pytest.raises(ValueError, match="arguments of `PositionScheme`: it has none"):
-        make_position_schemes("none", 2, sizes, {"scale": 3})
-    with pytest.raises(ValueError, match="`max_distance` must be a positive integer"):
-        make_position_schemes("deberta", 2, sizes, {"max_distance": 0})
-    with pytest.raises(ValueError, match="`num_buckets` must be even and 4 at least"):
-        make_position_schemes("t5", 2, sizes, {"num_buckets": 2})
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("shaw", None, "must be one of .*'deberta'.*Received: .*'shaw'"),
+        (["rotary"], None, "must be one of .*Received: .*rotary"),
+        ("relative", {"distance": 3}, "arguments of `RelativePosition`: .*max_distance.*Received"),
+        ("relative", {"head_dim": 3}, "must not set an argument that the model sets"),
+        ("none", {"scale": 3}, "arguments of `PositionScheme`: it has none"),
+        ("deberta", {"max_distance": 0}, "`max_distance` must be a positive integer"),
+        ("t5", {"num_buckets": 2}, "`num_buckets` must be even and 4 at least"),
+        ("t5", {"num_buckets": "32"}, "has the wrong type.*num_buckets"),
+    ],
+)
+def test_wrong_options(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_position_schemes(name, 2, sizes_of_model(), options)
+
+
+def test_errors_of_schemes_and_attention():
     with pytest.raises(ValueError, match="`embedding_dim` must be a positive even integer"):
         layers.SinusoidalPosition(7)
     with pytest.raises(ValueError, match="The sequence has 65 tokens"):
-        make_position_schemes("tupe", 1, sizes)[0](np.zeros((1, 65), "int32"))
-    with pytest.raises(ValueError, match="has the wrong type.*num_buckets"):
-        make_position_schemes("t5", 2, sizes, {"num_buckets": "32"})
-    with pytest.raises(ValueError, match="must be one of .*Received: .*rotary"):
-        make_position_schemes(["rotary"], 2, sizes)
+        make_position_schemes("tupe", 1, sizes_of_model())[0](np.zeros((1, 65), "int32"))
     with pytest.raises(ValueError, match="added to the embeddings.*SinusoidalPosition"):
         layers.SelfAttention(2, 8, position_scheme=layers.SinusoidalPosition(16))
-    scheme = layers.RotaryPosition(8)
-    with pytest.raises(
-        ValueError, match=r"`position=scheme\(token_ids\)`. Received: position=None"
-    ):
-        layers.SelfAttention(2, 8, position_scheme=scheme)(np.zeros((1, 3, 16), "float32"))
+    attention = layers.SelfAttention(2, 8, position_scheme=layers.RotaryPosition(8))
+    with pytest.raises(ValueError, match=r"`position=scheme\(token_ids\)`. Received: position=No"):
+        attention(np.zeros((1, 3, 16), "float32"))
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow's graphs")
 @pytest.mark.parametrize("positions", [[0, 1, 8], [-1, 0, 1]])
 def test_positions_outside_of_the_table(positions):
-    """An error where the graph runs, and NaN in XLA, which has no errors: never another position's vector."""
+    """A graph raises an error, XLA gives NaN: never the vector of another position."""
     import tensorflow as tf
 
     scheme = layers.LearnedPosition(max_sequence_length=8, embedding_dim=4)

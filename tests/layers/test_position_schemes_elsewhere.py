@@ -29,7 +29,7 @@ def test_t5_buckets(sizes, bidirectional):
 
 
 def test_deberta_attention(rng):
-    """DeBERTa-v2 with `share_att_key`, for distances that its table, of one row less, does not clip."""
+    """DeBERTa-v2 with `share_att_key`. Its table is one shorter; no distance here is clipped."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     deberta = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
@@ -62,12 +62,12 @@ def test_deberta_attention(rng):
     # rows of key - query against rows of query - key
     table = numpy(ours.attention.position_scheme.distance_table)[:0:-1]
     x = rng.normal(size=(2, SPAN, WIDTH)).astype("float32")
-    place = torch.arange(SPAN)
+    positions = torch.arange(SPAN)
     with torch.no_grad():
         outputs, _ = theirs(
             torch.tensor(x),
             torch.ones(2, 1, SPAN, SPAN, dtype=torch.bool),
-            relative_pos=(place[:, None] - place)[None],
+            relative_pos=(positions[:, None] - positions)[None],
             rel_embeddings=torch.tensor(table.copy()),
         )
     dense = ours.attention.output_dense

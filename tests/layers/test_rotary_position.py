@@ -1,4 +1,4 @@
-"""What holds for every form of rotary positions: only distances matter, padding changes nothing, and exactness."""
+"""Properties of all rotary positions: only distances matter, padding changes nothing."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ from keras import ops
 
 from roformer_tf.layers import AttentionMask, RotaryPosition, SelfAttention
 from roformer_tf.rope_scaling import make_rope_scaling
-from tests.layers.harness import compiled, flat, numpy, randomize
+from tests.layers.harness import built, compiled, flat, numpy
 
 HEAD_DIM, TRAINED = 8, 8
 LENGTHS = (3, 8, 14)  # of three rows: shorter than, as long as, and longer than the trained length
@@ -50,8 +50,7 @@ def scheme(form="default", **kwargs):
 
 def attention(form, dtype="float32"):
     layer = SelfAttention(2, HEAD_DIM, position_scheme=scheme(form, dtype=dtype), dtype=dtype)
-    layer.build(X.shape)
-    randomize(layer)
+    built(layer, X.shape)
     if layer.position_scheme.learned:  # frequencies that are no powers
         theta = layer.position_scheme.theta
         theta.assign(np.linspace(0.9, 0.001, theta.shape[0]).astype("float32"))
@@ -122,7 +121,7 @@ def test_tables_are_float32_under_every_policy(form, dtype):
         assert keras.backend.standardize_dtype(weight.dtype) == "float32"
 
 
-def test_unturned_features_stay():
+def test_features_that_are_not_rotated_stay():
     layer = scheme("partial")
     x = np.random.default_rng(2).normal(size=(3, 2, WIDEST, HEAD_DIM)).astype("float32")
     query, key = layer.apply_to_query_key(x, 2 * x, layer(IDS))
@@ -131,8 +130,8 @@ def test_unturned_features_stay():
     assert (np.abs(numpy(query) - x)[:, :, 1:, :4] > 1e-6).any(axis=(0, 1, 2)).all()
 
 
-def test_values_turned_there_and_back():
-    """Where a token sees itself alone its value is untouched; elsewhere only the distance turns it."""
+def test_values_are_rotated_and_back():
+    """The value of a token that sees only itself is unchanged."""
     layer = scheme("on_values")
     value = np.random.default_rng(3).normal(size=(3, 2, WIDEST, HEAD_DIM)).astype("float32")
     context = layer(IDS)
@@ -184,8 +183,8 @@ def test_row_of_padding_is_finite():
 
 
 @every_form
-def test_step_by_step_with_turned_keys_kept(form):
-    """Generation: each new token turns its own query and key, as in one call for the whole text."""
+def test_step_by_step_with_rotated_keys_kept(form):
+    """In generation each new token rotates its own query and key, as in one call for the text."""
     layer = scheme(form)
     rng = np.random.default_rng(4)
     query, key, value = rng.normal(size=(3, 1, 2, WIDEST, HEAD_DIM)).astype("float32")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.layers import AttentionMask, EncoderBlock, RotaryPosition, SelfAttention
-from tests.layers.harness import compiled, numpy, randomize
+from tests.layers.harness import built, compiled, numpy
 
 X = np.random.default_rng(7).normal(size=(2, 6, 16)).astype("float32")
 IDS = np.zeros((2, 6), "int32")
@@ -10,9 +10,7 @@ IDS = np.zeros((2, 6), "int32")
 
 def attention(dtype="float32", **kwargs):
     layer = SelfAttention(2, 8, position_scheme=RotaryPosition(8), dtype=dtype, **kwargs)
-    layer.build(X.shape)
-    randomize(layer)
-    return layer
+    return built(layer, X.shape)
 
 
 def rotated(layer, x=X, **kwargs):
@@ -36,7 +34,7 @@ def test_rows_that_see_nothing_get_the_mean_of_all_values(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("masking", ["bidirectional", "causal", "unilm"])
 def test_hidden_keys_have_no_weight_at_all(dtype, masking):
-    """Bit for bit: whatever stands at a hidden position, even where half precision would overflow."""
+    """Bit for bit, whatever is hidden, even where half precision would overflow."""
     layer = attention(dtype)
     padding = np.array([[1, 1, 1, 1, 0, 0]] * 2)
     segments = np.array([[0, 0, 1, 1, 0, 0]] * 2)
@@ -90,7 +88,7 @@ def test_dropout_is_for_training_only():
     np.testing.assert_array_equal(rotated(layer, training=False), exact)
     samples = np.stack([rotated(layer, training=True) for _ in range(100)])
     assert np.abs(samples[0] - exact).max() > 0.05
-    # unbiased: the mean of 100 draws is within four standard errors of the exact output, nearly everywhere
+    # unbiased: the mean of 100 draws is almost always within four standard errors
     error = np.abs(samples.mean(0) - exact) / (samples.std(0) / 10 + 1e-7)
     assert np.quantile(error, 0.99) < 4
 
@@ -110,15 +108,13 @@ def test_any_length(length):
 
 
 def test_block_of_float32_inputs_in_mixed_precision_when_compiled():
-    block = EncoderBlock(16, 24, 2, dtype="mixed_bfloat16")
-    block.build(X.shape)
-    randomize(block)
+    block = built(EncoderBlock(16, 24, 2, dtype="mixed_bfloat16"), X.shape)
     expected = numpy(block(X))
     np.testing.assert_allclose(numpy(compiled(block)(X)), expected, atol=10 * 2.0**-8 * 3)
 
 
 def test_dropout_of_a_block():
-    """With rate 0.5 a unit of an update is dropped or doubled, and the norms keep mean 0 and variance 1."""
+    """With rate 0.5 a unit is dropped or doubled, and norms keep mean 0 and variance 1."""
     block = EncoderBlock(16, 24, 2, dropout=0.5)
     block.build(X.shape)
     outputs = numpy(block(X, training=True))

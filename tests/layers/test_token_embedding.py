@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.layers import MaskedLMHead, RoFormerEmbeddings, TokenEmbedding
-from tests.layers.harness import gradients, numpy, randomize
+from tests.layers.harness import built, gradients, numpy
 from tests.layers.numpy_adam import NumpyAdam
 
 # Id 3 stands four times in a batch, 4 twice, 9 never.
@@ -57,9 +57,7 @@ def test_adam_sees_the_sum_of_the_gradients_of_an_id(rng):
 
 def test_gradient_of_both_uses_of_a_tied_table(rng):
     """Look-up and logits: the gradient of the one table is the sum of both."""
-    layer = TokenEmbedding(10, 5)
-    layer.build(None)
-    randomize(layer)
+    layer = built(TokenEmbedding(10, 5))
     ids, cotangent = BATCHES[0], rng.normal(size=(2, 3, 10))
     _, (gradient,) = gradients(lambda: layer(layer(ids), reverse=True), [], cotangent, layer)
     table = layer.get_weights()[0].astype("float64")
@@ -70,10 +68,8 @@ def test_gradient_of_both_uses_of_a_tied_table(rng):
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 9])
 def test_logits_of_a_step(rng, rows):
-    """Of one token for each text; on TensorFlow the number of texts decides how they are computed."""
-    layer = TokenEmbedding(20, 6)
-    layer.build(None)
-    randomize(layer)
+    """One token for each text. On TensorFlow the number of texts chooses the computation."""
+    layer = built(TokenEmbedding(20, 6))
     x, cotangent = rng.normal(size=(rows, 1, 6)).astype("float32"), rng.normal(size=(rows, 1, 20))
     (logits,), (by_x, by_table) = gradients(lambda x: layer(x, reverse=True), [x], cotangent, layer)
     table = layer.get_weights()[0].astype("float64")
@@ -89,8 +85,7 @@ def test_head_at_positions_is_rows_of_the_whole(rng):
     embedding.build(None)
     head = MaskedLMHead(embedding)
     x = rng.normal(size=(3, 7, 8)).astype("float32")
-    head.build(x.shape)
-    randomize(head)
+    built(head, x.shape)
     positions = np.array([[0, 6, 3], [1, 1, 5], [2, 0, 0]])
     whole, chosen = numpy(head(x)), numpy(head(x, positions))
     expected = np.stack([row[index] for row, index in zip(whole, positions, strict=True)])
@@ -111,12 +106,11 @@ def test_logits_are_computed_in_the_compute_dtype():
 
 
 def test_order_of_norm_and_dropout():
-    """v1 normalises and then drops, so that zeros show; v2 drops and then normalises: unit mean square."""
+    """v1 drops after the norm, so there are zeros. v2 drops before it: the mean square is 1."""
     ids = np.arange(200).reshape(1, 200) % 20
     for norm in ("layer_norm", "rms_norm"):
         layer = RoFormerEmbeddings(20, 64, 64, num_segments=0, dropout=0.5, norm=norm)
-        layer.build((1, 200))
-        randomize(layer)
+        built(layer, (1, 200))
         output = numpy(layer(ids, training=True))
         still = numpy(layer(ids, training=False))
         kept = output != 0

@@ -8,7 +8,7 @@ from roformer_tf.optimizers import InverseSquareRootDecay
 
 
 def fairseq_rates(count, peak, warmup_updates, warmup_init_lr):
-    """What `InverseSquareRootSchedule` of fairseq sets, written after its source: the rate of each update in turn."""
+    """Returns the rate of each update, as `InverseSquareRootSchedule` of fairseq sets it."""
     lr_step = (peak - warmup_init_lr) / warmup_updates
     decay_factor = peak * warmup_updates**0.5
     rates = [warmup_init_lr]  # set when it is made; `step_update` comes after each update

@@ -1,5 +1,7 @@
-"""The original's optimizer chain against its formulas in NumPy; `tests/pretraining/test_golden_training.py` has the
-weights that bert4keras itself came to."""
+"""The original's optimizer chain against its formulas in NumPy.
+
+`tests/pretraining/test_golden_training.py` compares with the weights of bert4keras itself.
+"""
 
 import json
 
@@ -90,7 +92,7 @@ def test_equals_the_original_formulas(k, way, rng, monkeypatch):
             start, gradients[:step], 1e-2, lambda i: np.interp(i, [0, 4, 8], [0, 1, 0.1]), k
         )
         for path, ours, theirs in zip(PATHS, values(weights), expected, strict=True):
-            # 11 updates of up to 1e-2. The learning rate is float32 (6e-8 of it); on JAX so is all else.
+            # 11 updates of up to 1e-2. The learning rate is float32; on JAX so is all else.
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE, err_msg=path)
         last[step] = values(weights)
     if k > 1:  # the first real update is that of micro-step k

@@ -1,8 +1,8 @@
-"""Gradients that are summed over the replicas before the optimizer sees them, which Keras must not sum again.
+"""Keras must not sum gradients over the replicas again if they are already summed.
 
-Keras' optimizers sum whatever they get over the replicas. Clipping by the global norm and skipping steps with NaN need
-the sums before that, so whoever does them switches Keras' own sum off by replacing one private method of the instance.
-If a version of Keras no longer asks that method, these tests say so.
+Keras' optimizers sum all gradients over the replicas. Clipping by the global norm and skipping
+steps with NaN need the sums before that, so they replace one private method of the optimizer to
+switch Keras' own sum off. These tests fail if a version of Keras no longer calls that method.
 """
 
 import keras
@@ -38,10 +38,10 @@ def strategies():
 
 
 def trained(strategy, make_optimizer, start, gradients, reduced=True):
-    """Weights on each replica, and the optimizer, after steps with the sums of `gradients` over two replicas.
+    """Returns the weights on each replica and the optimizer, after training on sums of `gradients`.
 
-    `gradients` has for each step and weight an array of shape (2, ...): one gradient for each replica, which a
-    single one adds up itself.
+    `gradients` has an array (2, ...) for each step and weight, one gradient for each replica. A
+    single replica adds them up itself.
     """
     with strategy.scope():
         weights = [keras.Variable(value, name=name) for name, value in start.items()]
@@ -104,7 +104,7 @@ def test_two_replicas_give_the_weights_of_one(name, strategies, start_and_gradie
 
 
 def test_without_the_method_replaced_keras_sums_again(strategies, start_and_gradients):
-    """That the test above would see it: SGD, which knows the size of a gradient, goes twice as far."""
+    """The test above would see it: SGD goes twice as far."""
     start, gradients = start_and_gradients
     make = OPTIMIZERS["SGD"]
     once, _ = trained(strategies[2], make, start, gradients)

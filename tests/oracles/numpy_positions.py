@@ -1,4 +1,4 @@
-"""The position schemes of the paper's equations 3 to 10 in float64 NumPy, as plain loops over queries and keys."""
+"""The position schemes of equations 3 to 10 in float64 NumPy, as loops over queries and keys."""
 
 import math
 

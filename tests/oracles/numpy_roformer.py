@@ -1,7 +1,7 @@
-"""RoFormer in float64 NumPy, directly from the equations, sharing no code: slow and easy to check by eye.
+"""RoFormer in float64 NumPy, directly from the equations: slow and easy to check by eye.
 
-Weights come as a dict of the variables of an original checkpoint, by name. Sizes in comments: b batch,
-t length, h heads, d head size, H hidden size, E embedding size, V vocabulary.
+Weights come as a dict of the variables of an original checkpoint, by name. Sizes in comments: b
+batch, t length, h heads, d head size, H hidden size, E embedding size, V vocabulary.
 """
 
 import math
@@ -84,7 +84,7 @@ def padding_mask(token_ids):
 
 
 def attention_mask(padding, application="encoder", segment_ids=None):
-    """Which key (last axis) a query (axis 1) may see: (b, t, t) bool. `padding` (b, t) is True for tokens."""
+    """Returns which keys a query sees: bool (b, query, key). `padding` is True for tokens."""
     b, t = np.shape(padding)
     visible = np.empty((b, t, t), bool)
     for n in range(b):
@@ -101,7 +101,7 @@ def attention_mask(padding, application="encoder", segment_ids=None):
 
 
 def attention(query, key, value, mask):
-    """softmax(q k^T / sqrt(d)) v for each head. q, k, v (b, t, h, d), mask (b, t, t) -> (b, t, h, d)."""
+    """softmax(q k^T / sqrt(d)) v. q, k, v (b, t, h, d), mask (b, t, t) -> (b, t, h, d)."""
     b, t, h, d = np.shape(query)
     output = np.zeros((b, t, h, np.shape(value)[-1]))
     for n in range(b):
@@ -118,7 +118,7 @@ def dense(x, variables, name):
 
 
 def norm(x, variables, name, epsilon):
-    """Layer norm with the weights `name`/{gamma,beta}, or RMS norm if there are none (RoFormerV2)."""
+    """Layer norm with the weights `name`/{gamma,beta}, or RMS norm without them (v2)."""
     if f"{name}/gamma" not in variables:
         return rms_norm(x, epsilon)
     return layer_norm(x, variables[f"{name}/gamma"], variables[f"{name}/beta"], epsilon)
@@ -135,7 +135,7 @@ def embeddings(variables, token_ids, segment_ids=None, epsilon=1e-7):
 
 
 def self_attention(x, variables, layer, heads, positions, mask):
-    """Projections, rotation of queries and keys, attention, output projection. (b, t, H) -> (b, t, H)."""
+    """Attention with rotated queries and keys, and all projections. (b, t, H) -> (b, t, H)."""
     prefix = f"bert/encoder/layer_{layer}/attention"
     query, key, value = (
         dense(x, variables, f"{prefix}/self/{name}").reshape(*x.shape[:2], heads, -1)
@@ -173,8 +173,8 @@ def encoder(
 ):
     """Embeddings and all blocks. Returns the list [embedding output, block 0, block 1, ...].
 
-    `config` is the content of `bert_config.json`. Without `segment_ids` there are no segments. By default
-    `position_ids` are 0, 1, 2, ...
+    `config` is the content of `bert_config.json`. Without `segment_ids` there are no segments. By
+    default `position_ids` are 0, 1, 2, ...
     """
     token_ids = np.asarray(token_ids)
     positions = np.arange(token_ids.shape[1]) if position_ids is None else position_ids
@@ -230,7 +230,8 @@ def masked_mean(x, mask):
 def select_tokens(variables, keep_tokens=None, compound_tokens=None):
     """Selects rows of the vocabulary, then appends (weighted) means, like the original's arguments.
 
-    An item of `compound_tokens` is a list of ids, or [ids, weights]. Ids refer to the selected rows.
+    An item of `compound_tokens` is a list of ids, or [ids, weights]. Ids refer to the selected
+    rows.
     """
     variables = dict(variables)
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):

@@ -1,8 +1,8 @@
 """The original implementation, bert4keras 0.11.5 on tf-keras, in a process that answers requests.
 
-`tests.oracles.Original` starts it and sends requests. A request is a pickled `(name, arguments)` on standard
-input, an answer is a pickled `("result", value)` or `("error", traceback)` on what was standard output.
-bert4keras needs Keras 2, so it cannot share a process with the Keras 3 under test.
+`tests.oracles.Original` starts it and sends requests. A request is a pickled `(name, arguments)` on
+standard input, an answer is a pickled `("result", value)` or `("error", traceback)` on what was
+standard output. bert4keras needs Keras 2, so it cannot share a process with the Keras 3 under test.
 """
 
 import json
@@ -16,7 +16,7 @@ SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def import_bert4keras():
-    """Imports bert4keras unedited on a current TensorFlow: five shims, none of which changes a number."""
+    """Imports bert4keras unedited on a current TensorFlow; five shims change no number."""
     os.environ.update(
         TF_KERAS="1",  # 1. bert4keras on tf.keras, as the original train.py requires
         TF_USE_LEGACY_KERAS="1",  # 2. and tf.keras is tf-keras (Keras 2)
@@ -48,9 +48,7 @@ def build(folder, model, application, kwargs, dtype="float32", load=True):
     K.clear_session()
     K.set_floatx(dtype)
     kwargs = dict(kwargs)
-    if (
-        "compound_tokens" in kwargs
-    ):  # bert4keras needs a tuple of ids and weights, JSON gives a list
+    if "compound_tokens" in kwargs:  # bert4keras needs tuples of ids and weights, JSON gives lists
         kwargs["compound_tokens"] = [
             tuple(item) if isinstance(item[0], (list, tuple)) else item
             for item in kwargs["compound_tokens"]
@@ -72,9 +70,7 @@ def add_head(transformer, head):
     model = transformer.model
     if head is None:
         return model
-    if (
-        head == "masked_mean"
-    ):  # as finetune_scm.py; bert4keras' own layer of this name skips padding
+    if head == "masked_mean":  # as finetune_scm.py; bert4keras' layer of this name skips padding
         output = keras.layers.GlobalAveragePooling1D()(model.output)
     elif head == "all_layers":
         names = [f"Transformer-{i}-FeedForward-Norm" for i in range(transformer.num_hidden_layers)]
@@ -166,8 +162,9 @@ def gradients(folder, model, application, kwargs, inputs, labels, dtype):
 def train(folder, kwargs, optimizer, batches, snapshots, dtype):
     """`train_on_batch` with the model, the loss and the optimizer of train.py, all dropout off.
 
-    `optimizer` has the arguments of the optimizer. Each extension of Adam is used if its argument is given.
-    Returns the loss before every step, the variables after the steps in `snapshots`, the names that decay.
+    `optimizer` has the arguments of the optimizer. Each extension of Adam is used if its argument
+    is given. Returns the loss before every step, the variables after the steps in `snapshots`, the
+    names that decay.
     """
     import tensorflow as tf
     from bert4keras import optimizers
@@ -236,8 +233,8 @@ def encode(vocab_path, texts, second_texts, word_level, do_lower_case, arguments
 def decode(method, options, arguments, prompt, table, folder, application, seed):
     """Runs a method of `AutoRegressiveDecoder`, with a table of logits or a model.
 
-    `options` are passed to its constructor, `arguments` to the method. In a table the new tokens are a node of a tree:
-    the root is 0, and a node's children are `node * vocabulary + 1 + token`.
+    `options` are passed to its constructor, `arguments` to the method. In a table the new tokens
+    are a node of a tree: the root is 0, and a node's children are `node * vocabulary + 1 + token`.
     """
     import numpy as np
     from bert4keras.snippets import AutoRegressiveDecoder
@@ -265,19 +262,8 @@ def decode(method, options, arguments, prompt, table, folder, application, seed)
     return getattr(decoder, method)(inputs, **arguments)
 
 
-REQUESTS = {
-    function.__name__: function
-    for function in (
-        forward,
-        make_checkpoint,
-        variables,
-        gradients,
-        train,
-        piecewise_linear,
-        encode,
-        decode,
-    )
-}
+FUNCTIONS = forward, make_checkpoint, variables, gradients, train, piecewise_linear, encode, decode
+REQUESTS = {function.__name__: function for function in FUNCTIONS}
 
 
 def main():
@@ -290,7 +276,7 @@ def main():
         except EOFError:
             return
         try:
-            answer = "result", REQUESTS[name](**arguments)
+            answer = "result", REQUESTS[name](*arguments)
         except Exception:
             answer = "error", traceback.format_exc()
         pickle.dump(answer, answers)

@@ -16,8 +16,9 @@ class Original:
 
     The process starts with the first request (about five seconds) and ends with `close`.
     Each `folder` is an original one: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
-    `model`, `application` and keyword arguments are those of `bert4keras.models.build_transformer_model`:
-    `model` is "roformer", "roformer_v2", "bert" or "nezha"; `application` "encoder", "lm" or "unilm".
+    `model`, `application` and keyword arguments are those of
+    `bert4keras.models.build_transformer_model`: `model` is "roformer", "roformer_v2", "bert" or
+    "nezha"; `application` "encoder", "lm" or "unilm".
     """
 
     def __init__(self):
@@ -25,48 +26,31 @@ class Original:
         self._log = None
 
     def make_checkpoint(
-        self,
-        folder,
-        config,
-        seed,
-        model="roformer",
-        embedding_scale=0.5,
-        vocabulary=None,
-        **kwargs,
+        self, folder, config, seed, model="roformer", embedding_scale=0.5, vocabulary=None, **kwargs
     ):
-        """Writes an original folder with random weights, by bert4keras' `save_weights_as_checkpoint`.
+        """Writes an original folder of random weights and returns its variables by name.
 
         Args:
             folder: Folder to write, created if missing.
             config: dict. Written as `bert_config.json`; see `small_config`.
             seed: int or list of int, for `numpy.random.default_rng`.
             model: bert4keras' name of the model.
-            embedding_scale: Standard deviation of the embeddings. Below 0.1 it is also used for the kernel of
-                the MLM transform, which makes the epsilon of layer normalization visible (0.003).
-            vocabulary: list of tokens for `vocab.txt`. None: the five special ones and placeholders.
+            embedding_scale: Standard deviation of the embeddings. Below 0.1 it also scales the
+                kernel of the MLM transform, so that the epsilon of its norm is visible (0.003).
+            vocabulary: list of tokens for `vocab.txt`. By default the five special ones and
+                placeholders.
             **kwargs: Heads to create: `with_mlm`, `with_pool`, `with_nsp`. By default all three for
                 RoFormer and none for RoFormerV2, whose heads have no variables.
-
-        Returns:
-            dict of the variables by name, like `variables(folder)`.
         """
         if not kwargs and model != "roformer_v2":
             kwargs = {"with_mlm": "linear", "with_pool": True, "with_nsp": True}
-        self._ask(
-            "make_checkpoint",
-            folder=str(folder),
-            config=config,
-            model=model,
-            seed=seed,
-            kwargs=kwargs,
-            embedding_scale=embedding_scale,
-            vocabulary=vocabulary,
-        )
+        scale = embedding_scale
+        self._ask("make_checkpoint", folder, config, model, seed, kwargs, scale, vocabulary)
         return self.variables(folder)
 
     def variables(self, folder) -> dict[str, np.ndarray]:
         """Returns the variables of the checkpoint in `folder` by name."""
-        return self._ask("variables", folder=str(folder))
+        return self._ask("variables", folder)
 
     def forward(
         self,
@@ -84,27 +68,16 @@ class Original:
             folder: An original folder.
             inputs: dict of arrays `(batch, length)`: `token_ids`, `segment_ids` (unless
                 `segment_vocab_size=0`) and, with `custom_position_ids=True`, `position_ids`.
-            model: bert4keras' name of the model.
-            application: "encoder", "lm" or "unilm".
-            head: None, "masked_mean" (mean of the encoder's output over the real tokens) or "all_layers"
-                (embedding output and output of each layer).
+            model, application, **kwargs: Arguments of `build_transformer_model`.
+            head: None, "masked_mean" (mean of the encoder's output over the real tokens) or
+                "all_layers" (embedding output and output of each layer).
             dtype: "float32", or "float64" for the same model in double precision.
-            **kwargs: `with_mlm`, `with_pool`, `with_nsp`, `custom_position_ids`, `keep_tokens`,
-                `compound_tokens`, `segment_vocab_size`, `hidden_act`, ...
         """
-        return self._ask(
-            "forward",
-            folder=str(folder),
-            model=model,
-            application=application,
-            kwargs=kwargs,
-            inputs=ordered(inputs),
-            head=head,
-            dtype=dtype,
-        )
+        inputs = ordered(inputs)
+        return self._ask("forward", folder, model, application, kwargs, inputs, head, dtype)
 
     def forward_with_noise(self, folder, inputs, **kwargs) -> tuple[list[np.ndarray], list[float]]:
-        """Returns float32 outputs, and the maximum difference of each from the same model in float64."""
+        """Returns float32 outputs, and their maximum differences from the same model in float64."""
         single = self.forward(folder, inputs, **kwargs)
         double = self.forward(folder, inputs, dtype="float64", **kwargs)
         return single, [float(np.abs(s - d).max()) for s, d in zip(single, double, strict=True)]
@@ -119,21 +92,13 @@ class Original:
         dtype="float32",
         **kwargs,
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """Returns the loss and the gradients by variable name of the original `train.py`, without dropout.
+        """Returns the loss and the gradients by name of the original `train.py`, without dropout.
 
         The loss is the mean cross entropy of the MLM logits over positions whose label is not 0;
         `labels` are token ids of shape (batch, length).
         """
-        return self._ask(
-            "gradients",
-            folder=str(folder),
-            model=model,
-            application=application,
-            kwargs=kwargs,
-            inputs=ordered(inputs),
-            labels=np.asarray(labels),
-            dtype=dtype,
-        )
+        inputs, labels = ordered(inputs), np.asarray(labels)
+        return self._ask("gradients", folder, model, application, kwargs, inputs, labels, dtype)
 
     def train(
         self, folder, optimizer, batches, snapshots=(), dtype="float32", **kwargs
@@ -142,40 +107,27 @@ class Original:
 
         Args:
             folder: An original RoFormer folder with the variables of the masked language model.
-            optimizer: dict. Arguments of bert4keras' optimizer: `learning_rate`, and for each extension of Adam to
-                use, `weight_decay_rate` with `exclude_from_weight_decay`, `lr_schedule` or `grad_accum_steps`.
-            batches: list of (token ids, segment ids, labels). Labels are 0 where nothing is predicted.
+            optimizer: dict. Arguments of bert4keras' optimizer: `learning_rate`, and for each
+                extension of Adam to use, `weight_decay_rate` with `exclude_from_weight_decay`,
+                `lr_schedule` or `grad_accum_steps`.
+            batches: list of (token ids, segment ids, labels). Unpredicted tokens have label 0.
             snapshots: Numbers of steps after which to return the variables.
             dtype: "float32" or "float64".
             **kwargs: Arguments of `build_transformer_model`.
 
         Returns:
-            The loss before each step; dict from snapshot to variables by name; the names with weight decay.
+            The loss before each step; dict from snapshot to variables by name; the names with
+            weight decay.
         """
-        return self._ask(
-            "train",
-            folder=str(folder),
-            kwargs=kwargs,
-            optimizer=optimizer,
-            batches=[[np.asarray(array) for array in batch] for batch in batches],
-            snapshots=list(snapshots),
-            dtype=dtype,
-        )
+        batches = [[np.asarray(array) for array in batch] for batch in batches]
+        return self._ask("train", folder, kwargs, optimizer, batches, list(snapshots), dtype)
 
     def piecewise_linear(self, steps, schedule) -> list[float]:
-        """Returns the learning rate factor at each of `steps` for `schedule`, a dict {step: factor}."""
-        return self._ask(
-            "piecewise_linear", steps=[int(step) for step in steps], schedule=dict(schedule)
-        )
+        """Returns the learning rate factor of `schedule`, a dict {step: factor}, at `steps`."""
+        return self._ask("piecewise_linear", [int(step) for step in steps], dict(schedule))
 
     def encode(
-        self,
-        vocab_path,
-        texts,
-        second_texts=None,
-        word_level=True,
-        do_lower_case=True,
-        **arguments,
+        self, vocab_path, texts, second_texts=None, word_level=True, do_lower_case=True, **arguments
     ) -> list:
         """Encodes each text, or pair of texts, with bert4keras' `Tokenizer.encode`.
 
@@ -183,21 +135,18 @@ class Original:
             vocab_path: Path of a `vocab.txt`.
             texts: list of strings.
             second_texts: list of strings of the same length, or None.
-            word_level: Whether to segment with `jieba.cut(text, HMM=False)` first, as for the word models.
+            word_level: Whether to segment with `jieba.cut(text, HMM=False)` first, as for the word
+                models.
             do_lower_case: Argument of `Tokenizer`.
             **arguments: `maxlen`, `pattern`, `truncate_from` of `encode`.
 
         Returns:
-            For each text `[token ids, segment ids]`, or the name of the exception that the original raises.
+            For each text `[token ids, segment ids]`, or the name of the exception of the original.
         """
+        seconds = None if second_texts is None else list(second_texts)
+        texts = list(texts)
         return self._ask(
-            "encode",
-            vocab_path=str(vocab_path),
-            texts=list(texts),
-            second_texts=None if second_texts is None else list(second_texts),
-            word_level=word_level,
-            do_lower_case=do_lower_case,
-            arguments=arguments,
+            "encode", str(vocab_path), texts, seconds, word_level, do_lower_case, arguments
         )
 
     def decode(
@@ -216,27 +165,22 @@ class Original:
         """Generates tokens with bert4keras' `AutoRegressiveDecoder`, stop token included.
 
         Args:
-            method: "beam_search", which gives one text, or "random_sample", which gives a list of `n`.
+            method: "beam_search" gives one text, "random_sample" a list of `n`.
             end_id: Id of the stop token.
             maxlen: Maximum number of new tokens.
             minlen: Minimum number of new tokens before a stop token counts.
             prompt: Token ids in segment 0. New tokens are in segment 1 if `application="unilm"`.
-            table: Instead of a model: the logits after any new tokens, as in `tests/samplers/table_model.py`.
+            table: Instead of a model: the logits after any new tokens, as in
+                `tests/samplers/table_model.py`.
             folder: An original RoFormer folder with the variables of the masked language model.
             application: "lm" or "unilm".
             seed: Seed of NumPy's random numbers.
             **arguments: `topk`, `topp`, `n`, `temperature`, `min_ends` of the method.
         """
+        options = {"end_id": end_id, "maxlen": maxlen, "minlen": minlen}
+        prompt = [int(token) for token in prompt]
         return self._ask(
-            "decode",
-            method=method,
-            options={"end_id": end_id, "maxlen": maxlen, "minlen": minlen},
-            arguments=arguments,
-            prompt=[int(token) for token in prompt],
-            table=table,
-            folder=None if folder is None else str(folder),
-            application=application,
-            seed=seed,
+            "decode", method, options, arguments, prompt, table, folder, application, seed
         )
 
     def close(self):
@@ -248,7 +192,7 @@ class Original:
             self._log.close()
             self._process = None
 
-    def _ask(self, name, **arguments):
+    def _ask(self, name, *arguments):
         if self._process is None:
             self._log = tempfile.TemporaryFile()
             self._process = subprocess.Popen(
@@ -265,8 +209,8 @@ class Original:
             self._log.seek(0)
             raise RuntimeError(
                 f"The process that runs bert4keras ended during the request `{name}`. It needs "
-                "bert4keras==0.11.5 (pip install --no-deps) and tf-keras, which `make test` installs. "
-                f"It wrote:\n{self._log.read().decode(errors='replace')[-4000:]}"
+                "bert4keras==0.11.5 (pip install --no-deps) and tf-keras, which `make test` "
+                f"installs. It wrote:\n{self._log.read().decode(errors='replace')[-4000:]}"
             ) from error
         if kind == "error":
             raise RuntimeError(f"bert4keras failed on `{name}`:\n{value}")

@@ -9,11 +9,12 @@ import tensorflow as tf
 from tests.oracles import numpy_roformer as oracle
 from tests.oracles.run_original import small_config
 
-NAMES = """encoder encoder_all_layers one_token mlm_linear mlm_softmax pool pool_nsp pool_nsp_mlm lm lm_linear
-unilm_sim unilm_linear long factorised factorised_mlm padded padded_mlm padded_masked_mean odd_masks odd_masks_lm
-position_ids_default position_ids_integer position_ids_fractional v2_encoder_mlm v2_lm_mlm v2_unilm_mlm
-v2_encoder act_gelu act_gelu_tanh act_relu keep_tokens compound_tokens keep_and_compound small_embeddings
-small_embeddings_mlm small_embeddings_v2 no_segments""".split()
+NAMES = """encoder encoder_all_layers one_token mlm_linear mlm_softmax pool pool_nsp pool_nsp_mlm lm
+lm_linear unilm_sim unilm_linear long factorised factorised_mlm padded padded_mlm padded_masked_mean
+odd_masks odd_masks_lm position_ids_default position_ids_integer position_ids_fractional
+v2_encoder_mlm v2_lm_mlm v2_unilm_mlm v2_encoder act_gelu act_gelu_tanh act_relu keep_tokens
+compound_tokens keep_and_compound small_embeddings small_embeddings_mlm small_embeddings_v2
+no_segments""".split()
 
 
 def outputs_of(case, variables, config, inputs):
@@ -63,12 +64,12 @@ def test_agrees_with_golden_case(golden, name):
     )
     assert len(outputs) == len(case["outputs"])
     for i, (output, noise) in enumerate(zip(outputs, case["float32_noise"], strict=True)):
-        # `noise` is bert4keras' own distance from its float64 run, so the oracle has no error of its own
+        # `noise` is the distance of bert4keras from its own float64 run
         np.testing.assert_allclose(output, arrays[f"output_{i}"], rtol=0, atol=1.001 * noise)
 
 
 def test_epsilon_of_the_older_release(golden):
-    """bert4keras 0.10.4, which made the release, uses 1e-12 everywhere. Small embeddings show it."""
+    """bert4keras 0.10.4, which made the release, uses 1e-12: small embeddings show it."""
     folder, cases = golden
     case = cases["small_embeddings"]
     checkpoint = folder / "checkpoints" / case["checkpoint"]

@@ -1,4 +1,4 @@
-"""A table with an entry for every prefix as a language model, and beam search over it in plain Python.
+"""A table of all prefixes as a language model, and beam search over it in plain Python.
 
 The new tokens of a sequence are a node of a tree: the root is 0, and the child by a token is
 `node * vocabulary + 1 + token`. `tables[row, node]` are the logits of the next token, float32.
@@ -28,9 +28,9 @@ def step(tables, mask):
         row = prompt[:, 0]
         given = ops.take(ops.convert_to_tensor(mask), row, axis=0)
         node = ops.zeros_like(row)
-        for place in range(mask.shape[1]):
-            new = ops.logical_and(ops.logical_not(given[:, place]), place < index)
-            node = ops.where(new, node * tables.shape[2] + 1 + prompt[:, place], node)
+        for i in range(mask.shape[1]):
+            new = ops.logical_and(ops.logical_not(given[:, i]), i < index)
+            node = ops.where(new, node * tables.shape[2] + 1 + prompt[:, i], node)
         return logits_of(tables, row, node), None, cache
 
     return next
@@ -92,7 +92,7 @@ def penalty(length, alpha, form):
 
 
 def all_outputs(row, stops, room, min_ends=1, tokens=(), score=0.0):
-    """Yields (tokens, log probability) of every text, which ends with its last stop token or fills the room."""
+    """Yields (tokens, log probability) of every text, up to its last stop token or `room`."""
     ended = bool(tokens) and tokens[-1] in stops and sum(t in stops for t in tokens) >= min_ends
     if ended or len(tokens) == room:
         yield tokens, score
@@ -108,7 +108,7 @@ def exhaustive_search(row, stops, room, alpha, form, min_ends=1):
 
 
 def beam_search(row, stops, room, beams, alpha, form, min_ends=1, early_stopping=False):
-    """Returns [(score, tokens)] of the best hypotheses by the rule of `BeamSearchSampler`, without its bound."""
+    """Returns the best [(score, tokens)] as `BeamSearchSampler`, without its bound."""
     growing, finished = [(0.0, ())], []
     for length in range(1, room + 1):
         candidates = []

@@ -1,4 +1,4 @@
-"""Beam search over tables as models, against all possible texts and against beam search written by hand."""
+"""Beam search over tables as models, against all texts and a beam search in plain Python."""
 
 import itertools
 
@@ -121,7 +121,7 @@ def test_equals_beam_search_by_hand(
 
 
 def test_the_score_is_that_of_the_text_and_the_penalty_counts_the_stop_token(rng):
-    """By hand: ln P of 2 tokens and the stop token, over 3^0.6 or (8/6)^0.6; the same for a truncated text."""
+    """By hand: ln P of 2 tokens and the stop token, over 3^0.6 or (8/6)^0.6."""
     tables = np.full((1, 40, 3), -20, "float32")
     for node, token in ((0, 1), (2, 0), (7, 2)):  # 1, then 0, then the stop token
         tables[0, node, token] = 0
@@ -192,7 +192,7 @@ def test_graph_of_unknown_shape(rng):
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="its loop traces `next` once")
 def test_ends_as_soon_as_no_beam_can_win():
-    """The stop token has p = 0.4 in the first step. The bound says when every other text has a lower score."""
+    """The stop token has p = 0.4 in the first step. The bound shows when no other text can win."""
     calls = []
 
     def next(prompt, cache, index):

@@ -1,4 +1,4 @@
-"""Chi-square tests of KerasHub's samplers, and how the original's `random_sample` differs from them.
+"""Chi-square tests of KerasHub's samplers, and how the original's `random_sample` differs.
 
 All seeds are fixed, so a test that passes once always passes.
 """
@@ -91,7 +91,7 @@ def test_seed_repeats_the_draws():
 
 
 def texts_drawn(rng, stops, min_length, min_ends):
-    """Counts of texts over a table model by `RandomSampler`, cut after their last stop token; and its `Row`."""
+    """Returns counts of the texts of `RandomSampler` over a table, and its `Row`."""
     draws, length, lengths = 6_000, 5, [2] * 6_000
     table = table_model.make_tables(rng, 1, 3, 3, spread=0.7)
     prompt, mask = table_model.make_prompt(lengths, length)
@@ -158,7 +158,7 @@ def test_original_draws_from_the_same_distribution(original, name, options):
 
 @pytest.mark.oracle
 def test_original_draws_the_same_texts(original):
-    """A hypothesis ends with its `min_ends`-th stop token, where texts of KerasHub's samplers are truncated."""
+    """Texts end with their `min_ends`-th stop token, where KerasHub's texts are truncated."""
     table = table_model.make_tables(np.random.default_rng(3), 1, 3, 3, spread=0.7)[0]
     for min_ends in (1, 2):
         texts = original.decode(
@@ -178,10 +178,11 @@ def test_original_draws_the_same_texts(original):
 
 @pytest.mark.oracle
 def test_the_two_differences_from_the_original(original):
-    """With top k, the original's p is a share of these k, KerasHub's of all. They differ where p is met exactly."""
+    """With top k, the original's p is a share of these k, KerasHub's of all tokens."""
     logits = np.log(PROBABILITIES).astype("float32")
-    # 0.33 / (0.33 + 0.22 + 0.18) is 0.45, so one more crosses 0.5 there; of all, 0.33 + 0.22 crosses 0.5 as well,
-    # but at p = 0.7 the original stops after 0 (0.75 of the three), and KerasHub continues with 3 (0.55 of all)
+    # 0.33 / (0.33 + 0.22 + 0.18) is 0.45, so one more crosses 0.5 there; of all, 0.33 + 0.22
+    # crosses 0.5 as well, but at p = 0.7 the original stops after 0 (0.75 of the three), and
+    # KerasHub continues with 3 (0.55 of all)
     counts = original_counts(original, topk=3, topp=0.7)
     assert_drawn_from(counts, only([5, 0]))
     assert_drawn_from(draw(SAMPLERS.TopPSampler(p=0.7, k=3, seed=SEED), logits), only([5, 0, 3]))

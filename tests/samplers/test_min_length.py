@@ -15,7 +15,7 @@ LOGITS = np.random.default_rng(4).normal(size=(6, VOCABULARY)).astype("float32")
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits(dtype):
-    """Two beams: the stop tokens' logits are minus infinity while there are fewer than 2 new tokens."""
+    """Logits of stop tokens are minus infinity up to 2 new tokens, for both beams."""
 
     def next(prompt, cache, index):
         return ops.cast(LOGITS, dtype), "hidden", cache + 1

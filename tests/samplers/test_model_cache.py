@@ -1,4 +1,4 @@
-"""The cache of a model follows its beams: the result is that of running on whole texts in each step."""
+"""The cache of a model follows its beams: results equal those without a cache."""
 
 import numpy as np
 from keras import ops
@@ -12,7 +12,7 @@ LENGTHS, LENGTH, STOPS = (2, 3, 6), 10, [7, 20]
 
 
 def cached_step(causal_lm, ids):
-    """Returns `next` with a cache, and the cache of the tokens before the end of the shortest prompt."""
+    """Returns `next` with a cache, and the cache up to the end of the shortest prompt."""
     start = min(LENGTHS) - 1
     cache = causal_lm.backbone.build_cache(len(ids), LENGTH)
     _, cache = causal_lm.backbone.call_with_cache({"token_ids": ids[:, :start]}, cache, 0)

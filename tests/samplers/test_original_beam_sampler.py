@@ -1,4 +1,4 @@
-"""The original's beam search, against bert4keras on the same table and model, and against its recorded texts."""
+"""The original's beam search against bert4keras and its recorded texts."""
 
 import json
 
@@ -93,7 +93,7 @@ def without_cache(model, lengths, call):
 
 
 def generate(model, prompts, topk, end_ids, maxlen, minlen, call=None):
-    """Returns the new tokens of prompts of different lengths and stop tokens, with the same room."""
+    """Returns the new tokens of prompts with different lengths and stop tokens."""
     lengths = [len(prompt) for prompt in prompts]
     rows = np.zeros((len(prompts), max(lengths) + maxlen), "int32")
     mask = np.ones_like(rows, "bool")  # positions after the room count as prompt
