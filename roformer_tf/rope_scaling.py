@@ -215,7 +215,7 @@ class YaRNScaling(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class Llama3Scaling(RopeScaling):
-    """LLaMA 3.1: fast frequencies stay, slow ones are divided by `factor`, with a ramp between them.
+    """LLaMA 3.1: keeps fast frequencies and divides slow ones by `factor`, with a ramp between.
 
     Pairs that turn more than `high_freq_factor` times within the trained length stay, and those
     that turn less than `low_freq_factor` times are slowed down. The ramp is linear in the number of
@@ -261,7 +261,7 @@ class Llama3Scaling(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class LongRoPEScaling(RopeScaling):
-    """LongRoPE: each frequency is divided by a factor of its own, found by a search.
+    """LongRoPE: divides each frequency by its own factor, which a search has found.
 
     Args:
         short_factor: list of `rotary_dim / 2` floats, for sequences up to the trained length.
@@ -294,8 +294,8 @@ class LongRoPEScaling(RopeScaling):
         super().__post_init__()
         if self.factor is None and self.attention_factor is None:
             raise ValueError(
-                "`rope_scaling` of type 'longrope' needs `factor`, the ratio of the longest and the "
-                "trained length, or `attention_factor`. Received: none of them"
+                "`rope_scaling` of type 'longrope' needs `factor`, the ratio of the longest and "
+                "the trained length, or `attention_factor`. Received: none of them"
             )
 
     @property
@@ -311,8 +311,8 @@ class LongRoPEScaling(RopeScaling):
         for name in ("short_factor", "long_factor"):
             if len(getattr(self, name)) != rotary_dim // 2:
                 raise ValueError(
-                    f"`rope_scaling[{name!r}]` must have a number for each of the {rotary_dim // 2} "
-                    f"pairs of features. Received: {len(getattr(self, name))} numbers"
+                    f"`rope_scaling[{name!r}]` must have a number for each of the "
+                    f"{rotary_dim // 2} pairs of features. Received: {len(getattr(self, name))} numbers"
                 )
         short, long = (1 / np.asarray(x, "float64") for x in (self.short_factor, self.long_factor))
         if length is None:
@@ -322,7 +322,7 @@ class LongRoPEScaling(RopeScaling):
         return ops.where(is_long, ops.cast(long, "float32"), ops.cast(short, "float32"))
 
 
-# "ntk" is our word: Hugging Face has the dynamic form only
+# "ntk" is our name: Hugging Face has only the dynamic form
 RULES = {
     "default": RopeScaling,
     "linear": LinearScaling,

@@ -60,7 +60,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     With a cache, the second call reads the keys and values of the first:
 
     >>> cache = layer.build_cache(batch_size=2, max_length=5)
-    >>> first, cache = layer(x[:, :4], x[:, :4], cache=cache, cache_update_index=0, use_causal_mask=True)
+    >>> options = {"cache_update_index": 0, "use_causal_mask": True}
+    >>> first, cache = layer(x[:, :4], x[:, :4], cache=cache, **options)
     >>> last, cache = layer(x[:, 4:], x[:, 4:], cache=cache, cache_update_index=4)
     >>> bool(np.allclose(last, whole[:, 4:], atol=1e-6))
     True
@@ -141,7 +142,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         if (cache is None) != (cache_update_index is None):
             raise ValueError(
                 "Pass both `cache` and `cache_update_index`, or none of them. Received: "
-                f"cache={'None' if cache is None else '(…)'}, cache_update_index={cache_update_index}"
+                f"cache={'None' if cache is None else '(…)'}, "
+                f"cache_update_index={cache_update_index}"
             )
         key = value if key is None else key
         cached = cache is not None
@@ -200,7 +202,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _project(self, *inputs):
-        """Projects queries, keys and values. Dense layers warn of inputs with a mask, so hides it."""
+        """Projects queries, keys and values. Hides the mask, which dense layers warn of."""
         masks = [getattr(x, "_keras_mask", None) for x in inputs]
         for x, mask in zip(inputs, masks, strict=True):
             if mask is not None:

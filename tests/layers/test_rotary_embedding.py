@@ -1,4 +1,4 @@
-"""Rotating features: a float64 oracle, and the conventions of KerasHub, bert4keras and Hugging Face."""
+"""Rotated features against float64, KerasHub, bert4keras and Hugging Face."""
 
 import keras
 import keras_hub
@@ -13,7 +13,7 @@ YARN = {"rope_type": "yarn", "scaling_factor": 4.0, "original_max_position_embed
 
 
 def oracle(x, positions, theta, layout="half"):
-    """Rotates each pair of features of `(batch, length, ..., features)` by its angle, in float64."""
+    """Rotates each pair of features `(batch, length, ..., features)` by its angle, in float64."""
     x = np.array(x, "float64")
     outputs = x.copy()
     size = len(theta)
@@ -91,7 +91,7 @@ def test_axes(axes, rng):
 
 
 def test_equals_hugging_face(rng):
-    """LLaMA rotates halves; RoFormer rotates interleaved pairs, with sines and cosines in one table."""
+    """LLaMA rotates halves; RoFormer rotates interleaved pairs, with one table."""
     torch = pytest.importorskip("torch", reason="needs the extra hf: torch")
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     roformer = pytest.importorskip("transformers.models.roformer.modeling_roformer")

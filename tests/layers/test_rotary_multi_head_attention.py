@@ -66,7 +66,7 @@ def test_equals_the_oracle(num_key_value_heads, mask, rng):
 
 
 def test_equals_keras_where_all_positions_are_equal(rng):
-    """The same weights in `keras.layers.MultiHeadAttention`: a rotation by one angle changes nothing."""
+    """Rotation by one angle gives `keras.layers.MultiHeadAttention` with the same weights."""
     options = {"num_heads": 4, "key_dim": 4, "value_dim": 6, "output_shape": 5, "dropout": 0.1}
     ours, theirs = RotaryMultiHeadAttention(**options), keras.layers.MultiHeadAttention(**options)
     query = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
