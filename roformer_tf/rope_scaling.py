@@ -312,7 +312,8 @@ class LongRoPEScaling(RopeScaling):
             if len(getattr(self, name)) != rotary_dim // 2:
                 raise ValueError(
                     f"`rope_scaling[{name!r}]` must have a number for each of the "
-                    f"{rotary_dim // 2} pairs of features. Received: {len(getattr(self, name))} numbers"
+                    f"{rotary_dim // 2} pairs of features. "
+                    f"Received: {len(getattr(self, name))} numbers"
                 )
         short, long = (1 / np.asarray(x, "float64") for x in (self.short_factor, self.long_factor))
         if length is None:
