@@ -1,4 +1,4 @@
-"""Pretraining: from raw text to a trained model, in stages of different lengths, on any number of replicas."""
+"""Pretraining: raw text to a trained model, in stages of different lengths, on any replicas."""
 
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import Corpus, prepare_corpus

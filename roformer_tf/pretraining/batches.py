@@ -12,7 +12,8 @@ _HELD_OUT = -1  # instead of the number of the stage
 
 # Batches that wait for the trainer, besides a whole window in the making.
 _PREFETCH = 4
-# A worker of a service that is this far behind the others counts as lost; their batches wait in memory.
+# A worker of a service that is this far behind the others counts as lost; their batches wait in
+# memory.
 _MAX_WINDOWS_AHEAD = 32
 _MAX_SECONDS_AHEAD = 60.0
 TIMEOUT_SECONDS = 600.0

@@ -1,4 +1,4 @@
-"""Callbacks for what Keras' own lack: they count steps over all stages, and continue exactly after a kill."""
+"""Callbacks that count steps over all stages and continue exactly after a kill."""
 
 import itertools
 import math
@@ -36,19 +36,20 @@ _file_numbers = itertools.count()
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Base class of the callbacks that show a pretraining run: counts steps over all stages and makes rows of logs.
+    """Base class of the callbacks that show a run: counts steps over all stages, averages the logs.
 
-    Call `begin_stage` before each `fit`. Then steps are those of the whole run, however often it was stopped. A
-    subclass implements `record`, which receives a row for every `every` steps.
+    Call `begin_stage` before each `fit`. Then steps are those of the whole run, however often it
+    was stopped. A subclass implements `record`, which receives a row for every `every` steps.
 
-    `train_step` must return, for the global batch, `loss`, `accuracy`, `learning_rate`, `tokens` (padding not
-    counted), `padding` (share of the positions) and `skipped` (steps so far that changed nothing because a gradient
-    was not finite). It may return `input_ready`, the `tf.timestamp()` at which the step had its batch, to measure the
-    time spent waiting for input.
+    `train_step` must return, for the global batch, `loss`, `accuracy`, `learning_rate`, `tokens`
+    (padding not counted), `padding` (share of the positions) and `skipped` (steps so far that
+    changed nothing because a gradient was not finite). It may return `input_ready`, the
+    `tf.timestamp()` at which the step had its batch, to measure the time spent waiting for input.
 
     Args:
         stages: list of `Stage`. The whole run.
-        every: int. Steps per row. A row ends at each multiple of it, at the end of `fit`, and when `flush` is called.
+        every: int. Steps per row. A row ends at each multiple of it, at the end of `fit`, and when
+            `flush` is called.
 
     Raises:
         ValueError: If there are no stages, or `every` is not a positive integer.
@@ -100,12 +101,13 @@ class StepCallback(keras.callbacks.Callback):
         """
         if not 0 <= stage_index < len(self.stages):
             raise ValueError(
-                f"`stage_index` must be from 0 to {len(self.stages) - 1}. Received: stage_index={stage_index}"
+                f"`stage_index` must be from 0 to {len(self.stages) - 1}. "
+                f"Received: stage_index={stage_index}"
             )
         if not 0 <= stage_step <= self.stages[stage_index].steps:
             raise ValueError(
-                f"`stage_step` must be from 0 to {self.stages[stage_index].steps}, the steps of the stage. "
-                f"Received: stage_step={stage_step}"
+                f"`stage_step` must be from 0 to {self.stages[stage_index].steps}, the steps of "
+                f"the stage. Received: stage_step={stage_step}"
             )
         self.stage_index, self.stage_step = stage_index, stage_step
         self.step = sum(stage.steps for stage in self.stages[:stage_index]) + stage_step
@@ -115,25 +117,26 @@ class StepCallback(keras.callbacks.Callback):
         """Receives a row. Subclasses override it.
 
         Args:
-            row: dict of `step` and `stage_step` (the last of the row), `stage` (from 1), `max_length`, `tokens` and
-                `seconds` (of these steps), `loss`, `accuracy` and `padding` (means, weighted by tokens or positions;
-                a step whose loss is not finite counts in neither loss nor accuracy), `learning_rate` and `skipped`
-                (of the last step), `tokens_per_second`, and `input_wait`, the share of the time spent waiting for
-                input, or None.
+            row: dict of `step` and `stage_step` (the last of the row), `stage` (from 1),
+                `max_length`, `tokens` and `seconds` (of these steps), `loss`, `accuracy` and
+                `padding` (means, weighted by tokens or positions; a step whose loss is not finite
+                counts in neither loss nor accuracy), `learning_rate` and `skipped` (of the last
+                step), `tokens_per_second`, and `input_wait`, the share of the time spent waiting
+                for input, or None.
         """
 
     def log_held_out(self, loss, accuracy):
-        """Receives loss and accuracy on held-out text at the current step. Subclasses override it."""
+        """Receives loss and accuracy on held-out text at the current step."""
 
     def flush(self):
-        """Ends the current row. Call it before saving a checkpoint, so that rows and checkpoints agree."""
+        """Ends the current row. Call it before saving a checkpoint, so that both agree."""
         self._end_row()
 
     def on_epoch_begin(self, epoch, logs=None):
         if self.stage_index is None:
             raise RuntimeError(
-                f"{type(self).__name__} does not know which stage runs: call begin_stage(stage_index, stage_step) "
-                "before fit()."
+                f"{type(self).__name__} does not know which stage runs: call "
+                "begin_stage(stage_index, stage_step) before fit()."
             )
         self._step_ended = time.perf_counter()
 
@@ -162,7 +165,8 @@ class StepCallback(keras.callbacks.Callback):
         if missing:
             raise ValueError(
                 f"{type(self).__name__} needs the logs {', '.join(LOGS)} of every step. Received: "
-                f"{', '.join(sorted(logs)) or 'none'}; return {', '.join(missing)} from `train_step` too"
+                f"{', '.join(sorted(logs)) or 'none'}; return {', '.join(missing)} from "
+                "`train_step` too"
             )
         values = {name: log_number(logs[name]) for name in LOGS}
         row = {
@@ -186,16 +190,17 @@ class StepCallback(keras.callbacks.Callback):
 class RunLog(StepCallback):
     """Writes each row to `log.csv`, and results on held-out text to `held_out.csv`.
 
-    Columns of `log.csv`: `step` (of the run, from 1), `stage` (from 1), `stage_step`, `max_length`, `tokens` (trained
-    on since the run began, padding not counted), `loss`, `accuracy`, `learning_rate`, `padding` (share of the
-    positions), `skipped` (steps skipped so far), `tokens_per_second`, `seconds` (since the run began, without what a
-    crash lost), and `input_wait`, the share of the time spent waiting for input, empty if `train_step` does not return
-    `input_ready`. Columns of `held_out.csv`: `stage`, `step`, `tokens`, `loss`, `accuracy`.
+    Columns of `log.csv`: `step` (of the run, from 1), `stage` (from 1), `stage_step`, `max_length`,
+    `tokens` (trained on since the run began, padding not counted), `loss`, `accuracy`,
+    `learning_rate`, `padding` (share of the positions), `skipped` (steps skipped so far),
+    `tokens_per_second`, `seconds` (since the run began, without what a crash lost), and
+    `input_wait`, the share of the time spent waiting for input, empty if `train_step` does not
+    return `input_ready`. Columns of `held_out.csv`: `stage`, `step`, `tokens`, `loss`, `accuracy`.
 
-    A run that continues at step k removes the rows of later steps. So, except for the times, the files are those of a
-    run that was never stopped. For this, list this callback before the one that saves checkpoints, and call `flush`
-    before saving. With `every` above 1, a run stopped between two rows has one row more. With several workers, only
-    the chief logs.
+    A run that continues at step k removes the rows of later steps. So, except for the times, the
+    files are those of a run that was never stopped. For this, list this callback before the one
+    that saves checkpoints, and call `flush` before saving. With `every` above 1, a run stopped
+    between two rows has one row more. With several workers, only the chief logs.
 
     Args:
         stages: list of `Stage`. The whole run.
@@ -213,13 +218,13 @@ class RunLog(StepCallback):
     >>> from roformer_tf.pretraining.callbacks import RunLog
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> log = RunLog([Stage(128, 8, steps=10, learning_rate=1e-4)], folder)
-    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log], verbose=0) does the following
+    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log]) does the following
     >>> log.on_epoch_begin(0)
     >>> log.on_train_batch_begin(0)
     >>> log.on_train_batch_end(0, {"loss": 9.2, "accuracy": 0.01, "learning_rate": 1e-5,
     ...                            "tokens": 1000, "padding": 0.02, "skipped": 0})
-    >>> (folder / "log.csv").read_text().splitlines()[1].startswith("1,1,1,128,1000,9.2,0.01,1e-05,0.02,0,")
-    True
+    >>> (folder / "log.csv").read_text().splitlines()[1].split(",")[:7]
+    ['1', '1', '1', '128', '1000', '9.2', '0.01']
     """
 
     def __init__(self, stages, folder, every=1):
@@ -236,7 +241,7 @@ class RunLog(StepCallback):
             self._remove_later_rows()
 
     def _remove_later_rows(self):
-        """Removes the rows of steps that will run again, and continues counting from the last row."""
+        """Removes the rows of steps that will run again; counts on from the last row."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
         def wanted(row):
@@ -260,7 +265,7 @@ class RunLog(StepCallback):
         self._log.sync()
 
     def log_held_out(self, loss, accuracy):
-        """Adds a row to `held_out.csv` for the current stage and step, or replaces the one that is there.
+        """Writes the row of `held_out.csv` for the current stage and step; replaces an older one.
 
         Args:
             loss: float. Mean over the predicted tokens.
@@ -276,13 +281,15 @@ class RunLog(StepCallback):
 class TensorBoardLog(StepCallback):
     """Writes each row as TensorBoard events.
 
-    `tf.summary` and Keras' own callback need the package `tensorboard`, and cannot mark a restart. Here every start of
-    a run writes a file of its own that begins with this mark, so TensorBoard shows no step twice. Events are on disk as
-    soon as they are written. With several workers, only the chief logs.
+    `tf.summary` and Keras' own callback need the package `tensorboard`, and cannot mark a restart.
+    Here every start of a run writes a file of its own that begins with this mark, so TensorBoard
+    shows no step twice. Events are on disk as soon as they are written. With several workers, only
+    the chief logs.
 
     Args:
         stages: list of `Stage`. The whole run.
-        folder: str or path. The folder of the event files, such as `tensorboard` in the run's folder; it is created.
+        folder: str or path. The folder of the event files, such as `tensorboard` in the run's
+            folder; it is created.
         every: int. Steps per event; see `StepCallback.record` for the means.
 
     Example:
@@ -293,7 +300,7 @@ class TensorBoardLog(StepCallback):
     >>> from roformer_tf.pretraining.callbacks import TensorBoardLog
     >>> folder = tempfile.mkdtemp()
     >>> log = TensorBoardLog([Stage(128, 8, steps=10, learning_rate=1e-4)], folder)
-    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log], verbose=0), and at the end of the stage:
+    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log]), and at the end:
     >>> log.log_held_out(loss=2.5, accuracy=0.5)
     >>> records = tf.data.TFRecordDataset(tf.io.gfile.glob(f"{folder}/*"))
     >>> event = [tf.compat.v1.Event.FromString(record.numpy()) for record in records][-1]
@@ -313,7 +320,8 @@ class TensorBoardLog(StepCallback):
         super().begin_stage(stage_index, stage_step)
         if self._writer is None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # TensorBoard reads the files in the order of their names: fractions of a second keep two starts apart
+            # TensorBoard reads the files in the order of their names: fractions of a second keep
+            # two starts apart
             name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}.{next(_file_numbers)}.v2"
             self._writer = tf.io.TFRecordWriter(str(self.folder / name))
             self._write(file_version="brain.Event:2")

@@ -7,9 +7,10 @@ from roformer_tf.files import replace_file
 class CsvLog:
     """A CSV file of numbers that survives a kill at any moment and continues exactly.
 
-    `keras.callbacks.CSVLogger` writes a row per epoch, and appends to whatever a killed process left. Here each row is
-    one write that can be read at once. What a killed process leaves of a last row is never read as one, and `keep`
-    removes it, together with the rows of steps that will run again.
+    `keras.callbacks.CSVLogger` writes a row per epoch, and appends to whatever a killed process
+    left. Here each row is one write that can be read at once. What a killed process leaves of a
+    last row is never read as one, and `keep` removes it, together with the rows of steps that will
+    run again.
 
     Args:
         path: str or path. The file; it is created with the first row.
@@ -55,7 +56,8 @@ class CsvLog:
         """Returns all complete rows: a list of dicts from column to str, empty if there is no file.
 
         Raises:
-            ValueError: If the file has other columns, or a line does not have as many values as there are columns.
+            ValueError: If the file has other columns, or a line does not have as many values as
+                there are columns.
         """
         lines = self._lines()
         for number, fields in enumerate(lines, 2):
@@ -67,11 +69,11 @@ class CsvLog:
         return [dict(zip(self.columns, fields)) for fields in lines]
 
     def keep(self, wanted):
-        """Removes rows, and all lines that are not rows. The file is replaced as a whole or not at all.
+        """Removes rows, and all lines that are not rows, by an atomic write.
 
         Args:
-            wanted: function from a row, a dict from column to str, to whether it stays. A row for which it raises
-                `ValueError` is removed.
+            wanted: function from a row, a dict from column to str, to whether it stays. A row for
+                which it raises `ValueError` is removed.
 
         Returns:
             The rows that stay.
@@ -103,8 +105,8 @@ class CsvLog:
         header, end, rest = text.partition("\n")
         if header.rstrip("\r") + "\n" != self._header if end else not self._header.startswith(text):
             raise ValueError(
-                f"{self.path} is not the log of a pretraining run: expected the columns {','.join(self.columns)}. "
-                f"Received: {header[:200]!r}"
+                f"{self.path} is not the log of a pretraining run: expected the columns "
+                f"{','.join(self.columns)}. Received: {header[:200]!r}"
             )
         # what follows the last line's end is not a line
         return [line.rstrip("\r").split(",") for line in rest.split("\n")[:-1]]

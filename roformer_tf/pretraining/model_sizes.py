@@ -7,7 +7,8 @@ For a model with N weights:
     logits                  predicted positions x vocabulary, and their gradient
     work                    6 N operations for each token, plus those of the attention scores
 
-It knows nothing of allocators and kernels: see `plan.MEMORY_ERROR` and `plan.TIME_ERROR` for how far it is off.
+It knows nothing of allocators and kernels: see `plan.MEMORY_ERROR` and `plan.TIME_ERROR` for how
+far it is off.
 
 Reference: section 2 of Kaplan et al., arXiv 2001.08361, with attention and vocabulary counted.
 """
@@ -37,8 +38,9 @@ class ModelSizes:
 
     Args:
         vocabulary_size: int. Number of tokens in the vocabulary.
-        num_layers, num_heads, hidden_dim, intermediate_dim, embedding_dim, num_segments, dropout, attention_dropout,
-            activation, norm, position_scheme, position_options, max_sequence_length, dtype: See `RoFormerBackbone`.
+        num_layers, num_heads, hidden_dim, intermediate_dim, embedding_dim, num_segments, dropout,
+            attention_dropout, activation, norm, position_scheme, position_options,
+            max_sequence_length, dtype: See `RoFormerBackbone`.
 
     Example:
 
@@ -165,7 +167,7 @@ class ModelSizes:
         return flops
 
     def _position_flops(self, batch_size, length):
-        """Forward operations of the position scheme: in all blocks, once a batch, and on constants without gradient."""
+        """Forward operations of the position scheme: in all blocks, once a batch, on constants."""
         name, width, layers = self.position_scheme, self.hidden_dim, self.num_layers
         if name == "tupe":
             return 0, 2 * 2 * length * width**2 + 2 * length**2 * width, 0
@@ -183,14 +185,14 @@ class ModelSizes:
         return 0, 0, 0
 
     def _num_distances(self, length):
-        """Number of distances that each query is multiplied with, clipped where the scheme clips."""
+        """Number of distances that each query is multiplied with."""
         scheme, _ = _position_scheme(self)
         return 2 * min(getattr(scheme, "max_distance", length), length - 1) + 1
 
     # === Memory ===
 
     def optimizer_bytes(self, optimizer):
-        """Bytes of an optimizer's slots: `"adamw"`, `"original_adamw"`, `"lamb"` or `"adafactor"`."""
+        """Bytes of the slots of an optimizer, a name such as `"adamw"`; see `step_memory`."""
         numbers = _OPTIMIZER_SLOTS[optimizer] * self.num_parameters
         if optimizer == "adafactor":  # means over rows and over columns
             numbers += sum(sum(shape) for shape in self.weight_shapes if len(shape) > 1)
@@ -215,7 +217,8 @@ class ModelSizes:
             num_predicted: int. Number of positions of the slice that the head computes.
             slices: int. Number of slices of a step (gradient accumulation).
             recompute: bool. Whether only the inputs of blocks are kept for the gradient.
-            packed: bool. Whether each pair of positions has a mask of its own (packed documents, causal, UniLM).
+            packed: bool. Whether each pair of positions has a mask of its own (packed documents,
+                causal, UniLM).
         """
         compute, width, tokens = self.compute_bytes, self.hidden_dim, batch_size * length
         weights, slots = _FLOAT * self.num_parameters, self.optimizer_bytes(optimizer)
@@ -224,7 +227,7 @@ class ModelSizes:
         hidden, inner = compute * tokens * width, compute * tokens * self.intermediate_dim
         mixed = compute != _FLOAT
 
-        # kept of a block: the projections (3), rotated queries and keys (2), averages (1), outputs of both halves (2),
+        # kept of a block: projections (3), rotated queries and keys (2), averages (1), outputs (2)
         block = 8 * hidden
         block += 2 * _FLOAT * tokens * width * (2 if self.has_biases else 1)  # norms, float32
         block += inner * {"gelu": 4, "gelu_tanh": 5, "relu": 1}.get(self.activation, 2)
@@ -267,15 +270,18 @@ class StepMemory:
     Args:
         parameters: int. Bytes of the weights, float32.
         optimizer: int. Bytes of the optimizer's slots.
-        gradients: int. Bytes of the gradients, and of their sum over the slices if there are several.
+        gradients: int. Bytes of the gradients, and of their sum over the slices if there are
+            several.
         activations: int. Bytes kept for the gradient of one slice, without the head.
         logits: int. Bytes of the logits and their gradient.
-        peak: int. The most bytes in use at once. Not the sum: activations are freed while gradients are computed.
+        peak: int. The most bytes in use at once. Not the sum: activations are freed while gradients
+            are computed.
 
     Example:
 
     >>> from roformer_tf.pretraining import ModelSizes
-    >>> memory = ModelSizes(50_000).step_memory("adamw", batch_size=8, length=512, num_predicted=616)
+    >>> sizes = ModelSizes(vocabulary_size=50_000)
+    >>> memory = sizes.step_memory("adamw", batch_size=8, length=512, num_predicted=616)
     >>> round(memory.parameters / 1e9, 2), round(memory.peak / 1e9, 1)
     (0.5, 9.5)
     """
@@ -299,7 +305,8 @@ def _position_scheme(sizes):
         max_sequence_length=sizes.max_sequence_length,
         max_wavelength=10000.0,
         masking="bidirectional",
-        # draws no random numbers, so that a model made after a plan starts with the same weights as without it
+        # draws no random numbers, so that a model made after a plan starts with the same weights as
+        # without it
         initializer=keras.initializers.Zeros(),
     )
     with tf.device("CPU:0"):

@@ -1,4 +1,4 @@
-"""Plans a pretraining run: does it fit, how is a batch split, how long does it take, and what does it cost?"""
+"""Plans a pretraining run: does it fit, how is a batch split, how long does it take?"""
 
 import dataclasses
 import math
@@ -7,13 +7,15 @@ from roformer_tf.checks import check_number, check_positive_integer
 from roformer_tf.pretraining.model_sizes import ModelSizes, StepMemory
 from roformer_tf.pretraining.settings import memory_bytes
 
-# Share of the memory that is left free, for what the arithmetic misses and the device's libraries take.
+# Share of the memory left free for what the arithmetic misses and the device's libraries.
 MARGIN = 0.15
-# Predicted / measured - 1, lowest and highest, by `python -m benchmarks.pretraining_memory`. Memory: the peaks of 27 models
-# on a CPU. Time: steps of a 12 x 768 and a 6 x 384 model on a CPU, at the rate that the first sustains.
+# Predicted / measured - 1, lowest and highest, by `python -m benchmarks.pretraining_memory`.
+# Memory: the peaks of 27 models on a CPU. Time: steps of a 12 x 768 and a 6 x 384 model on a CPU,
+# at the rate that the first sustains.
 MEMORY_ERROR = (-0.09, 0.15)
 TIME_ERROR = (-0.28, 0.02)
-# Operations per second of a V100 at 40 % of its peak, 15.7e12 in float32 and 125e12 on its tensor cores.
+# Operations per second of a V100 at 40 % of its peak, 15.7e12 in float32 and 125e12 on its tensor
+# cores.
 DEFAULT_FLOPS = {"float32": 6.3e12, "mixed_float16": 50e12, "mixed_bfloat16": 50e12}
 
 
@@ -49,21 +51,24 @@ class StagePlan:
 def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None):
     """Predicts memory, micro-batches, work and time of each stage of a run.
 
-    All sequences are taken to have `max_length` tokens. With bucketing, shorter ones take less time and memory.
+    All sequences are taken to have `max_length` tokens. With bucketing, shorter ones take less time
+    and memory.
 
     Args:
         settings: `PretrainingSettings`.
         replicas: int. Number of GPUs.
-        memory: str such as `"32GB"`, or number of bytes. Memory of one replica. Defaults to `settings.run.memory`.
-        flops: float. Operations per second that one replica sustains. Defaults to `DEFAULT_FLOPS`, 40 % of a V100's
-            peak.
+        memory: str such as `"32GB"`, or number of bytes. Memory of one replica. Defaults to
+            `settings.run.memory`.
+        flops: float. Operations per second that one replica sustains. Defaults to `DEFAULT_FLOPS`,
+            40 % of a V100's peak.
         vocabulary_size: int. Used instead of reading the vocabulary.
 
     Returns:
         List of `StagePlan`.
 
     Raises:
-        ValueError: If not even one sequence of a stage fits, or the replicas cannot share a batch evenly.
+        ValueError: If not even one sequence of a stage fits, or the replicas cannot share a batch
+            evenly.
         FileNotFoundError: If the vocabulary or the checkpoint does not exist.
 
     Example:
@@ -72,7 +77,9 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
     >>> settings = PretrainingSettings.from_dict({
     ...     "data": {"files": ["texts/*.txt"]},
     ...     "model": {"vocabulary": "vocab.txt"},
-    ...     "stages": [{"max_length": 512, "global_batch_size": 256, "steps": 1000, "learning_rate": 1e-5}],
+    ...     "stages": [
+    ...         {"max_length": 512, "global_batch_size": 256, "steps": 1000, "learning_rate": 1e-5}
+    ...     ],
     ... })
     >>> [plan] = plan_run(settings, replicas=4, memory="32GB", vocabulary_size=50_000)
     >>> plan.micro_batch_size * plan.slices
@@ -89,8 +96,8 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
     for index, stage in enumerate(settings.stages):
         if stage.global_batch_size % replicas:
             raise ValueError(
-                f"`global_batch_size` of stages[{index}] must be a multiple of the number of replicas, {replicas}. "
-                f"Received: global_batch_size={stage.global_batch_size}"
+                f"`global_batch_size` of stages[{index}] must be a multiple of the number of "
+                f"replicas, {replicas}. Received: global_batch_size={stage.global_batch_size}"
             )
         slices = _find_slices(settings, sizes, stage, replicas, memory)
         micro_batch_size = -(-stage.global_batch_size // replicas // slices)
@@ -117,7 +124,8 @@ def predicted_positions(data, batch_size, length, most=False):
         data: `DataSettings`.
         batch_size: int. Number of sequences.
         length: int. Tokens per sequence.
-        most: bool. Whether to return a number that a batch hardly ever exceeds, instead of the mean.
+        most: bool. Whether to return a number that a batch hardly ever exceeds, instead of the
+            mean.
     """
     positions = batch_size * length
     if data.objective == "causal_lm":
@@ -149,8 +157,9 @@ def _find_slices(settings, sizes, stage, replicas, memory):
         remedies.append("`optimizer.name = 'adafactor'`")
     remedies += ["shorter sequences (`max_length`)", "a smaller model", "more memory"]
     raise ValueError(
-        f"Not even one sequence of {stage.max_length} tokens fits into memory: a step needs {needed / 1e9:.3g} GB, "
-        f"but only {room / 1e9:.3g} GB can be used, as {MARGIN:.0%} is left free. To fix it, use "
+        f"Not even one sequence of {stage.max_length} tokens fits into memory: a step needs "
+        f"{needed / 1e9:.3g} GB, but only {room / 1e9:.3g} GB can be used, as {MARGIN:.0%} is "
+        "left free. To fix it, use "
         f"{', '.join(remedies[:-1])} or {remedies[-1]}. Received: memory={memory!r}"
     )
 

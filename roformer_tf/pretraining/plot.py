@@ -27,16 +27,17 @@ STYLE = {
 
 
 def plot_run(folder, output=None):
-    """Plots loss, accuracy and learning rate of a pretraining run over the tokens it was trained on.
+    """Plots loss, accuracy and learning rate of a pretraining run over its training tokens.
 
-    Stages are shaded, longer ones darker, and labelled with their lengths. The faint line shows the single rows of the
-    log, the strong one a moving mean that does not cross from one stage into the next. Points are results on held-out
-    text.
+    Stages are shaded, longer ones darker, and labelled with their lengths. The faint line shows the
+    single rows of the log, the strong one a moving mean that does not cross from one stage into the
+    next. Points are results on held-out text.
 
     Args:
-        folder: str or path. The run's folder, with the `log.csv` and, if there is one, the `held_out.csv` of `RunLog`.
-        output: str or path. The picture, `.png` or `.svg`; both if there is no suffix. Defaults to `run.png` and
-            `run.svg` in the folder.
+        folder: str or path. The run's folder, with the `log.csv` and, if there is one, the
+            `held_out.csv` of `RunLog`.
+        output: str or path. The picture, `.png` or `.svg`; both if there is no suffix. Defaults to
+            `run.png` and `run.svg` in the folder.
 
     Returns:
         list of `pathlib.Path`. The pictures written.
@@ -58,8 +59,9 @@ def plot_run(folder, output=None):
     >>> log.on_epoch_begin(0)
     >>> for step in range(10):
     ...     log.on_train_batch_begin(step)
-    ...     log.on_train_batch_end(step, {"loss": 9.0 - step / 2, "accuracy": step / 50, "tokens": 1000,
-    ...                                   "learning_rate": 1e-4, "padding": 0.0, "skipped": 0})
+    ...     logs = {"loss": 9.0 - step / 2, "accuracy": step / 50, "tokens": 1000}
+    ...     logs |= {"learning_rate": 1e-4, "padding": 0.0, "skipped": 0}
+    ...     log.on_train_batch_end(step, logs)
     >>> [path.name for path in plot_run(folder)]
     ['run.png', 'run.svg']
 
@@ -74,7 +76,8 @@ def plot_run(folder, output=None):
         import matplotlib
     except ImportError as error:
         raise ImportError(
-            "Plotting needs matplotlib: pip install 'roformer-tf[plots]', or pip install matplotlib."
+            "Plotting needs matplotlib: pip install 'roformer-tf[plots]', or "
+            "pip install matplotlib."
         ) from error
     with matplotlib.rc_context(STYLE):
         figure = draw_run(log, held_out)
@@ -88,11 +91,12 @@ def plot_run(folder, output=None):
 
 
 def read_run(folder):
-    """Reads `log.csv` and `held_out.csv`: two dicts from column to a float array. The second may be missing."""
+    """Reads `log.csv` and, if there is one, `held_out.csv`: dicts from column to float array."""
     path = Path(folder) / "log.csv"
     if not path.exists():
         raise FileNotFoundError(
-            f"There is no {path}. Expected the folder of a pretraining run, with the log.csv that RunLog writes."
+            f"There is no {path}. Expected the folder of a pretraining run, with the log.csv that "
+            "RunLog writes."
         )
     log = _columns(CsvLog(path, LOG_COLUMNS))
     if not len(log["step"]):
@@ -175,7 +179,7 @@ def _stage_bounds(log):
 
 
 def moving_mean(values, bounds, share=SMOOTH_SHARE):
-    """Moving mean over a share of all values, within each stage. Values that are not finite are left out."""
+    """Moving mean of the finite values over a share of all values, within each stage."""
     means = np.full(len(values), math.nan)
     for start, end in zip(bounds, bounds[1:]):
         part = values[start:end]

@@ -64,7 +64,7 @@ class Pretrainer(keras.Model):
     >>> batch |= targets | place | {"label_weights": np.ones((2, 1), "float32")}
     >>> history = pretrainer.fit(batch, batch_size=2, verbose=0)
     >>> sorted(history.history)
-    ['accuracy', 'input_ready', 'learning_rate', 'loss', 'padding', 'skipped', 'skipped_in_a_row', 'tokens']
+    ['accuracy', 'input_ready', 'learning_rate', 'loss', 'padding', 'skipped', ...]
 
     Reference: section 4.1 of arXiv 2104.09864; `train.py` of the original repository.
     """
@@ -136,7 +136,7 @@ class Pretrainer(keras.Model):
     # === One step ===
 
     def train_step(self, batch):
-        """Does one step on this replica's part of the global batch; returns logs of the whole batch."""
+        """Does one step on this replica's part of a batch; returns logs of the whole batch."""
         batch = dict(batch[0] if isinstance(batch, tuple) else batch)
         logs = {}
         if self.measures_input:
@@ -174,7 +174,7 @@ class Pretrainer(keras.Model):
         return logs
 
     def _loss_and_gradients(self, batch, weight):
-        """Sums over this replica's sequences: loss, correct predictions, and the list of gradients."""
+        """Sums over this replica's sequences: loss, correct predictions, list of gradients."""
         names = sorted(batch)
         step = tf.cast(tf.convert_to_tensor(self.step), tf.int32)
         seed = tf.stack([tf.constant(self.seed, tf.int32), step])

@@ -285,7 +285,9 @@ class PretrainingSettings:
     >>> settings = PretrainingSettings.from_dict({
     ...     "data": {"files": ["texts/*.jsonl.xz"]},
     ...     "model": {"vocabulary": "vocab.txt", "num_layers": 3},
-    ...     "stages": [{"max_length": 128, "global_batch_size": 32, "steps": 100, "learning_rate": 1e-3}],
+    ...     "stages": [
+    ...         {"max_length": 128, "global_batch_size": 32, "steps": 100, "learning_rate": 1e-3}
+    ...     ],
     ... })
     >>> settings.stages[0].max_length, settings.model.num_layers, settings.optimizer.name
     (128, 3, 'adamw')

@@ -108,8 +108,8 @@ class TrainingCheckpoints:
             except tf.errors.OpError as error:
                 raise OSError(
                     f"The checkpoint of step {step} could not be written to {self.folder}: "
-                    f"{error.message} Earlier checkpoints are unchanged. Make room or fix the disk, "
-                    "and start again."
+                    f"{error.message} Earlier checkpoints are unchanged. Make room or fix the "
+                    "disk, and start again."
                 ) from error
             (folder / _STATE).write_text(json.dumps({**state, "step": step}), encoding="utf-8")
             for path in (*folder.iterdir(), folder):
@@ -253,7 +253,7 @@ class StageModels:
         models = [str(path) for path in map(self.path, range(len(self.stages))) if path.exists()]
         if models:
             raise ValueError(
-                f"{self.folder} has no checkpoint to resume from, but the models of an earlier run: "
+                f"{self.folder} has no checkpoint to resume from, but models of an earlier run: "
                 f"{', '.join(models)}. Start in another folder, or move them away."
             )
 
@@ -270,7 +270,7 @@ class StageModels:
         _remove_temporary(self.folder)
 
     def save(self, index, task, tokenizer):
-        """Writes a model in the original format, or as a preset if its position scheme needs that."""
+        """Writes a model in the original format, or as a preset if its positions need that."""
         target = self.path(index)
         if has_original_format(task.backbone):
             save_checkpoint(task, target, vocabulary=tokenizer.get_vocabulary())
@@ -343,7 +343,7 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
 
 
 def _changes_the_weights(difference):
-    """Whether the model's weights or the optimizer's state would not fit, or change their meaning."""
+    """Whether weights or the optimizer's state would not fit, or change their meaning."""
     name = difference.split(" ")[0]
     free = ("model.dropout", "model.attention_dropout", "model.dtype")
     return name == "optimizer.name" or (name.startswith("model.") and name not in free)

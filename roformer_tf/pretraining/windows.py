@@ -1,4 +1,4 @@
-"""Windows of a corpus: groups of shards, tokenized and formed into sequences and batches in a graph."""
+"""Windows of a corpus: groups of shards, made into sequences and batches in a graph."""
 
 import math
 
@@ -184,7 +184,7 @@ class Windows:
 
     @_plain
     def with_targets(self, batch):
-        """A batch of `batches` as the model takes it; `count` is the number of batches in its window."""
+        """Adds the model's inputs and labels; `count` is the number of batches of the window."""
         documents = None if self.data.packing == "none" else batch["document_ids"]
         made = self.objective(
             batch["token_ids"],
@@ -233,8 +233,8 @@ def shards_in_window(corpus, stage, data):
     if passes > _MAX_PASSES:
         raise ValueError(
             f"The corpus of {corpus.num_characters} characters makes about {sequences:.2g} "
-            f"sequences of {stage.max_length} tokens, far too few for {data.window_batches} batches "
-            f"of {stage.global_batch_size}. Add more text, or lower `global_batch_size` or "
+            f"sequences of {stage.max_length} tokens, far too few for {data.window_batches} "
+            f"batches of {stage.global_batch_size}. Add more text, or lower `global_batch_size` or "
             "`window_batches`."
         )
     return max(1, math.ceil(passes * len(corpus.shards)))

@@ -40,7 +40,7 @@ def make_pretrainer(optimizer, weights=None, **arguments):
 
 
 def make_batches(rng, count=5, batch_size=8, width=12, slots=5):
-    """Batches of sequences with random lengths and random numbers of predicted tokens, some with none."""
+    """Batches of random lengths and random numbers of predicted tokens, some with none."""
     batches = []
     for index in range(count):
         lengths = rng.integers(3, width + 1, batch_size)

@@ -1,10 +1,10 @@
-"""Kills a short pretraining run again and again, and compares what it ends with to a run that was never stopped.
+"""Kills a short pretraining run again and again, and compares its end to an uninterrupted run.
 
     python -m tests.pretraining.kill_runs --kills 20 --replicas 1 2 --output kills.json
 
-SIGKILL comes at a random time of the life of the process, or, in two of five lives, a random moment after a checkpoint
-or an export has begun to be written. A run that gets to its end is compared, and another begun, until there were enough
-kills. `test_kills.py` runs the short form.
+SIGKILL comes at a random time of the life of the process, or, in two of five lives, a random moment
+after a checkpoint or an export has begun to be written. A run that gets to its end is compared, and
+another begun, until there were enough kills. `test_kills.py` runs the short form.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def replicas_arguments(replicas):
 
 
 def kill_once(settings, output, rng, longest, arguments=(), kind=None, log=None):
-    """Starts the run and kills it; what happened, a dict, with `killed` False if it had ended before."""
+    """Starts the run and kills it; a dict, with `killed` False if it had ended before."""
     kind = kind or str(rng.choice(["time", "checkpoint", "export"], p=[0.6, 0.3, 0.1]))
     before = runs.newest_step(output)
     began = time.monotonic()

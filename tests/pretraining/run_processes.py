@@ -60,7 +60,7 @@ def write_run(
     deterministic=True,
     run="",
 ):
-    """Writes texts, vocabulary and settings of a small run to a folder; returns the path of the settings."""
+    """Writes texts, vocabulary and settings of a small run; returns the settings' path."""
     rng = np.random.default_rng(3)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def variables(output):
 
 
 def distance(values, reference):
-    """Euclidean distance of all floating-point variables of two runs, relative to the reference's length."""
+    """Euclidean distance of all float variables of two runs, relative to the reference."""
     assert sorted(values) == sorted(reference)
     names = [name for name in reference if reference[name].dtype.kind == "f"]
     square = sum(((values[n].astype("float64") - reference[n]) ** 2).sum() for n in names)
@@ -219,7 +219,7 @@ def free_ports(count):
 
 
 def start_workers(settings, output, logs, arguments=((), ())):
-    """Starts a run of several workers on this machine, each with a log of its own in the folder `logs`.
+    """Starts a run of several workers on this machine, each with its own log in `logs`.
 
     Args:
         arguments: for each worker, further arguments of its command.

@@ -18,13 +18,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 OPTIMIZERS = ["adam", "adamw", "adamw_lr", "adamw_lr_accum", "adamw_accum"]
-# No float32 implementation can be closer to another than a small multiple of the noise, which is the original's own
-# distance to its run in float64.
+# No float32 implementation can be closer to another than a small multiple of the noise, which is
+# the original's own distance to its run in float64.
 NOISE_FACTOR = 4
-# Adam divides by |g| + 1e-6, so where a gradient is itself about 1e-6 the update follows that gradient's rounding.
-# Other float32 builds of the original differ there from it, by up to 2e-5 in one or two of the 24,936 elements (a step
-# is 1e-3). So a few elements may be beyond the bound, but none by more than twice that: one that decays by mistake,
-# or does not, is off by 1e-5 times its size after one step, and then whole variables are, not a few elements.
+# Adam divides by |g| + 1e-6, so where a gradient is itself about 1e-6 the update follows that
+# gradient's rounding. Other float32 builds of the original differ there from it, by up to 2e-5 in
+# one or two of the 24,936 elements (a step is 1e-3). So a few elements may be beyond the bound, but
+# none by more than twice that: one that decays by mistake, or does not, is off by 1e-5 times its
+# size after one step, and then whole variables are, not a few elements.
 OUTLIERS, OUTLIER = 4, 4e-5
 
 
@@ -45,7 +46,7 @@ def our_optimizer(
 
 
 def train(folder, arguments, batches, snapshots):
-    """The loss before every step, the variables by original name after `snapshots`, and the names that decay."""
+    """Loss before every step, variables by original name after `snapshots`, names that decay."""
     model = roformer_tf.RoFormerMaskedLM.from_preset(
         folder, preprocessor=None, layer_norm_epsilon=1e-7
     )
@@ -153,7 +154,7 @@ def random_batches(rng, count, vocabulary_size):
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_live_weights(original, rng, tmp_path):
-    """The optimizer of train.py: a random checkpoint and random batches of this run, by bert4keras and by us."""
+    """The optimizer of train.py on a random checkpoint and batches, by bert4keras and by us."""
     config = small_config(embedding_size=int(rng.choice([24, 32])))
     original.make_checkpoint(tmp_path, config, seed=int(rng.integers(2**31)), with_mlm="linear")
     arguments = {

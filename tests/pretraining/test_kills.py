@@ -1,6 +1,7 @@
-"""A run that is killed or stopped at any moment ends with the weights of one that was never stopped.
+"""A run that is killed or stopped ends with the weights of an uninterrupted run.
 
-The long form, with twenty kills in each of two strategies, is `python -m tests.pretraining.kill_runs`.
+The long form, with twenty kills in each of two strategies:
+`python -m tests.pretraining.kill_runs`.
 """
 
 import signal
@@ -99,7 +100,7 @@ def test_a_signal_is_noted_where_a_step_is_unsaved(guard):
 
 
 def test_workers_stop_after_the_same_step(guard):
-    """A worker that receives a signal asks the others; all stop when the logs, equal for all, say so."""
+    """A worker that receives a signal asks the others; all stop at the same logs."""
     asked, first, saved_first = guard(together=True)
     other, second, saved_second = guard(together=True)
     assert asked.defer

@@ -33,7 +33,7 @@ def start_workers(tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_are_one_device_also_after_losses(tmp_path, start_workers):
-    """Clipping, weight decay and uneven masks included; one worker gets SIGTERM, later one is killed."""
+    """With clipping, weight decay, uneven masks; one worker gets SIGTERM, later one is killed."""
     settings = runs.write_run(
         tmp_path / "texts", lengths=(16, 40), steps=8, dropout=0.0, deterministic=False
     )
@@ -99,8 +99,9 @@ def test_without_other_workers_no_error_means_a_lost_one(monkeypatch):
     error = tf.errors.UnavailableError(
         None,
         None,
-        'Graph execution error:\n\n  File "a.py", line 3\n\nCollective ops is aborted by: recvmsg:Connection reset '
-        "by peer\nAdditional information\nThe error could be from a previous operation. Restart your program",
+        'Graph execution error:\n\n  File "a.py", line 3\n\nCollective ops is aborted by: '
+        "recvmsg:Connection reset by peer\nAdditional information\n"
+        "The error could be from a previous operation. Restart your program",
     )
     monkeypatch.delenv("TF_CONFIG", raising=False)
     assert not strategies.lost_worker(error)

@@ -69,7 +69,7 @@ def labels_by_position(batch):
 
 
 def binomial_bounds(n, p, tail=1e-6):
-    """The smallest interval around the mean with at most `tail` beyond each end, from the exact distribution."""
+    """The smallest interval around the mean with at most `tail` beyond each end, exactly."""
     k = np.arange(n + 1)
     log = np.array([math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in k])
     below = np.cumsum(np.exp(log + k * math.log(p) + (n - k) * math.log1p(-p)))

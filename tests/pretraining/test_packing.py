@@ -30,7 +30,7 @@ def best_fit_decreasing(lengths, capacity):
 
 
 def real_mix(rng, count, capacity):
-    """Lengths like those of forum posts, articles and split laws: many short, some medium, some full."""
+    """Lengths like those of posts, articles and laws: many short, some medium, some full."""
     short = rng.lognormal(np.log(24), 0.8, size=count)
     middle = rng.uniform(0.3, 1.0, size=count // 4) * capacity
     full = np.full(count // 10, capacity)

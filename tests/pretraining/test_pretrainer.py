@@ -16,9 +16,9 @@ from tests.pretraining.builders import (
 )
 
 STEPS = 5
-# Sums over sequences come in another order. Adam divides by sqrt(v) + 1e-6, so weights whose gradient
-# is about 1e-6 or below move by whatever rounding made of it, such as key biases, whose gradient is zero
-# but for rounding. So the bound is on the distance of all weights together.
+# Sums over sequences come in another order. Adam divides by sqrt(v) + 1e-6, so weights whose
+# gradient is about 1e-6 or below move by whatever rounding made of it, such as key biases, whose
+# gradient is zero but for rounding. So the bound is on the distance of all weights together.
 TOLERANCE = 1e-6
 
 
@@ -44,7 +44,7 @@ def data(seed):
 
 @pytest.fixture(scope="module")
 def prepared(data):
-    """Resets a pretrainer to before the first step; its graph, which takes seconds, is made once."""
+    """Resets a pretrainer to before the first step; its graph takes seconds to make."""
     made = {}
 
     def prepare(replicas=1, slices=1, recompute=False):
@@ -109,7 +109,7 @@ def test_invariance_test_can_fail(data, reference):
 
 @pytest.mark.slow
 def test_xla_gives_the_same(data, replicas=2, slices=2):
-    """Only forward and backward pass are compiled: Keras' own `jit_compile` fails with several replicas."""
+    """Only the two passes are compiled: Keras' own `jit_compile` fails with replicas."""
     weights, batches = data
     plain = make_pretrainer(adamw(), weights, masking="causal")
     train(plain, batches)
@@ -156,7 +156,7 @@ def test_recomputation_computes_again(data):
 
 @pytest.mark.slow
 def test_dropout_differs_between_replicas_slices_and_steps(data):
-    """Dropout differs for the same sequences on two replicas and in two slices; runs are repeatable."""
+    """Dropout differs on two replicas and in two slices; runs are repeatable."""
     weights, batches = data
     twice = {k: np.concatenate([v[:4], v[:4]]) for k, v in batches[0].items()}
     losses = {}
@@ -221,7 +221,7 @@ def test_mixed_precision(data, dtype):
 
 
 def test_masked_projection_equals_the_full_one(data, prepared):
-    """Projecting only predicted positions has the loss and gradients of projecting all, weighted."""
+    """Projecting only predicted positions has the loss and gradients of projecting all."""
     batches = data[1]
     pretrainer = prepared()
     batch = {k: tf.constant(v) for k, v in batches[0].items() if k not in ("window", "index")}

@@ -208,7 +208,7 @@ def test_other_optimizers(texts, name):
 
 
 def test_nothing_is_lost_by_a_start_that_fails(texts, whole, tmp_path):
-    """An earlier run's models stay: without a checkpoint, and with more steps for the last stage."""
+    """An earlier run's models stay: without a checkpoint, with more steps for the last stage."""
     folder, _ = whole
     shutil.copytree(folder, tmp_path / "run")
     model = tmp_path / "run" / "stage-2-64"

@@ -32,7 +32,7 @@ def logs_of(step):
 
 
 def run_steps(callbacks, start=0, stop=14, checkpoints=(), held_out=True):
-    """Calls the callbacks as the run loop and `fit` do for steps start + 1 … stop of the whole run."""
+    """Calls the callbacks as the run loop and `fit` do for steps start + 1 … stop."""
     first = 0
     for index, stage in enumerate(STAGES):
         begin, end = max(start, first), min(stop, first + stage.steps)
@@ -63,7 +63,7 @@ def read(folder, without=TIMES):
 
 
 class Steps(keras.Model):
-    """A model that reports what a pretrainer does, from the batch, which is the number of the step."""
+    """A model that logs what a pretrainer does; its batch is the number of the step."""
 
     def build(self, shape):
         self.weight = self.add_weight(shape=())
@@ -217,7 +217,7 @@ def test_full_disk_loses_nothing_and_is_an_error_that_names_the_file(tmp_path, m
 
 
 def test_going_back_in_the_same_process(tmp_path):
-    """A run that returns to its last good checkpoint, as after too many steps that are not finite."""
+    """A run that returns to its last good checkpoint, as after too many skipped steps."""
     back = tmp_path / "back"
     log, board = RunLog(STAGES, back), TensorBoardLog(STAGES, back / "tensorboard")
     run_steps([log, board], stop=9)
