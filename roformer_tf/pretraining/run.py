@@ -263,8 +263,8 @@ class _Run:
         if not all_agree(self.strategy, f"{fixed} {settings.optimizer} {settings.run.seed}"):
             raise ValueError(
                 "The workers do not start from the same state. All must have the same settings, "
-                "the same texts, and one folder of the run that all of them see. This one is at step "
-                f"{step} of {self.folder}, with the texts {identity['corpus'][:12]} and the "
+                "the same texts, and one folder of the run that all of them see. This one is at "
+                f"step {step} of {self.folder}, with the texts {identity['corpus'][:12]} and the "
                 f"vocabulary {identity['vocabulary'][:12]}."
             )
 
