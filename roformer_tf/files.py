@@ -133,6 +133,21 @@ def replace_files(folder, whole=False):
     shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_temporary(folder):
+    """Removes what killed processes left of `replace_files`; no other process may be writing."""
+    for left in Path(folder).glob(".saving-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def flush_to_disk(path):
+    """Waits until a file or folder is on the disk, where a power failure does not reach it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _check_not_a_file(folder):
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"Expected a folder to write to, but {folder} is a file.")

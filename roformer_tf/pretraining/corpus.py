@@ -13,7 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from roformer_tf.checks import check_number, check_positive_integer
-from roformer_tf.files import lock_folder, replace_files
+from roformer_tf.files import lock_folder, remove_temporary, replace_files
 from roformer_tf.pretraining.text_files import TextFileReader, list_text_files, split_suffixes
 
 CORPUS_FORMAT = 2  # raise it when the shards change, so that caches of older ones are not used
@@ -147,9 +147,8 @@ def prepare_corpus(
         return corpus
     try:
         with lock_folder(place, wait=True) as locked:
-            if locked:  # nobody else writes: what is there was left by a killed process
-                for left in place.glob(".saving-*"):
-                    shutil.rmtree(left, ignore_errors=True)
+            if locked:  # nobody else writes
+                remove_temporary(place)
             corpus = _load(target)  # another process may just have written it
             return corpus or _prepare(paths, target, key, reader)
     except OSError as error:

@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from roformer_tf.files import replace_file
+from roformer_tf.files import flush_to_disk, replace_file
 
 
 class CsvLog:
@@ -94,8 +94,7 @@ class CsvLog:
     def sync(self):
         """Returns when the rows are on the disk, where a power failure does not reach them."""
         if self.path.exists():
-            with open(self.path, "rb+") as file:
-                os.fsync(file.fileno())
+            flush_to_disk(self.path)
 
     def _lines(self):
         """The values of each complete line after the header."""

@@ -68,9 +68,12 @@ def make_optimizer(settings, learning_rate):
         `keras.optimizers.Optimizer`. AdamW, LAMB and Adafactor are Keras' and decay all weights
         but norms and biases; `"original_adamw"` is the original's optimizer.
     """
-    common = {"learning_rate": learning_rate, "global_clipnorm": settings.clip_norm}
+    common = {
+        "learning_rate": learning_rate,
+        "global_clipnorm": settings.clip_norm,
+        "weight_decay": settings.weight_decay,
+    }
     betas = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
-    common["weight_decay"] = settings.weight_decay
     if settings.name == "original_adamw":
         return OriginalAdamW(**common, **betas)
     if settings.name == "adamw":

@@ -253,11 +253,11 @@ class RunSettings:
             raise ValueError(
                 f"`seed` must be an integer from 0 to 2^31 - 1. Received: seed={self.seed!r}"
             )
-        positive = ["checkpoint_every", "keep_checkpoints", "max_skipped_in_a_row"]
-        positive += ["held_out_batches", "log_every"]
-        positive += ["micro_batch_size"] if self.micro_batch_size is not None else []
-        for name in positive:
+        for name in ("checkpoint_every", "keep_checkpoints", "max_skipped_in_a_row"):
             check_positive_integer(name, getattr(self, name))
+        for name in ("held_out_batches", "log_every", "micro_batch_size"):
+            if getattr(self, name) is not None:
+                check_positive_integer(name, getattr(self, name))
         if self.memory is not None and self.micro_batch_size is not None:
             raise ValueError(
                 "`memory` determines the micro-batch: set only one of them. "
@@ -418,11 +418,7 @@ def _make(part, values, table):
             f"Unknown keys in [{table}]: {', '.join(unknown)}. "
             + " ".join([*renamed, f"Known are {', '.join(names)}"])
         )
-    needed = [
-        field.name
-        for field in dataclasses.fields(part)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
+    needed = [f.name for f in dataclasses.fields(part) if f.default is dataclasses.MISSING]
     missing = [name for name in needed if name not in values]
     if missing:
         raise ValueError(f"[{table}] lacks {', '.join(missing)}")

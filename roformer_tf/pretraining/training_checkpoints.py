@@ -13,7 +13,7 @@ import tensorflow as tf
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.checkpoint.saving import has_original_format
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.files import replace_files
+from roformer_tf.files import flush_to_disk, remove_temporary, replace_files
 
 CHECKPOINT_FORMAT = 2  # raise it when names of settings or variables change
 _NAME = re.compile(r"step-(\d{9,})")
@@ -95,7 +95,7 @@ class TrainingCheckpoints:
         target = self.folder / f"step-{step:09d}"
         if target.exists():  # damaged, and an older one was restored
             _move_to_temporary(target)
-        _remove_temporary(self.folder)
+        remove_temporary(self.folder)
         names = sorted(variables)
         with replace_files(target) as folder:
             try:
@@ -113,8 +113,8 @@ class TrainingCheckpoints:
                 ) from error
             (folder / _STATE).write_text(json.dumps({**state, "step": step}), encoding="utf-8")
             for path in (*folder.iterdir(), folder):
-                _flush(path)
-        _flush(self.folder)
+                flush_to_disk(path)
+        flush_to_disk(self.folder)
         for old in self.steps()[: -self.keep]:
             shutil.rmtree(self.folder / f"step-{old:09d}", ignore_errors=True)
         return target
@@ -203,23 +203,9 @@ def _read(prefix, variables):
     return dict(zip(names, tensors))
 
 
-def _flush(path):
-    """Waits until a file or folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _move_to_temporary(path):
-    """Takes a folder away in one step, however large it is; `_remove_temporary` deletes it."""
+    """Takes a folder away in one step, however large it is; `remove_temporary` deletes it."""
     os.rename(path, path.with_name(f".saving-{uuid.uuid4().hex}"))
-
-
-def _remove_temporary(folder):
-    for left in folder.glob(".saving-*"):
-        shutil.rmtree(left, ignore_errors=True)
 
 
 class StageModels:
@@ -267,7 +253,7 @@ class StageModels:
                 if earlier.exists():
                     _move_to_temporary(earlier)
                 os.rename(target, earlier)
-        _remove_temporary(self.folder)
+        remove_temporary(self.folder)
 
     def save(self, index, task, tokenizer):
         """Writes a model in the original format, or as a preset if its positions need that."""
@@ -315,7 +301,8 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
             "Finish it with that version, or start in another folder."
         )
     differences = []
-    for table, values in current["settings"].items():
+    # as the saved ones were read: tuples are lists, and keys are strings
+    for table, values in json.loads(json.dumps(current["settings"])).items():
         before = saved["settings"].get(table, {})
         if table == "stages":
             differences += _compare_stages(before, values, stage_index, stage_step)
@@ -353,7 +340,7 @@ def _compare(table, before, now, free=()):
     return [
         f"{table}.{name} was {before.get(name)!r}, is {value!r}"
         for name, value in now.items()
-        if name not in free and before.get(name) != _as_json(value)
+        if name not in free and before.get(name) != value
     ]
 
 
@@ -366,12 +353,3 @@ def _compare_stages(before, now, stage_index, stage_step):
         if index < stage_index or stage_step:
             differences += _compare(f"stages[{index}]", before[index], now[index], free)
     return differences
-
-
-def _as_json(value):
-    """Returns a value as it comes back from JSON."""
-    if isinstance(value, tuple):
-        return list(value)
-    if isinstance(value, dict):
-        return {str(key): item for key, item in value.items()}
-    return value

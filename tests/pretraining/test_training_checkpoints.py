@@ -100,7 +100,7 @@ def test_a_full_disk_loses_nothing(variables, tmp_path, monkeypatch, where):
 
     with monkeypatch.context() as patch:
         if where == "rename":
-            patch.setattr(os, "rename", full)
+            patch.setattr(os, "replace", full)
         else:
             patch.setattr(tf.raw_ops, "SaveV2", full)
         with pytest.raises(OSError, match="No space left on device"):
