@@ -239,8 +239,8 @@ class StageModels:
         models = [str(path) for path in map(self.path, range(len(self.stages))) if path.exists()]
         if models:
             raise ValueError(
-                f"{self.folder} has no checkpoint to resume from, but models of an earlier run: "
-                f"{', '.join(models)}. Start in another folder, or move them away."
+                f"{self.folder} has no checkpoint to resume from, but the models of an earlier "
+                f"run: {', '.join(models)}. Start in another folder, or move them away."
             )
 
     def move_unfinished(self, steps_done):
