@@ -25,6 +25,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from roformer_tf.portable import is_portable
+
 LAYOUTS = ("interleaved", "half")
 
 # 12 significant bits times 12 fit the 24 of float32, so these products have no rounding error.
@@ -184,7 +186,8 @@ def rotate(x, cos, sin, layout="half"):
     x = ops.cast(x, "float32")
     if layout == "half":
         half = x.shape[-1] // 2
-        if x.shape[-2] == 1:  # a single token: a roll wakes all threads for it
+        # a roll wakes all threads, for a single token too, and LiteRT has none
+        if x.shape[-2] == 1 or is_portable():
             partner = ops.concatenate([x[..., half:], x[..., :half]], axis=-1)
         else:
             partner = ops.roll(x, shift=half, axis=-1)

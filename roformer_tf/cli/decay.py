@@ -39,16 +39,20 @@ def add_arguments(parser):
 def run(args):
     import numpy as np
 
+    from roformer_tf.files import replace_files
+
     if args.output and Path(args.output).suffix not in SUFFIXES:
         raise ValueError(f"--output must end in {' or '.join(SUFFIXES)}. Received: {args.output}")
     if args.distances < 1:
         raise ValueError(f"--distances must be positive. Received: {args.distances}")
     distances = np.arange(args.distances + 1)
     curves = _curves(args, distances)
-    if args.output:
-        _write(args.output, lambda path: _draw(curves, distances, path))
-    if args.csv:
-        _write(args.csv, lambda path: _write_csv(curves, distances, path))
+    for path, write in ((args.output, _draw), (args.csv, _write_csv)):
+        if path:
+            path = Path(path)
+            with replace_files(path.parent) as temporary:
+                write(curves, distances, temporary / path.name)
+            print(path)
     _print(curves, distances)
     return 0
 
@@ -89,16 +93,6 @@ def _name(config, length):
     if length is not None:
         options["length"] = length
     return " ".join([kind, *(f"{key}={value}" for key, value in options.items())])
-
-
-def _write(path, write):
-    """Writes a file whole or not at all."""
-    from roformer_tf.files import replace_files
-
-    path = Path(path)
-    with replace_files(path.parent) as temporary:
-        write(temporary / path.name)
-    print(path)
 
 
 def _draw(curves, distances, path):

@@ -79,7 +79,8 @@ class AttentionMask(keras.layers.Layer):
         self.built = True
 
     def call(self, padding_mask, segment_ids=None, document_ids=None):
-        real = ops.cast(padding_mask, "bool")[:, None, None, :]  # (batch, 1, 1, key)
+        # (batch, 1, 1, key), without a strided slice, of which LiteRT knows simple ones only
+        real = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
         parts = {"bias": ops.where(real, 0.0, HIDDEN)}
         if document_ids is not None:
             parts["document"] = document_ids
@@ -203,6 +204,6 @@ def dense_bias(parts):
         part = parts.get(name)
         if part is not None:
             queries, keys = part if isinstance(part, tuple) else (part, part)
-            visible = sees(queries[:, None, :, None], keys[:, None, None, :])
+            visible = sees(ops.expand_dims(queries, (1, 3)), ops.expand_dims(keys, (1, 2)))
             bias = ops.where(visible, bias, ops.minimum(bias, HIDDEN))
     return bias

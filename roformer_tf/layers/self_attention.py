@@ -10,6 +10,7 @@ from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import dropout_seeds
 from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.portable import is_portable
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -228,7 +229,7 @@ class SelfAttention(Attention):
         return ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
 
     def _can_be_chunked(self, bias):
-        if self.chunked_above is None or self.position_scheme.needs_scores:
+        if self.chunked_above is None or self.position_scheme.needs_scores or is_portable():
             return False
         if bias is None or isinstance(bias, dict):
             return True

@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import keras
 from keras import ops
 
@@ -8,6 +10,7 @@ from roformer_tf.models.presets import (
     from_checkpoint,
 )
 from roformer_tf.naming import automatic_name
+from roformer_tf.portable import portable_operations
 
 
 class RoFormerModel:
@@ -92,6 +95,24 @@ class RoFormerModel:
             elif name not in inputs and name == "segment_ids":
                 inputs[name] = ops.zeros_like(inputs["token_ids"])
         return inputs
+
+    def export(self, filepath, format="tf_saved_model", **kwargs):
+        """Exports the model; see `keras.Model.export`.
+
+        LiteRT and ONNX get a model without chunked attention, which holds all scores of a long
+        input at once. For a model of your own around a backbone, call `export` within
+        `roformer_tf.portable.portable_operations()`.
+
+        Args:
+            filepath: str or path.
+            format: `"tf_saved_model"`, `"litert"` or `"onnx"`. The relative positions of
+                NEZHA can be exported to a SavedModel only.
+            **kwargs: Arguments of `keras.Model.export`.
+        """
+        self(self.input)  # Keras exports no model to ONNX that was never called
+        context = portable_operations() if format in ("litert", "onnx") else nullcontext()
+        with context:
+            super().export(filepath, format=format, **kwargs)
 
     def get_config(self):
         config = super().get_config()

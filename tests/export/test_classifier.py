@@ -11,10 +11,9 @@ from roformer_tf.export import export_saved_model
 from tests.export.conftest import assert_close, encoded, softmax
 from tests.export.server import BLOCKED
 from tests.layers.harness import quantized
+from tests.models.builders import V2
 
-NO_FLOATS = ("class_id", "label")
 LABELS = ["差 评", "一般", "好评"]
-V2 = {"norm": "rms_norm", "activation": "relu", "layer_norm_epsilon": 1e-7}
 
 
 @pytest.mark.slow
@@ -87,41 +86,38 @@ def test_neither_optimizer_nor_metrics_are_saved(build, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "num_classes, activation, labels, backbone, options, preprocessing",
+    "options, labels, backbone, preprocessing",
     [
-        (1, None, None, V2, {}, {"truncate_from": "left"}),
-        (1, "sigmoid", ["no", "yes"], {"pooler": "tanh"}, {"pooling": "pooler"}, {}),
+        ({"num_classes": 1}, None, V2, {"truncate_from": "left"}),
         (
-            *(3, "softmax", LABELS),
-            {"num_segments": 0, "embedding_dim": 8, "dtype": "mixed_bfloat16"},
-            *({"pooling": "mean"}, {"padding": "max_length"}),
+            {"num_classes": 1, "activation": "sigmoid", "pooling": "pooler"},
+            *(["no", "yes"], {"pooler": "tanh"}, {}),
+        ),
+        (
+            {"num_classes": 3, "activation": "softmax", "pooling": "mean"},
+            *(LABELS, {"num_segments": 0, "embedding_dim": 8, "dtype": "mixed_bfloat16"}),
+            {"padding": "max_length"},
         ),
     ],
 )
-def test_kinds_of_outputs_and_backbones(
-    build, ask, texts, tmp_path, num_classes, activation, labels, backbone, options, preprocessing
+def test_outputs_and_backbones(
+    build, ask, texts, tmp_path, options, labels, backbone, preprocessing
 ):
-    task = build(
-        RoFormerTextClassifier,
-        backbone,
-        preprocessing,
-        num_classes=num_classes,
-        activation=activation,
-        **options,
-    )
+    task = build(RoFormerTextClassifier, backbone, preprocessing, **options)
     folder = export_saved_model(task, tmp_path / "served", labels=labels)
     answer = ask(folder, texts=encoded(texts))
     # the model has its activation again after tracing
     expected = np.float32(task.predict(texts, verbose=0))
-    assert all(x.dtype == np.float32 for name, x in answer.items() if name not in NO_FLOATS)
-    if activation is None:
+    floats = [value for name, value in answer.items() if name not in ("class_id", "label")]
+    assert {value.dtype for value in floats} == {np.dtype("float32")}
+    if labels is None:
         assert set(answer) == {"scores"}
         assert_close(answer["scores"], expected)
         return
     # bfloat16 has 8 bits, and where they are rounded differs between two compilations
     tolerance = 2e-2 if "dtype" in backbone else 1e-5
     assert_close(answer["probabilities"], expected, tolerance)
-    if activation == "softmax":
+    if options["activation"] == "softmax":
         assert_close(softmax(answer["logits"]), answer["probabilities"])
         best = answer["probabilities"].argmax(-1)
     else:
@@ -133,8 +129,13 @@ def test_kinds_of_outputs_and_backbones(
 
 def test_odd_texts(exported, ask):
     task, folder = exported
-    odd = [b"", b" \n", b"\xff\xfe", "很\0好".encode(), b"\xe5\xa4", "好" * 10_000, "[MASK][CLS]"]
-    odd = [x if isinstance(x, bytes) else x.encode() for x in odd]
+    odd = [
+        b"",
+        b" \n",
+        b"\xff\xfe",
+        b"\xe5\xa4",
+        *encoded(["很\0好", "好" * 10_000, "[MASK][CLS]"]),
+    ]
     expected = task.predict(odd, verbose=0)
     assert_close(ask(folder, texts=odd)["logits"], expected)
     # empty, blank and undecodable texts are all [CLS] [SEP]
