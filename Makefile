@@ -35,7 +35,7 @@ test: $(VENV)/installed ## lint, format, tests and docstring examples: at most 1
 test-slow: $(VENV)/installed ## kills, long runs, worker processes, other backends; draws a new seed
 	ROFORMER_TF_SEED=$${ROFORMER_TF_SEED:-$$RANDOM} $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
-hf: $(VENV)/installed-hf ## adds PyTorch and Transformers, to compare with Hugging Face
+hf: $(VENV)/installed-hf ## adds PyTorch, Transformers, LiteRT and ONNX, to compare with
 
 benchmark: $(VENV)/installed-hf ## measures beside bert4keras and Hugging Face
 	$(BIN)/python -m benchmarks $(BENCHMARK_ARGS)
