@@ -14,7 +14,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # A part of the package imports only parts on lower floors (CONTRIBUTING.md has the picture).
 FLOORS = (
-    "rotary rope_scaling files checks startup naming",
+    "portable files checks startup naming",
+    "rotary rope_scaling",
     "layers optimizers samplers",
     "checkpoint",
     "text",  # a tokenizer's `from_preset` starts from an opened folder
@@ -25,7 +26,7 @@ FLOORS = (
 )
 FLOORS = {part: floor for floor, parts in enumerate(FLOORS) for part in parts.split()}
 # These run under every Keras backend, but for the preprocessing of strings.
-KERAS_ONLY = "rotary rope_scaling checks naming layers models optimizers samplers".split()
+KERAS_ONLY = "rotary rope_scaling portable checks naming layers models optimizers samplers".split()
 PREPROCESSING = re.compile(r"models/(batches|\w+_preprocessor)\.py")
 MAX_LINES = 500
 LONGER_FILES = set()  # paths, each with its reason
