@@ -103,6 +103,10 @@ class RoFormerTask(RoFormerModel):
         x = self._check_data(x, y)
         if is_columns(x):
             x, y, sample_weight = to_columns(x, y, sample_weight)
+            if self.preprocessor is not None:
+                # With Grain installed KerasHub would expect batches of one width.
+                x = batched((x, y, sample_weight), kwargs.pop("batch_size", None))
+                y = sample_weight = None
         with _name_wrong_labels():
             return super().evaluate(x=x, y=y, sample_weight=sample_weight, **kwargs)
 
@@ -111,7 +115,10 @@ class RoFormerTask(RoFormerModel):
 
         Takes the same data and raises the same errors as `fit`.
         """
-        return super().predict(self._check_data(x), **kwargs)
+        x = self._check_data(x)
+        if is_columns(x) and self.preprocessor is not None:  # see `evaluate`
+            x = batched(to_columns(x), kwargs.pop("batch_size", None))
+        return super().predict(x, **kwargs)
 
     def embed(self, texts, normalize=True, batch_size=32):
         """Returns the vector of each text: the pooled vector of `[CLS]` in `[CLS] text [SEP]`.
