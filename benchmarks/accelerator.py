@@ -68,7 +68,7 @@ class Ours:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.model.compile(keras.optimizers.AdamW(LEARNING_RATE), loss)
         self.block = self._compiled(
-            lambda x, *table: self.backbone.encoder_blocks[0](x, None, table)
+            lambda x, *table: self.backbone.encoder_blocks[0](x, position=table)
         )
         self.rotate = self._compiled(rotary.rotate)
 

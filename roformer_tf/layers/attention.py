@@ -15,6 +15,7 @@ class Attention(keras.layers.Layer):
     def __init__(self, num_heads, head_dim, dropout, use_bias, kernel_initializer, **kwargs):
         # autocast would round the float32 `attention_bias` and sines; the dense layers cast `x`
         super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
         check_positive_integer("num_heads", num_heads)
         check_positive_integer("head_dim", head_dim)
         self.num_heads = num_heads

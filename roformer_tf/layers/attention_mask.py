@@ -207,3 +207,75 @@ def dense_bias(parts):
             visible = sees(ops.expand_dims(queries, (1, 3)), ops.expand_dims(keys, (1, 2)))
             bias = ops.where(visible, bias, ops.minimum(bias, HIDDEN))
     return bias
+
+
+def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
+    """Returns the bias for masks as Keras has them, for a layer that is called with features.
+
+    Args:
+        x: Tensor `(batch, length, hidden_dim)`. A mask that Keras carries along with it is its
+            padding mask, unless there is one.
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, or `None`.
+        attention_mask: bool tensor `(batch, length, length)` or `(batch, 1 or num_heads, length,
+            length)`, True where a query sees a key, or `None`.
+        causal: bool. Whether a query sees only the keys up to its own position.
+
+    Returns:
+        `None` where every key is visible. Otherwise a dictionary as of `AttentionMask(dense=False)`,
+        or with `attention_mask` a float32 tensor `(batch, 1 or num_heads, length, length)`.
+    """
+    if padding_mask is None:
+        padding_mask = getattr(x, "_keras_mask", None)
+    if padding_mask is None and attention_mask is None and not causal:
+        return None
+    batch, length = ops.shape(x)[:2]
+    parts = {"bias": ops.zeros((1, 1, 1, length))}
+    if padding_mask is not None:
+        real = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
+        parts["bias"] = ops.where(real, 0.0, HIDDEN)
+    elif attention_mask is None:
+        parts["bias"] = ops.zeros((batch, 1, 1, length))
+    if causal:
+        parts["order"] = ops.arange(length, dtype="int32")[None]
+    if attention_mask is None:
+        return parts
+    bias = dense_bias(parts)
+    attention_mask = ops.cast(attention_mask, "bool")
+    if len(attention_mask.shape) == 3:
+        attention_mask = ops.expand_dims(attention_mask, 1)
+    return ops.where(attention_mask, bias, ops.minimum(bias, HIDDEN))
+
+
+def bias_of_keys(x, padding_mask=None, attention_mask=None):
+    """Returns the bias for the masks of keys `x` that other queries see, or `None`.
+
+    Args:
+        x: Tensor `(batch, key_length, hidden_dim)`.
+        padding_mask: See `bias_of_masks`.
+        attention_mask: bool tensor `(batch, length, key_length)`.
+    """
+    if padding_mask is None:
+        padding_mask = getattr(x, "_keras_mask", None)
+    visible = None
+    if padding_mask is not None:
+        visible = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
+    if attention_mask is not None:
+        attention_mask = ops.expand_dims(ops.cast(attention_mask, "bool"), 1)
+        visible = attention_mask if visible is None else ops.logical_and(visible, attention_mask)
+    return None if visible is None else ops.where(visible, 0.0, HIDDEN)
+
+
+def causal_bias(x, cache_update_index, max_length):
+    """Returns the bias of a causal mask for new tokens and all positions of a cache.
+
+    Args:
+        x: Tensor `(batch, length, hidden_dim)` of the tokens at positions `cache_update_index`,
+            `cache_update_index + 1`, …
+        cache_update_index: int or scalar int tensor.
+        max_length: int or scalar int tensor. Number of positions of the cache.
+    """
+    if is_prefill(cache_update_index):
+        return bias_of_masks(x, causal=True)
+    queries = cache_update_index + ops.arange(ops.shape(x)[1], dtype="int32")
+    keys = ops.arange(max_length, dtype="int32")
+    return dense_bias({"bias": ops.zeros((1, 1, 1, 1)), "order": (queries[None], keys[None])})

@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from roformer_tf.layers.attention_mask import bias_of_keys, bias_of_masks
 from roformer_tf.layers.cross_attention import CrossAttention
 from roformer_tf.layers.encoder_block import EncoderBlock
 from roformer_tf.layers.rms_norm import make_norm
@@ -12,8 +13,8 @@ class DecoderBlock(EncoderBlock):
     network.
 
     Adds `CrossAttention` between the two parts of an `EncoderBlock`. After each of the three parts
-    the input is added and the sum is normalised. `attention_bias` makes the block causal. Only the
-    self-attention sees positions.
+    the input is added and the sum is normalised. Only the self-attention sees positions. Called
+    without `encoder_sequence`, the block has no cross-attention: a block of a GPT.
 
     Args:
         hidden_dim: int. Hidden size, also of `encoder_sequence`.
@@ -25,14 +26,27 @@ class DecoderBlock(EncoderBlock):
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
         encoder_sequence: Tensor `(batch, encoder_length, hidden_dim)`, the output of the encoder.
-        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length, length)`, such
-            as `AttentionMask("causal")` makes, or `None`.
-        encoder_attention_bias: float32 tensor that broadcasts to `(batch, num_heads, 1,
-            encoder_length)`, of the padding of the encoder_sequence, or `None`.
-        position: Context from `position_scheme`, or `None`.
+        decoder_padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to
+            the mask that Keras carries along with `x`.
+        decoder_attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
+        encoder_padding_mask: int or bool tensor `(batch, encoder_length)`. Defaults to the mask of
+            `encoder_sequence`.
+        encoder_attention_mask: bool tensor `(batch, length, encoder_length)`.
+        self_attention_cache: Output of `build_cache`, or of the call before.
+        self_attention_cache_update_index: int or scalar int tensor. Position of the first of these
+            tokens; needed with a cache.
+        cross_attention_cache: Output of the call before, which saves projecting `encoder_sequence`.
+        use_causal_mask: bool. Whether a query sees only the keys up to its own position.
+        attention_bias: See `SelfAttention`. Takes the place of the decoder's masks.
+        encoder_attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length,
+            encoder_length)`. Takes the place of the encoder's masks.
+        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
+
+    The first ones are those of `keras_hub.layers.TransformerDecoder`.
 
     Returns:
-        Tensor `(batch, length, hidden_dim)`.
+        Tensor `(batch, length, hidden_dim)`. With `self_attention_cache` a tuple of it, the new
+        cache and, with an encoder, the `cross_attention_cache`.
 
     Raises:
         ValueError: If `num_heads` does not divide `hidden_dim`.
@@ -40,10 +54,10 @@ class DecoderBlock(EncoderBlock):
     Example:
 
     >>> import numpy as np
-    >>> from roformer_tf.layers import AttentionMask, DecoderBlock
+    >>> from roformer_tf.layers import DecoderBlock
     >>> block = DecoderBlock(hidden_dim=8, intermediate_dim=16, num_heads=2, activation="relu")
     >>> x, encoder_sequence = np.ones((1, 3, 8), "float32"), np.ones((1, 5, 8), "float32")
-    >>> tuple(block(x, encoder_sequence, AttentionMask("causal")(np.ones((1, 3)))).shape)
+    >>> tuple(block(x, encoder_sequence).shape)
     (1, 3, 8)
 
     Reference: Vaswani et al., arXiv 1706.03762, section 3.1; section 4.1 of arXiv 2104.09864.
@@ -64,20 +78,52 @@ class DecoderBlock(EncoderBlock):
             self.norm_kind, self.epsilon, dtype=self.dtype_policy, name="cross_attention_norm"
         )
 
-    def build(self, x_shape, encoder_sequence_shape, *shapes, **named_shapes):
+    def build(self, x_shape, encoder_sequence_shape=None, *shapes, **named_shapes):
         super().build(x_shape)
-        self.cross_attention.build(x_shape, encoder_sequence_shape)
-        self.cross_attention_norm.build(x_shape)
+        if encoder_sequence_shape is not None:
+            self.cross_attention.build(x_shape, encoder_sequence_shape)
+            self.cross_attention_norm.build(x_shape)
 
     def call(
         self,
         x,
-        encoder_sequence,
+        encoder_sequence=None,
+        decoder_padding_mask=None,
+        decoder_attention_mask=None,
+        encoder_padding_mask=None,
+        encoder_attention_mask=None,
+        self_attention_cache=None,
+        self_attention_cache_update_index=None,
+        cross_attention_cache=None,
+        use_causal_mask=True,
+        training=None,
         attention_bias=None,
         encoder_attention_bias=None,
         position=None,
-        training=None,
     ):
+        if encoder_attention_bias is None and encoder_sequence is not None:
+            encoder_attention_bias = bias_of_keys(
+                encoder_sequence, encoder_padding_mask, encoder_attention_mask
+            )
+        if self_attention_cache is not None:
+            if cross_attention_cache is None and encoder_sequence is not None:
+                cross_attention_cache = self.cross_attention.build_cache(encoder_sequence)
+            outputs = self.call_with_cache(
+                x,
+                self_attention_cache,
+                self_attention_cache_update_index,
+                cross_attention_cache,
+                attention_bias,
+                encoder_attention_bias,
+                position,
+            )
+            return outputs if cross_attention_cache is None else (*outputs, cross_attention_cache)
+        if attention_bias is None:
+            attention_bias = bias_of_masks(
+                x, decoder_padding_mask, decoder_attention_mask, use_causal_mask
+            )
+        if position is None:
+            position = self.attention.position_scheme(x, padding_mask=decoder_padding_mask)
         return self._run(
             self._forward,
             training,
@@ -93,7 +139,7 @@ class DecoderBlock(EncoderBlock):
         x,
         cache,
         cache_update_index,
-        cross_attention_cache,
+        cross_attention_cache=None,
         attention_bias=None,
         encoder_attention_bias=None,
         position=None,
@@ -127,11 +173,22 @@ class DecoderBlock(EncoderBlock):
         update = self.attention(
             x, attention_bias=attention_bias, position=position, training=training
         )
-        cache = self.cross_attention.build_cache(encoder_sequence)
+        cache = None
+        if encoder_sequence is not None:
+            cache = self.cross_attention.build_cache(encoder_sequence)
         return self._after_self_attention(x, update, cache, encoder_attention_bias, training)
 
     def _after_self_attention(self, x, update, cache, attention_bias, training=None):
         x = self._add(self.attention_norm, x, update, training)
-        update = self.cross_attention.call_with_cache(x, cache, attention_bias, training=training)
-        x = self._add(self.cross_attention_norm, x, update, training)
+        if self.cross_attention.built != (cache is not None):
+            raise ValueError(
+                "A block that was built with `encoder_sequence` needs it in every call, and one "
+                "that was built without it takes none. Received: "
+                f"encoder_sequence={'None' if cache is None else '(…)'}"
+            )
+        if cache is not None:
+            update = self.cross_attention.call_with_cache(
+                x, cache, attention_bias, training=training
+            )
+            x = self._add(self.cross_attention_norm, x, update, training)
         return self._add(self.feed_forward_norm, x, self.feed_forward(x), training)

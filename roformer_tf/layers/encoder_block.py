@@ -3,6 +3,7 @@ from functools import partial
 import keras
 from keras import ops
 
+from roformer_tf.layers.attention_mask import bias_of_masks
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feed_forward import FeedForward
@@ -27,19 +28,26 @@ class EncoderBlock(keras.layers.Layer):
         use_bias: bool. Whether dense layers have biases (v1 yes, v2 no).
         position_scheme: a `PositionScheme`, or `None`.
         feature_map: a `FeatureMap` for linear attention, or `None` for softmax attention.
-        causal: bool. Whether linear attention is causal; softmax attention reads it from
-            `attention_bias`.
+        causal: bool. Whether a query sees only the keys up to its own position. Softmax attention
+            follows `attention_bias` instead if that is given.
         kernel_initializer: Initializer of all kernels.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
-        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, or
-            `None`.
-        position: Context from `position_scheme`, or `None`.
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
+            that Keras carries along with `x`.
+        attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
+        return_attention_scores: bool. Whether to return the attention probabilities too.
+        attention_bias: See `SelfAttention`. Takes the place of the masks and of `causal`.
+        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
+
+    The first ones are those of `keras_hub.layers.TransformerEncoder`. A model with many blocks
+    computes `attention_bias` and `position` once and passes them to each.
 
     Returns:
-        Tensor `(batch, length, hidden_dim)`.
+        Tensor `(batch, length, hidden_dim)`; with `return_attention_scores` a tuple of it and the
+        probabilities `(batch, num_heads, query, key)`.
 
     Attributes:
         recompute_activations: bool. Whether training keeps only the input of the block and computes
@@ -51,14 +59,18 @@ class EncoderBlock(keras.layers.Layer):
     Example:
 
     >>> import numpy as np
-    >>> from roformer_tf.layers import EncoderBlock
-    >>> block = EncoderBlock(hidden_dim=8, intermediate_dim=16, num_heads=2)
+    >>> from roformer_tf.layers import EncoderBlock, RotaryPosition
+    >>> block = EncoderBlock(8, 16, num_heads=2, position_scheme=RotaryPosition(4))
     >>> x = np.ones((1, 5, 8), "float32")
-    >>> tuple(block(x).shape)
+    >>> tuple(block(x, padding_mask=np.array([[1, 1, 1, 0, 0]])).shape)
     (1, 5, 8)
+
+    Token by token, a causal block:
+
+    >>> block = EncoderBlock(8, 16, num_heads=2, position_scheme=RotaryPosition(4), causal=True)
     >>> output, cache = block.call_with_cache(x, block.build_cache(batch_size=1, max_length=9), 0)
-    >>> tuple(output.shape)
-    (1, 5, 8)
+    >>> bool(np.allclose(output, block(x), atol=1e-6))
+    True
 
     Reference: `RoFormer.apply_main_layers` of bert4keras' `models.py`.
     """
@@ -83,6 +95,7 @@ class EncoderBlock(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(autocast=False, **kwargs)  # as in `Attention`
+        self.supports_masking = True
         if hidden_dim % num_heads:
             raise ValueError(
                 "`num_heads` must divide `hidden_dim`. "
@@ -139,7 +152,26 @@ class EncoderBlock(keras.layers.Layer):
         self.feed_forward_norm.build(x_shape)
         self.built = True
 
-    def call(self, x, attention_bias=None, position=None, training=None):
+    def call(
+        self,
+        x,
+        padding_mask=None,
+        attention_mask=None,
+        training=None,
+        return_attention_scores=False,
+        attention_bias=None,
+        position=None,
+    ):
+        if attention_bias is None:
+            attention_bias = bias_of_masks(x, padding_mask, attention_mask, self.causal)
+        if position is None:
+            position = self.attention.position_scheme(x, padding_mask=padding_mask)
+        if return_attention_scores:
+            x = ops.cast(x, self.compute_dtype)
+            update, scores = self.attention(
+                x, attention_bias, position, return_attention_scores=True, training=training
+            )
+            return self._after_attention(x, update, training), scores
         return self._run(self._forward, training, x, attention_bias, position)
 
     def _run(self, function, training, x, *args):
@@ -172,6 +204,8 @@ class EncoderBlock(keras.layers.Layer):
         Takes the arguments of `SelfAttention.call_with_cache`. Returns the outputs
         `(batch, length, hidden_dim)` and the new cache.
         """
+        if not self.built:
+            self.build(x.shape)
         x = ops.cast(x, self.compute_dtype)
         update, cache = self.attention.call_with_cache(
             x, cache, cache_update_index, attention_bias, position
@@ -185,8 +219,12 @@ class EncoderBlock(keras.layers.Layer):
     def _add(self, norm, x, update, training):
         return norm(x + self.dropout_layer(update, training=training))
 
-    def compute_output_spec(self, x, *args, **kwargs):
-        return keras.KerasTensor(x.shape, self.compute_dtype)
+    def compute_output_spec(self, x, *args, return_attention_scores=False, **kwargs):
+        output = keras.KerasTensor(x.shape, self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        shape = (x.shape[0], self.num_heads, x.shape[1], x.shape[1])
+        return output, keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self):
         arguments = arguments_of(

@@ -43,6 +43,7 @@ class FeedForward(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
         self.activation_name = activation

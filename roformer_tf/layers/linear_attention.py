@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.attention_mask import bias_of_masks
 from roformer_tf.layers.chunked_attention import in_chunks, out_of_chunks
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
@@ -50,9 +51,12 @@ class LinearAttention(SelfAttention):
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
         attention_bias: float32 tensor `(batch, 1, 1, length)`, 0 for visible keys and -1e9 for
-            hidden ones, from `AttentionMask()`, or `None`. A query whose keys are all hidden
-            averages the hidden keys.
-        position: Context from `position_scheme`, or `None`.
+            hidden ones, from `AttentionMask()`. Takes the place of the masks below. A query whose
+            keys are all hidden averages the hidden keys.
+        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
+            that Keras carries along with `x`.
+        attention_mask: Must be `None`: linear attention has no mask that differs by query.
 
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`.
@@ -69,14 +73,13 @@ class LinearAttention(SelfAttention):
     >>> scheme = RotaryPosition(feature_map.rotated_dim(4))
     >>> layer = LinearAttention(2, 4, feature_map, causal=True, position_scheme=scheme)
     >>> x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
-    >>> whole = layer(x, position=scheme(np.zeros((1, 3), "int32")))
+    >>> whole = layer(x)
 
     Token by token, with a state that does not grow:
 
     >>> state = layer.build_cache(batch_size=1)
     >>> for i in range(3):
-    ...     position = scheme(np.zeros((1, 1), "int32"), np.array([[i]]))
-    ...     output, state = layer.call_with_cache(x[:, i : i + 1], state, i, position=position)
+    ...     output, state = layer.call_with_cache(x[:, i : i + 1], state, i)
     >>> bool(np.allclose(output, whole[:, -1:], atol=1e-6))
     True
 
@@ -125,7 +128,19 @@ class LinearAttention(SelfAttention):
             self.feature_map.build(shape, shape)
         super().build(x_shape)
 
-    def call(self, x, attention_bias=None, position=None, training=None):
+    def call(
+        self,
+        x,
+        attention_bias=None,
+        position=None,
+        padding_mask=None,
+        attention_mask=None,
+        training=None,
+    ):
+        if attention_bias is None:
+            attention_bias = bias_of_masks(x, padding_mask, attention_mask)
+        if position is None:
+            position = self.position_scheme(x, padding_mask=padding_mask)
         return self._sums(x, attention_bias, position, training=training)[0]
 
     def build_cache(self, batch_size, max_length=None):
@@ -151,7 +166,8 @@ class LinearAttention(SelfAttention):
         Args:
             x: Tensor `(batch, length, hidden_dim)`. One or more tokens, such as a prompt.
             cache: Output of `build_cache`, or of the call before.
-            cache_update_index: Unused, as each token is added to the sums once.
+            cache_update_index: int or scalar int tensor. Position of the first of these tokens.
+                Unused if `position` is given, as each token is added to the sums once.
             attention_bias: See `call`. For these tokens.
             position: Context from `position_scheme` for these tokens' positions.
 
@@ -166,6 +182,11 @@ class LinearAttention(SelfAttention):
                 "Only causal attention supports a cache. Create the layer with `causal=True`. "
                 "Received: causal=False"
             )
+        if not self.built:
+            self.build(x.shape)
+        if position is None and cache_update_index is not None:
+            positions = cache_update_index + ops.arange(ops.shape(x)[1], dtype="int32")
+            position = self.position_scheme(x, position_ids=positions[None])
         return self._sums(x, attention_bias, position, cache)
 
     def _sums(self, x, attention_bias, position, state=None, training=False):

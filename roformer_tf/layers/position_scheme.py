@@ -22,7 +22,8 @@ class PositionScheme(keras.layers.Layer):
             cache then holds keys and values from before the hooks.
 
     Call arguments:
-        token_ids: int tensor `(batch, length)`; only its length is read.
+        token_ids: int tensor `(batch, length)`, or features `(batch, length, hidden_dim)`; only the
+            length is read.
         position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
         padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; most schemes do
             not read it.
@@ -46,6 +47,12 @@ class PositionScheme(keras.layers.Layer):
     def __init__(self, **kwargs):
         # positions and tables stay in float32 under every dtype policy
         super().__init__(autocast=False, **kwargs)
+
+    def get_config(self):
+        return super().get_config()  # Keras' own would fail on a dtype policy as argument
+
+    def compute_mask(self, inputs, previous_mask):
+        return None  # a mask that Keras carries along belongs to features, not to their context
 
     @classmethod
     def for_model(cls, sizes, **options):

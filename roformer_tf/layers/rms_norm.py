@@ -31,6 +31,7 @@ class RMSNorm(keras.layers.Layer):
 
     def __init__(self, epsilon=1e-7, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.epsilon = epsilon
 
     def build(self, input_shape):

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.attention import Attention
-from roformer_tf.layers.attention_mask import dense_bias
+from roformer_tf.layers.attention_mask import bias_of_masks, causal_bias, dense_bias
 from roformer_tf.layers.cache import is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.config import arguments_of, deserialize_parts
@@ -38,12 +38,20 @@ class SelfAttention(Attention):
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
         attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, added to
-            the scores (`AttentionMask`); or the dictionary that `AttentionMask(dense=False)`
-            returns; or `None`.
-        position: Context from `position_scheme`, or `None`.
+            the scores (`AttentionMask`), or the dictionary that `AttentionMask(dense=False)`
+            returns. Takes the place of all masks below.
+        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
+            that Keras carries along with `x`.
+        attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
+        use_causal_mask: bool. Whether a query sees only the keys up to its own position.
+        return_attention_scores: bool. Whether to return the attention probabilities too.
+
+    A model with many layers computes `attention_bias` and `position` once and passes them to each.
 
     Returns:
-        Tensor `(batch, length, num_heads * head_dim)`.
+        Tensor `(batch, length, num_heads * head_dim)`; with `return_attention_scores` a tuple of it
+        and the probabilities `(batch, num_heads, query, key)`.
 
     Attributes:
         chunked_above: int. Longest input whose scores are held at once, or `None` for any length.
@@ -63,18 +71,17 @@ class SelfAttention(Attention):
     >>> scheme = RotaryPosition(head_dim=4)
     >>> layer = SelfAttention(num_heads=2, head_dim=4, position_scheme=scheme)
     >>> x = np.ones((1, 5, 8), "float32")
-    >>> tuple(layer(x, position=scheme(np.zeros((1, 5), "int32"))).shape)
+    >>> whole = layer(x, use_causal_mask=True)
+    >>> tuple(whole.shape)
     (1, 5, 8)
 
     With a cache, the second call reads the keys and values of the first:
 
     >>> cache = layer.build_cache(batch_size=1, max_length=5)
-    >>> position = scheme(np.zeros((1, 2), "int32"))
-    >>> first, cache = layer.call_with_cache(x[:, :2], cache, 0, position=position)
-    >>> position = scheme(np.zeros((1, 3), "int32"), np.array([[2, 3, 4]]))
-    >>> last, cache = layer.call_with_cache(x[:, 2:], cache, 2, position=position)
-    >>> tuple(last.shape)
-    (1, 3, 8)
+    >>> first, cache = layer.call_with_cache(x[:, :2], cache, 0)
+    >>> last, cache = layer.call_with_cache(x[:, 2:], cache, 2)
+    >>> bool(np.allclose(last, whole[:, 2:], atol=1e-6))
+    True
 
     Reference: equation 2 of arXiv 2104.09864; `MultiHeadAttention` of bert4keras' `layers.py`.
     """
@@ -111,8 +118,25 @@ class SelfAttention(Attention):
             self.position_scheme.build()
         self.built = True
 
-    def call(self, x, attention_bias=None, position=None, training=None):
+    def call(
+        self,
+        x,
+        attention_bias=None,
+        position=None,
+        padding_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+        return_attention_scores=False,
+        training=None,
+    ):
+        if attention_bias is None:
+            attention_bias = bias_of_masks(x, padding_mask, attention_mask, use_causal_mask)
+        if position is None:
+            position = self.position_scheme(x, padding_mask=padding_mask)
         query, key, value = self._with_positions(*self.split(x), position)
+        if return_attention_scores:
+            output, weights = self._plain(query, key, value, attention_bias, position, training)
+            return self.merge(output), weights
         output = self._attend(query, key, value, attention_bias, position, training)
         return self.merge(output)
 
@@ -142,10 +166,11 @@ class SelfAttention(Attention):
             attention_bias: float32 tensor that broadcasts to
                 `(batch, num_heads, length, max_length)`. It must also hide the positions of the
                 cache that are not written yet. If `cache_update_index` is the integer 0, all that
-                `call` takes.
+                `call` takes. Defaults to a causal mask.
             position: Context from `position_scheme` for these tokens' positions. A scheme that
                 `depends_on_length` needs the context of all positions of the cache, unless
-                `cache_update_index` is the integer 0.
+                `cache_update_index` is the integer 0. Defaults to positions from
+                `cache_update_index` on.
 
         Returns:
             Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.
@@ -160,6 +185,12 @@ class SelfAttention(Attention):
                 "layer on the whole sequence instead. "
                 f"Received: position_scheme={type(scheme).__name__}"
             )
+        if not self.built:
+            self.build(x.shape)
+        if attention_bias is None:
+            attention_bias = causal_bias(x, cache_update_index, ops.shape(cache[0])[2])
+        if position is None:
+            position = self._positions_in_cache(x, cache, cache_update_index)
         query, key, value = self.split(x)
         prefill, here = is_prefill(cache_update_index), position
 
@@ -185,10 +216,18 @@ class SelfAttention(Attention):
             if not prefill:
                 key, value = cache
         if not prefill:
-            return self.merge(self._plain(query, key, value, attention_bias, here)), cache
+            return self.merge(self._plain(query, key, value, attention_bias, here)[0]), cache
         if attention_bias is not None and not isinstance(attention_bias, dict):
             attention_bias = attention_bias[..., : ops.shape(key)[2]]
         return self.merge(self._attend(query, key, value, attention_bias, here)), cache
+
+    def _positions_in_cache(self, x, cache, cache_update_index):
+        scheme, length = self.position_scheme, ops.shape(x)[1]
+        if scheme.depends_on_length and not is_prefill(cache_update_index):
+            every = ops.zeros((1, ops.shape(cache[0])[2]), "int32")
+            return scheme(every, current_length=cache_update_index + length)
+        positions = cache_update_index + ops.arange(length, dtype="int32")
+        return scheme(x, position_ids=positions[None])
 
     def _with_positions(self, query, key, value, position):
         query, key = self.position_scheme.apply_to_query_key(query, key, position)
@@ -199,7 +238,7 @@ class SelfAttention(Attention):
         scheme, length = self.position_scheme, ops.shape(query)[2]
 
         def plain():
-            return self._plain(query, key, value, attention_bias, position, training)
+            return self._plain(query, key, value, attention_bias, position, training)[0]
 
         def chunked():
             scaled = query / math.sqrt(scheme.num_score_terms * self.head_dim)
@@ -250,7 +289,15 @@ class SelfAttention(Attention):
         if isinstance(attention_bias, dict):
             attention_bias = dense_bias(attention_bias)
         output, weights = self.average(scores, value, attention_bias, training)
-        return scheme.apply_to_output(output, weights, position)
+        return scheme.apply_to_output(output, weights, position), weights
+
+    def compute_output_spec(self, x, *args, return_attention_scores=False, **kwargs):
+        output = super().compute_output_spec(x)
+        if not return_attention_scores:
+            return output
+        batch, length = x.shape[:2]
+        shape = (batch, self.num_heads, length, length)
+        return output, keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self):
         return {**super().get_config(), **arguments_of(self, SelfAttention)}

@@ -6,7 +6,7 @@ import keras_hub
 from keras import ops
 
 from roformer_tf.layers import AttentionMask, DecoderBlock, Dropout, EncoderBlock, TokenEmbedding
-from roformer_tf.layers.attention_mask import dense_bias
+from roformer_tf.layers.attention_mask import causal_bias
 from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models.roformer_backbone import (
     call_position_schemes,
@@ -304,10 +304,7 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         positions = cache_update_index + ops.arange(ops.shape(token_ids)[1], dtype="int32")
         positions = positions[None]
         max_length = ops.shape(keras.tree.flatten(cache)[0])[2]
-        keys = ops.arange(max_length, dtype="int32")
-        attention_bias = dense_bias(
-            {"bias": ops.zeros((1, 1, 1, 1)), "order": (positions, keys[None])}
-        )
+        attention_bias = causal_bias(token_ids, cache_update_index, max_length)
         x, positions = self._embed(token_ids, self.decoder_position_schemes, positions, None)
         caches = []
         for block, position, block_cache, keys_values in zip(

@@ -214,9 +214,8 @@ def test_errors_of_schemes_and_attention():
         make_position_schemes("tupe", 1, sizes_of_model())[0](np.zeros((1, 65), "int32"))
     with pytest.raises(ValueError, match="added to the embeddings.*SinusoidalPosition"):
         layers.SelfAttention(2, 8, position_scheme=layers.SinusoidalPosition(16))
-    attention = layers.SelfAttention(2, 8, position_scheme=layers.RotaryPosition(8))
     with pytest.raises(ValueError, match=r"`position=scheme\(token_ids\)`. Received: position=No"):
-        attention(np.zeros((1, 3, 16), "float32"))
+        layers.RotaryPosition(8).apply_to_query_key(np.zeros((1, 1, 3, 8)), None, None)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow's graphs")

@@ -1,0 +1,207 @@
+"""Blocks and attention that are called with features alone: they make positions and masks themselves."""
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+
+from roformer_tf import layers
+from tests.layers.harness import built, numpy, randomize
+
+HEADS, HEAD_DIM, WIDTH, LENGTH = 2, 8, 16, 6
+X = np.random.default_rng(3).normal(size=(2, LENGTH, WIDTH)).astype("float32")
+PADDING = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], "int32")
+MASK = np.random.default_rng(4).integers(0, 2, size=(2, LENGTH, LENGTH)).astype("bool")
+MASK |= np.eye(LENGTH, dtype="bool")
+SCHEMES = {
+    "rotary": lambda: layers.RotaryPosition(HEAD_DIM),
+    "t5": lambda: layers.T5RelativeBias(HEADS),
+    "nezha": lambda: layers.SinusoidalRelativePosition(HEAD_DIM),
+    "none": lambda: None,
+}
+# the same sums in two programs
+NOISE = 2e-6
+
+
+def made(kind, scheme="rotary", **options):
+    scheme = SCHEMES[scheme]()
+    if kind == "attention":
+        layer = layers.SelfAttention(HEADS, HEAD_DIM, position_scheme=scheme, **options)
+    elif kind == "linear":
+        feature_map = layers.EluFeatureMap()
+        layer = layers.LinearAttention(
+            HEADS, HEAD_DIM, feature_map, position_scheme=scheme, **options
+        )
+    else:
+        cls = layers.EncoderBlock if kind == "encoder" else layers.DecoderBlock
+        layer = cls(WIDTH, 24, HEADS, position_scheme=scheme, **options)
+    return built(layer, X.shape)
+
+
+def parts(layer, padding=None, masking="bidirectional"):
+    """The bias and the context that a model would compute once for all of its blocks."""
+    attention = getattr(layer, "attention", layer)
+    padding = np.ones_like(PADDING) if padding is None else padding
+    return {
+        "attention_bias": layers.AttentionMask(masking)(padding),
+        "position": attention.position_scheme(np.zeros((2, LENGTH), "int32"), None, padding),
+    }
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", ["attention", "encoder"])
+def test_alone_equals_handed_over(kind, scheme):
+    layer = made(kind, scheme)
+    expected = numpy(layer(X, **parts(layer)))
+    np.testing.assert_allclose(numpy(layer(X)), expected, atol=NOISE)
+    expected = numpy(layer(X, **parts(layer, PADDING)))
+    for padding in (PADDING, PADDING.astype("bool")):
+        np.testing.assert_allclose(numpy(layer(X, padding_mask=padding)), expected, atol=NOISE)
+    as_mask = np.broadcast_to(PADDING[:, None], MASK.shape)
+    np.testing.assert_allclose(numpy(layer(X, attention_mask=as_mask)), expected, atol=NOISE)
+
+
+@pytest.mark.parametrize("padding", [None, PADDING])
+def test_causal(padding):
+    attention, block, linear = (
+        made("attention"),
+        made("encoder", causal=True),
+        made("linear", causal=True),
+    )
+    for layer, options in ((attention, {"use_causal_mask": True}), (block, {})):
+        expected = numpy(layer(X, **parts(layer, padding, "causal")))
+        found = numpy(layer(X, padding_mask=padding, **options))
+        np.testing.assert_allclose(found, expected, atol=NOISE)
+    given = parts(linear, padding)
+    found = numpy(linear(X, padding_mask=padding))
+    np.testing.assert_allclose(found, numpy(linear(X, **given)), atol=NOISE)
+
+
+def test_masks_are_combined():
+    layer = made("encoder", causal=True)
+    visible = MASK & np.tril(MASK[0] | True) & (PADDING[:, None] == 1)
+    bias = np.where(visible, 0.0, -1e9).astype("float32")[:, None]
+    expected = numpy(layer(X, attention_bias=bias))
+    found = numpy(layer(X, padding_mask=PADDING, attention_mask=MASK))
+    np.testing.assert_allclose(found, expected, atol=NOISE)
+
+
+@pytest.mark.parametrize("kind", ["attention", "encoder", "linear", "decoder"])
+def test_masks_that_keras_carries_along(kind):
+    inputs = keras.Input((None,), dtype="int32")
+    layer = made(kind)
+    x = layer(keras.layers.Embedding(10, WIDTH, mask_zero=True)(inputs))
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(x))
+    short, padded = model(np.array([[3, 4]])), model(np.array([[3, 4, 0, 0]]))
+    np.testing.assert_allclose(numpy(short), numpy(padded), atol=NOISE)
+
+
+@pytest.mark.parametrize("kind", ["attention", "encoder"])
+def test_attention_scores(kind):
+    layer = made(kind)
+    output, scores = layer(X, padding_mask=PADDING, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(output), numpy(layer(X, padding_mask=PADDING)), atol=NOISE)
+    assert tuple(scores.shape) == (2, HEADS, LENGTH, LENGTH)
+    np.testing.assert_allclose(numpy(scores).sum(-1), 1, atol=1e-6)
+    assert (numpy(scores)[0, ..., 4:] == 0).all()
+    inputs = keras.Input((LENGTH, WIDTH))
+    symbolic = layer(inputs, return_attention_scores=True)
+    assert [part.shape for part in symbolic] == [(None, LENGTH, WIDTH), (None, 2, LENGTH, LENGTH)]
+
+
+@pytest.mark.parametrize("kind", ["attention", "encoder", "linear", "decoder"])
+@pytest.mark.parametrize("scheme", ["rotary", "none"])
+def test_cached_equals_uncached(kind, scheme):
+    causal = {"causal": True} if kind in ("encoder", "linear") else {}
+    layer = made(kind, scheme, **causal)
+    whole = layer(X, use_causal_mask=True) if kind == "attention" else layer(X)
+    cache, outputs = layer.build_cache(2, LENGTH + 2), []
+    for start, stop in ((0, 3), (3, 4), (4, 6)):
+        if kind == "decoder":
+            output, cache = layer(
+                X[:, start:stop],
+                self_attention_cache=cache,
+                self_attention_cache_update_index=start,
+            )
+        else:
+            output, cache = layer.call_with_cache(X[:, start:stop], cache, start)
+        outputs.append(numpy(output))
+    np.testing.assert_allclose(np.concatenate(outputs, 1), numpy(whole), atol=NOISE)
+
+
+def test_dynamic_positions_with_a_cache():
+    """The scale follows the number of tokens so far."""
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 3}
+    scheme = layers.RotaryPosition(HEAD_DIM, rope_scaling=scaling)
+    layer = built(layers.SelfAttention(HEADS, HEAD_DIM, position_scheme=scheme), X.shape)
+    cache = layer.build_cache(2, LENGTH + 2)
+    for i in range(LENGTH):
+        output, cache = layer.call_with_cache(X[:, i : i + 1], cache, i)
+        whole = layer(X[:, : i + 1], use_causal_mask=True)
+        np.testing.assert_allclose(numpy(output)[:, 0], numpy(whole)[:, -1], atol=NOISE)
+
+
+def test_decoder_block():
+    """Its call is that of KerasHub's decoder: causal by itself, with masks and caches by name."""
+    memory = np.random.default_rng(5).normal(size=(2, 4, WIDTH)).astype("float32")
+    real = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
+    block = layers.DecoderBlock(WIDTH, 24, HEADS, position_scheme=layers.RotaryPosition(HEAD_DIM))
+    block.build(X.shape, memory.shape)
+    randomize(block)
+    given = parts(block, PADDING, "causal")
+    expected = numpy(block(X, memory, encoder_attention_bias=layers.AttentionMask()(real), **given))
+    options = {"decoder_padding_mask": PADDING, "encoder_padding_mask": real}
+    np.testing.assert_allclose(numpy(block(X, memory, **options)), expected, atol=NOISE)
+    as_mask = np.broadcast_to(real[:, None] == 1, (2, LENGTH, 4))
+    options = {"decoder_padding_mask": PADDING, "encoder_attention_mask": as_mask}
+    np.testing.assert_allclose(numpy(block(X, memory, **options)), expected, atol=NOISE)
+
+    whole = numpy(block(X, memory, encoder_padding_mask=real))
+    cache, cross, outputs = block.build_cache(2, LENGTH), None, []
+    for i in range(LENGTH):
+        output, cache, cross = block(
+            X[:, i : i + 1],
+            memory,
+            encoder_padding_mask=real,
+            self_attention_cache=cache,
+            self_attention_cache_update_index=i,
+            cross_attention_cache=cross,
+        )
+        outputs.append(numpy(output))
+    np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=NOISE)
+    with pytest.raises(ValueError, match="needs it in every call"):
+        block(X)
+
+
+@pytest.mark.parametrize("ours", [layers.EncoderBlock, layers.DecoderBlock])
+def test_takes_the_calls_of_keras_hub(ours):
+    """The same program runs with either block; numbers differ, as theirs has no positions."""
+    theirs = {
+        layers.EncoderBlock: keras_hub.layers.TransformerEncoder,
+        layers.DecoderBlock: keras_hub.layers.TransformerDecoder,
+    }[ours]
+    blocks = [ours(WIDTH, 24, HEADS), theirs(24, HEADS)]
+    calls = [(X,), (X, PADDING)] if ours is layers.EncoderBlock else [(X,)]
+    for block in blocks:
+        shapes = [tuple(block(*given).shape) for given in calls]
+        if ours is layers.EncoderBlock:
+            shapes.append(tuple(block(X, PADDING, MASK).shape))
+            shapes.append(tuple(block(X, padding_mask=PADDING, attention_mask=MASK).shape))
+        else:
+            shapes.append(
+                tuple(
+                    block(
+                        X,
+                        decoder_padding_mask=PADDING,
+                        decoder_attention_mask=MASK,
+                        use_causal_mask=False,
+                    ).shape
+                )
+            )
+        assert set(shapes) == {X.shape}
+
+
+def test_schemes_take_features():
+    scheme = layers.RotaryPosition(HEAD_DIM)
+    for ids, features in zip(scheme(np.zeros((2, LENGTH), "int32")), scheme(X)):
+        np.testing.assert_array_equal(numpy(ids), numpy(features))
