@@ -14,7 +14,8 @@ class MeanPooling(keras.layers.Layer):
 
     Call arguments:
         x: Tensor `(batch, length, features)`.
-        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens.
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
+            that Keras carries along with `x`.
 
     Returns:
         Tensor `(batch, features)`.
@@ -36,11 +37,18 @@ class MeanPooling(keras.layers.Layer):
     def build(self, *shapes, **named_shapes):
         self.built = True
 
-    def call(self, x, padding_mask):
+    def compute_mask(self, inputs, previous_mask):
+        return None  # there is no length axis left
+
+    def call(self, x, padding_mask=None):
+        if padding_mask is None:
+            padding_mask = getattr(x, "_keras_mask", None)
+        if padding_mask is None:
+            return ops.cast(ops.mean(ops.cast(x, "float32"), axis=1), self.compute_dtype)
         weights = ops.cast(padding_mask, "float32")[:, :, None]
         total = ops.sum(ops.cast(x, "float32") * weights, axis=1)
         mean = total / ops.maximum(ops.sum(weights, axis=1), 1.0)
         return ops.cast(mean, self.compute_dtype)
 
-    def compute_output_spec(self, x, padding_mask):
+    def compute_output_spec(self, x, padding_mask=None):
         return keras.KerasTensor((x.shape[0], x.shape[-1]), self.compute_dtype)

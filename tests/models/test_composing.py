@@ -1,6 +1,6 @@
 """Backbones as parts of other models: any of their inputs, in any way that Keras builds models.
 
-`test_elsewhere` runs this file on JAX.
+`test_elsewhere` runs this file on JAX, and the tests of the layers that stand alone.
 """
 
 import itertools
@@ -17,6 +17,15 @@ import roformer_tf
 from tests.layers.harness import numpy
 from tests.models import builders
 
+LAYERS = [
+    f"tests/layers/test_{name}.py"
+    for name in (
+        "keras_harness",
+        "rotary_embedding",
+        "rotary_multi_head_attention",
+        "standalone",
+    )
+]
 BACKEND = keras.config.backend()
 OPTIONAL = ("segment_ids", "padding_mask", "position_ids", "document_ids")
 # two programs of the same sums
@@ -267,7 +276,7 @@ def test_elsewhere(repository):
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4",
     }
     process = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", __file__],
+        [sys.executable, "-m", "pytest", "-q", "-m", "not slow", __file__, *LAYERS],
         cwd=repository,
         env=environment,
         capture_output=True,
