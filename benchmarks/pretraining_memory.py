@@ -1,7 +1,7 @@
 """`python -m benchmarks.pretraining_memory`: pretraining steps as `plan` predicts them, and as measured.
 
-Measures the peak of memory of each case in a process of its own. The times of steps are those that `python -m benchmarks`
-measured, see `STEPS`.
+Measures the peak of memory of each case in a process of its own. The times of steps are those that
+`python -m benchmarks` measured, see `STEPS`.
 """
 
 import argparse
@@ -69,8 +69,8 @@ CASES = [
     {"position_scheme": "t5"},
     {"position_scheme": "tupe"},
 ]
-# Steps in float32 of `results/2026-11-21.json`: name, (layers, heads, width, vocabulary), sequences of 512 tokens, median of
-# the seconds. The first gives the rate at which the others are predicted.
+# Steps in float32 of `results/2026-11-21.json`: name, (layers, heads, width, vocabulary), sequences
+# of 512 tokens, median of the seconds. The first gives the rate at which the others are predicted.
 BASE, SMALL = (12, 12, 768, 50_000), (6, 6, 384, 9_216)
 STEPS = [
     ("ready batches", BASE, 4, 5.955),

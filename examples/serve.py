@@ -12,8 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import json
 import sys
 
-# TensorFlow imports Keras if it is installed. The model needs neither Keras nor this package: blocking the imports shows
-# that, and starts faster.
+# TensorFlow imports Keras if it is installed. The model needs neither Keras nor this package:
+# blocking the imports shows that, and starts faster.
 KEPT_OUT = ("keras", "keras_hub", "roformer_tf", "tensorflow_text")
 sys.modules.update(dict.fromkeys(KEPT_OUT))
 

@@ -4,10 +4,11 @@
     python experiments/char_performer.py --models favor-rotary favor-learned --seeds 0 1 10
     python experiments/char_performer.py --report
 
-The text is the beginning of enwik8, as raw bytes. All models see the same windows, which depend on the seed and the step
-only. "Without RoPE" means learned absolute positions, as in performer-pytorch, the library behind the paper's curves.
-That library rotates queries and keys before the feature map, while equation 19 rotates the features in the numerator:
-here they are two models. Softmax attention is the reference.
+The text is the beginning of enwik8, as raw bytes. All models see the same windows, which depend on
+the seed and the step only. "Without RoPE" means learned absolute positions, as in
+performer-pytorch, the library behind the paper's curves. That library rotates queries and keys
+before the feature map, while equation 19 rotates the features in the numerator: here they are two
+models. Softmax attention is the reference.
 """
 
 import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet

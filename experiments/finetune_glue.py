@@ -289,11 +289,11 @@ def report(results):
         "GLUE: table 2 in small",
         f"{settings['epochs']} epochs, batches of {settings['batch_size']}, at most "
         f"{settings['sequence_length']} tokens, {settings['pooling']} pooling. Percent on the validation set after the "
-        "last epoch: mean ± standard deviation (number of seeds) at the rate with the best mean. As in the paper, the rate "
-        "is chosen on the set that is reported, which flatters all models alike.",
+        "last epoch: mean ± standard deviation (number of seeds) at the rate with the best mean. As in "
+        "the paper, the rate is chosen on the set that is reported, which flatters all models alike.",
         markdown_table(header, rows),
-        "mnli has one validation set here instead of a matched and a mismatched one. The validation examples of qqp and "
-        "mnli come from GLUE's training sets, those of qnli are a part of GLUE's validation set.",
+        "mnli has one validation set here instead of a matched and a mismatched one. The validation "
+        "examples of qqp and mnli come from GLUE's training sets, those of qnli are a part of GLUE's validation set.",
         "Every learning rate:",
         markdown_table(header, every),
     )

@@ -170,8 +170,8 @@ def report(results):
         f"Model: {next(iter(groups.values()))[0]['settings']['model']}. Accuracy: mean ± standard deviation (number of "
         "seeds). The standard error of the test comes from its small number of texts, and seeds do not show it.",
         markdown_table([*header.split(" | "), "minutes"], rows),
-        "scm counts triplets after the last epoch; each triplet gives two pairs to train on. For comparison, table 5 of the "
-        "paper: the same task with 8,964 triplets and base-size models, in percent:",
+        "scm counts triplets after the last epoch; each triplet gives two pairs to train on. For comparison, table 5 "
+        "of the paper: the same task with 8,964 triplets and base-size models, in percent:",
         markdown_table(("model", "validation", "test"), PAPER),
     )
 

@@ -4,9 +4,10 @@
     python experiments/length_extrapolation.py
     python experiments/length_extrapolation.py --report
 
-Windows of 2,016 tokens of held-out documents are masked once. Each window is then read as 16 sequences of 126 tokens, as
-8 of 252, and so on up to one of 2,016, between [CLS] and [SEP]. The same tokens are predicted at every length, with more
-and more text around them: a loss that falls with the length means that the model uses the longer context.
+Windows of 2,016 tokens of held-out documents are masked once. Each window is then read as 16
+sequences of 126 tokens, as 8 of 252, and so on up to one of 2,016, between [CLS] and [SEP]. The
+same tokens are predicted at every length, with more and more text around them: a loss that falls
+with the length means that the model uses the longer context.
 """
 
 import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
@@ -80,7 +81,9 @@ def masked_windows(corpus, tokenizer, settings):
 
 
 def batches(windows, times, tokenizer, settings):
-    """Yields the windows as sequences of `times` times the trained length, batched for `Pretrainer.evaluate_batches`."""
+    """Yields the windows as sequences of `times` times the trained length, batched for
+    `Pretrainer.evaluate_batches`.
+    """
     size = times * (settings["trained_length"] - 2)
     tokens, labels, predicted = (x.reshape(-1, size) for x in windows)
     ends = [np.full((len(tokens), 1), tokenizer.start_token_id, "int32"), tokens]
@@ -180,9 +183,10 @@ def report(results):
     results.write_report(
         "Longer texts than the model was trained on",
         f"RoFormers trained at {settings['trained_length']} tokens, on {result['windows']} windows of held-out "
-        f"documents. The same {result['predicted']:,} tokens are predicted at every length; a sequence of nominal length "
-        "L has 2 L/128 - 2 tokens fewer, so that the windows divide evenly. The factor of linear, NTK-aware and YaRN is "
-        "length / trained length; dynamic NTK computes it from the sequence. Mean ± standard deviation (number of "
+        f"documents. The same {result['predicted']:,} tokens are predicted at every length; a sequence of "
+        "nominal length L has 2 L/128 - 2 tokens fewer, so that the windows divide evenly. "
+        "The factor of linear, NTK-aware and YaRN is length / trained length; dynamic NTK computes it "
+        "from the sequence. Mean ± standard deviation (number of "
         "models, each trained with its own seed).",
         "Masked-LM loss:",
         table("loss", "{:.3f}"),

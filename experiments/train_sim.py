@@ -12,10 +12,11 @@ Chinese web; ours learns, from `--data`,
 * en_de_tatoeba: English sentences that share a German translation, such as "We're here." and "We've arrived.";
 * glue/qqp: questions of Quora that people marked as duplicates.
 
-In each epoch a group of n sentences gives n // 2 random pairs, so that a batch rarely holds two pairs of one group. One
-group of Tatoeba in 20 is held out, with all of its sentences. The held-out figures are the share of texts whose nearest
-text, among all of a set, is their partner; and Spearman's correlation of cosine and human score on STS-B, which is never
-trained on, with the correlation of the shared words for comparison.
+In each epoch a group of n sentences gives n // 2 random pairs, so that a batch rarely holds two
+pairs of one group. One group of Tatoeba in 20 is held out, with all of its sentences. The held-out
+figures are the share of texts whose nearest text, among all of a set, is their partner; and
+Spearman's correlation of cosine and human score on STS-B, which is never trained on, with the
+correlation of the shared words for comparison.
 """
 
 import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet

@@ -5,10 +5,11 @@
     python experiments/translate_wmt14.py --corpora wmt14_full --paper    # the paper's sizes, on all visible GPUs
     python experiments/translate_wmt14.py --report
 
-A corpus is a folder under `--data` with files train*, valid* and test*: tab-separated (`.tsv` or `.tsv.xz`), with a header
-and the columns `en` and `de`. The models translate English into German. With one seed both see the same batches; they
-differ only in their positions. BLEU is sacrebleu's, with its signature, on the test file, by beam search with the average
-of the last weights. The models are kept in `--output`:
+A corpus is a folder under `--data` with files train*, valid* and test*: tab-separated (`.tsv` or
+`.tsv.xz`), with a header and the columns `en` and `de`. The models translate English into German.
+With one seed both see the same batches; they differ only in their positions. BLEU is sacrebleu's,
+with its signature, on the test file, by beam search with the average of the last weights. The
+models are kept in `--output`:
 
     python -m roformer_tf translate output/translate/en_de_multi30k-rotary-0 "Two dogs run in the snow."
 """

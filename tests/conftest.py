@@ -9,8 +9,8 @@ from pathlib import Path
 # The tolerances are those of a CPU, and looking for a GPU prints a page of messages.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
-os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # there is a test process for each core
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 # LLVM does not optimize machine code that runs once, which takes a quarter of a compilation's time.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 # The same in every run of `make test`; `make test-slow` draws one.

@@ -80,6 +80,7 @@ def torch_outputs(folder, inputs, cls_name):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_pytorch_gives_our_logits(rng, tmp_path, changes):
     folder = make_folder(tmp_path / "original", rng, **changes)
     convert(folder, tmp_path / "hf")

@@ -101,6 +101,7 @@ def test_export_classifier(folders, classifier, tmp_path, capsys):
     assert [label.decode() for label in answer["label"]] == labels
 
 
+@pytest.mark.slow
 def test_export_original_folder(folders, masked_lm, tmp_path, capsys):
     """Exports the task it was trained as by default, and its backbone with `--task`."""
     folder = tmp_path / "masked_lm"
@@ -120,6 +121,7 @@ def test_export_original_folder(folders, masked_lm, tmp_path, capsys):
     np.testing.assert_allclose(np.linalg.norm(answer["embedding"]), 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_export_backbone_of_a_classifier(folders, classifier, tmp_path):
     folder = tmp_path / "backbone"
     assert run("export", folders / "classifier", folder, "--task", "backbone") == 0
@@ -186,6 +188,7 @@ def test_inspect_and_convert(folders, tmp_path, capsys, error_of):
     assert run("fill-mask", tmp_path / "hf", TEXT, "--json") == 0
 
 
+@pytest.mark.slow
 def test_as_a_program(folders, tmp_path, repository):
     """A failure prints only its message on standard error."""
     command = [sys.executable, "-m", "roformer_tf", "fill-mask", str(tmp_path), TEXT]

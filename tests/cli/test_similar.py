@@ -50,6 +50,7 @@ def test_embed_by_a_classifier_of_pairs(sim, tmp_path, error_of, printed_json):
     assert "holds a RoFormerSimClassifier, not a sim" in error_of("similar", tmp_path, *TEXTS)
 
 
+@pytest.mark.slow
 def test_similar(folders, sim, capsys, printed_json):
     arguments = [*TEXTS, "-n", 6, "-k", 3, "--seed", 5, "--max-length", 16, "--json"]
     answers = []

@@ -25,6 +25,7 @@ def hidden_states(backbone, preprocessor, texts):
         ("pooler", True, {"pooler": "linear", "masking": "unilm"}),
     ],
 )
+@pytest.mark.slow
 def test_embeddings(build, ask, tokenizer, texts, tmp_path, embedding, normalize, backbone):
     model = build(RoFormerBackbone, backbone)
     preprocessor = RoFormerTextClassifierPreprocessor(tokenizer, sequence_length=32)

@@ -31,6 +31,7 @@ def exported(request, build, tmp_path_factory):
 
 
 @pytest.mark.parametrize("exported", ["causal", "unilm mixed_bfloat16"], indirect=True)
+@pytest.mark.slow
 def test_scores(exported, ask, texts):
     task, folder, tolerance = exported
     texts = ["", *texts]
@@ -69,6 +70,7 @@ def test_generate(exported, ask, texts):
         ask(folder, "generate", texts=encoded(texts), max_length=5)
 
 
+@pytest.mark.slow
 def test_draws_continue(build, ask, tmp_path):
     """A sampler with a seed continues its draws from call to call, equally in every process."""
     task = build(RoFormerCausalLM, {"masking": "causal"})

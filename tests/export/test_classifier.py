@@ -61,6 +61,7 @@ def exported(build, tmp_path_factory):
     return task, export_saved_model(task, tmp_path_factory.mktemp("a") / "served", labels=LABELS)
 
 
+@pytest.mark.slow
 def test_assets(exported, ask):
     """Labels are looked up in their file. The vocabulary can be read."""
     task, folder = exported
@@ -74,6 +75,7 @@ def test_assets(exported, ask):
     assert after == ["bad", "fair", "good"][LABELS.index(before)]
 
 
+@pytest.mark.slow
 def test_neither_optimizer_nor_metrics_are_saved(build, tmp_path):
     task = build(RoFormerTextClassifier, num_classes=2)
     task.fit(["很好", "很差"], [1, 0], verbose=0)
@@ -100,6 +102,7 @@ def test_neither_optimizer_nor_metrics_are_saved(build, tmp_path):
         ),
     ],
 )
+@pytest.mark.slow
 def test_outputs_and_backbones(
     build, ask, texts, tmp_path, options, labels, backbone, preprocessing
 ):
@@ -154,6 +157,7 @@ def test_odd_texts(exported, ask):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`:UserWarning")
+@pytest.mark.slow
 def test_int8(build, ask, texts, tmp_path):
     task = build(RoFormerTextClassifier, num_classes=2)
     exact = task.predict(texts, verbose=0)
@@ -165,6 +169,7 @@ def test_int8(build, ask, texts, tmp_path):
     assert np.abs(logits - exact).max() > 1e-4, "it must be the quantized model"
 
 
+@pytest.mark.slow
 def test_lora(build, ask, texts, tmp_path):
     task = build(RoFormerTextClassifier, num_classes=2)
     task.backbone.enable_lora(2)
@@ -174,6 +179,7 @@ def test_lora(build, ask, texts, tmp_path):
     assert_close(ask(folder, texts=encoded(texts))["logits"], task.predict(texts, verbose=0))
 
 
+@pytest.mark.slow
 def test_a_subclass_of_the_preprocessor(build, ask, tmp_path, tokenizer):
     """The SavedModel changes the texts as the subclass does."""
 

@@ -64,6 +64,7 @@ def test_masks_are_filled(build, ask, rng, texts, tmp_path, backbone):
 
 
 @pytest.mark.parametrize("truncate_from, kept", [("right", [0, 1]), ("left", [1, 2])])
+@pytest.mark.slow
 def test_masks_lost_to_truncation(build, ask, tmp_path, truncate_from, kept):
     options = {"sequence_length": 8, "truncate_from": truncate_from}
     task = build(RoFormerMaskedLM, preprocessing=options)

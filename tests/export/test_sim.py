@@ -18,6 +18,7 @@ def task(build):
     return task
 
 
+@pytest.mark.slow
 def test_sim(task, ask, texts, tmp_path):
     folder = export_saved_model(task, tmp_path / "served")
     for signature in ("serving_default", "embed"):

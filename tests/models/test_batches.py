@@ -122,6 +122,7 @@ def test_a_number_instead_of_weights_raises_an_error(classifier):
         classifier.fit(TEXTS, LABELS, 2)
 
 
+@pytest.mark.slow
 def test_fit_of_a_new_model_compiles_with_xla():
     model = task("classifier", preprocessor={"padding": "max_length"})
     model.compile(jit_compile=True)

@@ -106,6 +106,7 @@ def test_the_graph_has_what_a_preprocessor_makes():
 # Keras warns of each layer without weights
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 @pytest.mark.parametrize("names", [("token_ids",), ("token_ids", "padding_mask", "document_ids")])
+@pytest.mark.slow
 def test_a_model_around_it_lives(names, rng, tmp_path):
     """Trains, saves, loads, is cloned, exported, quantized and nested."""
     x = only(data(rng), names)
@@ -137,6 +138,7 @@ def test_a_model_around_it_lives(names, rng, tmp_path):
     np.testing.assert_allclose(again.predict(x, verbose=0), expected, atol=0.1)
 
 
+@pytest.mark.slow
 def test_two_calls_share_the_weights(rng):
     """Twin towers: one backbone, two texts, the cosine of their vectors."""
     backbone = builders.backbone("v1_pooler")
@@ -163,6 +165,7 @@ def test_two_calls_share_the_weights(rng):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_two_backbones_and_a_recurrent_layer(rng):
     inputs = symbolic(("token_ids",))
     one = roformer_tf.RoFormerBackbone(**builders.SIZES, name="one")
@@ -177,6 +180,7 @@ def test_two_backbones_and_a_recurrent_layer(rng):
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.slow
 def test_in_a_subclassed_model_and_a_sequential(rng, tmp_path):
     class Classifier(keras.Model):
         def __init__(self):
@@ -203,6 +207,7 @@ def test_in_a_subclassed_model_and_a_sequential(rng, tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="a train step of TensorFlow")
+@pytest.mark.slow
 def test_a_train_step_of_ones_own(rng):
     import tensorflow as tf
 
@@ -276,7 +281,7 @@ def test_elsewhere(repository):
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4",
     }
     process = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "not slow", __file__, *LAYERS],
+        [sys.executable, "-m", "pytest", "-q", __file__, *LAYERS],
         cwd=repository,
         env=environment,
         capture_output=True,

@@ -65,6 +65,7 @@ def test_wrong_arguments_are_named(preset, tmp_path):
         roformer_tf.RoFormerMaskedLM.from_preset(None)
 
 
+@pytest.mark.slow
 def test_lora_of_a_task_and_a_clone(classifier, preset):
     model = roformer_tf.RoFormerTextClassifier.from_preset(preset)
     x = model.preprocessor(TEXTS)

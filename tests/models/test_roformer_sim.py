@@ -39,6 +39,7 @@ def model():
     return sim()
 
 
+@pytest.mark.slow
 def test_embed_equals_the_original(original, tmp_path, rng):
     """An original folder, texts of all lengths in batches; the original sees them one by one."""
     folder = tmp_path / "chinese_roformer-sim-char"

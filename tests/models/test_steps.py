@@ -127,7 +127,9 @@ def test_dynamic_scaling(options, rng):
                 mask = np.ones((3, end), "int32")
                 position = model.position_scheme(mask)
                 bias = AttentionMask("causal")(mask)
-                after.append(numpy(block(states[:, :end], bias, position))[:, start:])
+                after.append(
+                    numpy(block(states[:, :end], attention_bias=bias, position=position))[:, start:]
+                )
             states = np.concatenate(after, 1)
         np.testing.assert_allclose(outputs, states, atol=NOISE)
     outputs, _ = in_steps(model, given, [LENGTH])

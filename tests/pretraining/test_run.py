@@ -159,6 +159,7 @@ def test_a_checkpoint_is_trained_and_bad_lines_are_reported(texts, whole, tmp_pa
         pretrain(strict, tmp_path / "other", verbose=False)
 
 
+@pytest.mark.slow
 def test_a_scheme_without_original_format_is_exported_as_a_preset(texts, tmp_path):
     changes = {
         "model.position_scheme": "sinusoidal_relative",
@@ -207,6 +208,7 @@ def test_other_optimizers(texts, name):
     assert settings.global_clipnorm == 1.0
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_by_a_start_that_fails(texts, whole, tmp_path):
     """An earlier run's models stay: without a checkpoint, with more steps for the last stage."""
     folder, _ = whole
