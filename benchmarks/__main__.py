@@ -1,7 +1,6 @@
 """`python -m benchmarks`: measures ours, a bare TensorFlow model, bert4keras and Hugging Face side by side."""
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import asdict, replace
@@ -41,7 +40,7 @@ def main():
     parser.add_argument(
         "--output",
         type=Path,
-        help="file (benchmarks/results/DATE.json); parts that it holds and that are not measured now stay in it",
+        help="file (benchmarks/results/libraries.jsonl); parts that it holds and that are not measured now stay in it",
     )
     parser.add_argument(
         "--report",
@@ -53,13 +52,13 @@ def main():
     if arguments.report:
         from benchmarks import report
 
-        report.write(json.loads(arguments.report.read_text()), FOLDER)
+        report.write(records.read_parts(arguments.report), FOLDER)
         return
     parts = arguments.only.split(",")
     unknown = set(parts) - set(measure.PARTS)
     if unknown:
         parser.error(f"--only takes {', '.join(measure.PARTS)}. Received: {', '.join(unknown)}")
-    output = arguments.output or FOLDER / "results" / f"{records.date()[:10]}.json"
+    output = arguments.output or FOLDER / "results" / "libraries.jsonl"
     quick = arguments.quick or arguments.size == "small"
     setting = pretraining_measure.SMALL if quick else pretraining_measure.Setting()
     setting = replace(setting, data=arguments.data)
@@ -72,11 +71,11 @@ def main():
         quick=quick,
         say=lambda line: print(line, flush=True),
         # all the time: an error at the end costs no more than the end
-        keep=lambda: records.write_json(output, record),
+        keep=lambda: records.write_parts(output, record),
         models=arguments.models and arguments.models.split(","),
         pretraining=setting,
     )
-    record = json.loads(output.read_text()) if output.exists() else {"runs": {}, "results": {}}
+    record = records.read_parts(output) if output.exists() else {"runs": {}, "results": {}}
     if record.get("sizes", asdict(measurement.sizes)) != asdict(measurement.sizes):
         parser.error(f"{output} holds results of another size. Name another file with --output")
     record.update(sizes=asdict(measurement.sizes), machine=machine.describe())
@@ -95,7 +94,7 @@ def main():
         measurement.run(part)
         run["load_average_after"] = machine.load_average()
         run["minutes"] = round((time.monotonic() - start) / 60, 1)
-        records.write_json(output, record)
+        records.write_parts(output, record)
     print(f"kept in {output}")
 
 

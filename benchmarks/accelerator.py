@@ -170,7 +170,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="file for the results, JSON")
+    parser.add_argument("--output", type=Path, help="file for the results, JSON lines")
     arguments = parser.parse_args()
     import torch
 
@@ -211,7 +211,7 @@ def main():
                     {"dtype": dtype, "shape": [rows, length], "case": case, "seconds": seconds}
                 )
     if arguments.output:
-        records.write_json(arguments.output, record)
+        records.write(arguments.output, record)
 
 
 if __name__ == "__main__":

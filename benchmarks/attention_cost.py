@@ -211,8 +211,8 @@ def draw(record, path):
 
 
 def write(record, output):
-    """The results as JSON, and beside them the table and the figure."""
-    records.write_json(output, record)
+    """The results as JSON lines, and beside them the table and the figure."""
+    records.write(output, record)
     head = [
         "# Time and memory of one attention layer against the length",
         "",
@@ -248,14 +248,14 @@ def main(arguments=None):
         "--output",
         type=Path,
         help="file for the results; a table and a figure are written beside it "
-        "(attention_cost.json in results/)",
+        "(attention_cost.jsonl in results/)",
     )
     given = parser.parse_args(arguments)
     if given.case is not None:
         print(json.dumps(_measure_here(given.case)))
         return
     output = given.output or FOLDER / "results" / (
-        f"attention_cost{'_causal' * given.causal}{'_quick' * given.quick}.json"
+        f"attention_cost{'_causal' * given.causal}{'_quick' * given.quick}.jsonl"
     )
     words = sys.argv[1:] if arguments is None else arguments
     record = {

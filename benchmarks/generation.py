@@ -7,7 +7,6 @@ and the differences are what a token takes early and late in the text.
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 from dataclasses import asdict
@@ -123,8 +122,8 @@ def table(record):
 
 
 def write(record, output):
-    """The results as JSON, and the table beside them."""
-    records.write_json(output, record)
+    """The results as JSON lines, and the table beside them."""
+    records.write(output, record)
     sizes = record["sizes"]
     head = [
         "# Generation",
@@ -150,10 +149,10 @@ def main(arguments=None):
     parser.add_argument(
         "--output",
         type=Path,
-        help="file for the results; a table is written beside it (generation.json in results/)",
+        help="file for the results; a table is written beside it (generation.jsonl in results/)",
     )
     given = parser.parse_args(arguments)
-    output = given.output or FOLDER / "results" / f"generation{'_quick' * given.quick}.json"
+    output = given.output or FOLDER / "results" / f"generation{'_quick' * given.quick}.jsonl"
     words = sys.argv[1:] if arguments is None else arguments
     sizes = QUICK if given.quick else BASE
     record = {
@@ -161,6 +160,7 @@ def main(arguments=None):
         "sizes": asdict(sizes),
         "new_tokens": given.new_tokens or (6 if given.quick else 128),
         "repeats": given.repeats,
+        "seed": given.seed,
     }
     measure(
         given.sides,
@@ -173,7 +173,7 @@ def main(arguments=None):
         # after each case: an error costs no more than what follows it
         keep=lambda results: write({**record, "results": results}, output),
     )
-    print("\n".join(table(json.loads(output.read_text(encoding="utf-8")))))
+    print("\n".join(table(records.read(output))))
 
 
 if __name__ == "__main__":

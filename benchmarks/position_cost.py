@@ -75,7 +75,7 @@ def measure(sizes, rounds):
 
 def table(record):
     """Makes the report in Markdown."""
-    medians = {name: statistics.median(times) for name, times in record["seconds"].items()}
+    medians = {r["position_scheme"]: statistics.median(r["seconds"]) for r in record["results"]}
     sizes = record["sizes"]
     lines = [
         "# Time of an attention layer with each position scheme",
@@ -94,11 +94,17 @@ def table(record):
     return "\n".join(lines) + "\n"
 
 
+def write(record, output):
+    """The results as JSON lines, and the table beside them."""
+    records.write(output, record)
+    records.write_text(output.with_suffix(".md"), table(record))
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m benchmarks.position_cost", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tiny layer, to check that it works")
     parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
-    parser.add_argument("--output", type=Path, help="(position_cost.json in results/)")
+    parser.add_argument("--output", type=Path, help="(position_cost.jsonl in results/)")
     given = parser.parse_args(arguments)
 
     import tensorflow as tf
@@ -113,11 +119,13 @@ def main(arguments=None):
         ),
         "sizes": sizes,
         "rounds": given.rounds,
-        "seconds": measure(sizes, given.rounds),
+        "results": [
+            {"position_scheme": name, "seconds": seconds}
+            for name, seconds in measure(sizes, given.rounds).items()
+        ],
     }
-    output = given.output or FOLDER / "results" / "position_cost.json"
-    records.write_json(output, record)
-    records.write_text(output.with_suffix(".md"), table(record))
+    output = given.output or FOLDER / "results" / "position_cost.jsonl"
+    write(record, output)
     print(table(record))
 
 

@@ -2,12 +2,12 @@
 
 DIR holds `.jsonl` or `.txt` files, plain or compressed. For each length, packing and number of threads, the benchmark
 reads batches as fast as they come, and measures real tokens per second and the share of padding. It also counts how
-tokens were masked. Prints tables in Markdown and writes all numbers to a JSON file.
+tokens were masked. Prints tables in Markdown and writes all numbers to a file of JSON lines.
 """
 
 import argparse
-import datetime
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,14 +15,13 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-import tensorflow as tf
 
 import roformer_tf
 from benchmarks import machine, records
 from roformer_tf.pretraining import Stage, prepare_corpus, training_batches
 from roformer_tf.pretraining.settings import DataSettings
 
-ROOT = Path(__file__).resolve().parent.parent
+FOLDER = Path(__file__).resolve().parent
 LENGTHS = (128, 512, 1536)
 PACKINGS = {"none": "one chunk a sequence, bucketing", "block_diagonal": "packed"}
 FORMS = ("jsonl", "txt", "jsonl.gz", "txt.gz", "jsonl.xz", "txt.xz")
@@ -36,7 +35,7 @@ def main():
     parser.add_argument(
         "--vocabulary",
         type=Path,
-        default=ROOT / "checkpoints/chinese_roformer_tiny",
+        default=FOLDER.parent / "checkpoints/chinese_roformer_tiny",
         help="folder with vocab.txt (%(default)s)",
     )
     parser.add_argument(
@@ -47,19 +46,16 @@ def main():
         "--windows", type=int, default=3, help="windows of 16 batches to time (%(default)s)"
     )
     parser.add_argument(
-        "--output", type=Path, help="benchmarks/results/pretraining-input-DATE.json"
+        "--output",
+        type=Path,
+        default=FOLDER / "results" / "pretraining_input.jsonl",
+        help="file for the results (%(default)s)",
     )
     arguments = parser.parse_args()
-    now = datetime.datetime.now(datetime.UTC)
-    output = arguments.output or (
-        ROOT / "benchmarks/results" / f"pretraining-input-{now:%Y-%m-%d}.json"
-    )
     files = tuple(str(path) for form in FORMS for path in sorted(arguments.data.glob(f"*.{form}")))
     tokenizer = roformer_tf.RoFormerTokenizer.from_preset(str(arguments.vocabulary))
     record = {
-        "machine": machine.describe(),
-        "tensorflow": tf.__version__,
-        "date": records.date(),
+        **records.made_by("benchmarks.pretraining_input", sys.argv[1:]),
         "batch": arguments.batch,
         "windows": arguments.windows,
         "word_level": tokenizer.word_level,
@@ -81,9 +77,9 @@ def main():
                     record["results"].append(result)
         record["masking"] = masking(corpus, tokenizer, files)
     record["load_average_after"] = machine.load_average()
-    records.write_json(output, record)
+    records.write(arguments.output, record)
     print("\n".join(report(record)))
-    print(f"\nkept in {output}")
+    print(f"\nkept in {arguments.output}")
 
 
 def measure(corpus, tokenizer, files, length, packing, threads, arguments):
@@ -145,6 +141,24 @@ def masking(corpus, tokenizer, files, batches=100):
     return count
 
 
+def table(record):
+    """Yields a row for each length and packing, with a column for each number of threads."""
+    threads = sorted({r["threads"] for r in record["results"]})
+    yield f"| max_length | rows | tokens/s, {' | '.join(_threads(n) for n in threads)} | padding |"
+    yield "|" + "---|" * (3 + len(threads))
+    rows = {}
+    for r in record["results"]:
+        rows.setdefault((r["max_length"], r["packing"]), {})[r["threads"]] = r
+    for (length, packing), row in rows.items():
+        speeds = " | ".join(f"{row[n]['tokens_per_second']:,}" for n in threads)
+        padding = row[threads[0]]["padding"]
+        yield f"| {length} | {PACKINGS[packing]} | {speeds} | {padding:.2%} |"
+
+
+def _threads(number):
+    return f"{number} thread{'s' * (number > 1)}"
+
+
 def report(record):
     """Yields lines of Markdown."""
     corpus = record["corpus"]
@@ -155,13 +169,7 @@ def report(record):
         f"{record['load_average_before']:.1f}, {record['load_average_after']:.1f}."
     )
     yield ""
-    yield "| max_length | sequences | threads | tokens/s | first batch | padding | batches |"
-    yield "|---|---|---|---|---|---|---|"
-    for r in record["results"]:
-        yield (
-            f"| {r['max_length']} | {PACKINGS[r['packing']]} | {r['threads']} | {r['tokens_per_second']:,} | "
-            f"{r['first_batch_seconds']:.1f} s | {r['padding']:.2%} | {r['batches']} |"
-        )
+    yield from table(record)
     yield ""
     m = record["masking"]
     yield "| masking | share | aim |"

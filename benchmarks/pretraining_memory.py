@@ -69,7 +69,7 @@ CASES = [
     {"position_scheme": "t5"},
     {"position_scheme": "tupe"},
 ]
-# Steps in float32 of `results/2026-11-21.json`: name, (layers, heads, width, vocabulary), sequences
+# Steps in float32 of `results/libraries.jsonl`: name, (layers, heads, width, vocabulary), sequences
 # of 512 tokens, median of the seconds. The first gives the rate at which the others are predicted.
 BASE, SMALL = (12, 12, 768, 50_000), (6, 6, 384, 9_216)
 STEPS = [
@@ -183,14 +183,14 @@ def _train(pretrainer, case):
     pretrainer.fit(data.repeat(), steps_per_epoch=2, shuffle=False, verbose=0)
 
 
-def kept_results(path=FOLDER / "results" / "pretraining_memory.json"):
+def kept_results(path=FOLDER / "results" / "pretraining_memory.jsonl"):
     """The kept measurements: dictionaries of `case` and `measured`, in bytes."""
-    return json.loads(path.read_text())["results"]
+    return records.read(path)["results"]
 
 
-def _write(record, output):
+def write(record, output):
     # after each case: an error costs no more than what follows it
-    records.write_json(output, record)
+    records.write(output, record)
     defaults = ", ".join(f"{name}={value}" for name, value in DEFAULTS.items())
     lines = ["# Pretraining steps, predicted and measured", "", "## Peak of memory", ""]
     lines += [f"What a case leaves out: {defaults}.", "", *_table("case")]
@@ -223,7 +223,7 @@ def main():
     parser.add_argument(
         "--output",
         type=Path,
-        default=FOLDER / "results" / "pretraining_memory.json",
+        default=FOLDER / "results" / "pretraining_memory.jsonl",
         help="file for the results; a table is written beside it (%(default)s)",
     )
     parser.add_argument(
@@ -234,8 +234,8 @@ def main():
         print(_measure_here(arguments.case))
         return
     if arguments.report:
-        record = json.loads(arguments.output.read_text())
-        _write(record, arguments.output)
+        record = records.read(arguments.output)
+        write(record, arguments.output)
         return
     record = {
         **records.made_by("benchmarks.pretraining_memory", sys.argv[1:]),
@@ -245,7 +245,7 @@ def main():
     for case in CASES:
         record["results"].append({"case": case, "measured": measure(case)})
         print(record["results"][-1], flush=True)
-        _write(record, arguments.output)
+        write(record, arguments.output)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
-"""Kept results: how they were made, and files that are written whole or not at all."""
+"""Kept results: how they were made, and files that are written whole or not at all.
+
+A file of results is JSON lines. The first says what holds for all results, such as the command and the machine, and
+each of the others is one of the `results`.
+"""
 
 import datetime
 import json
 import os
 import shlex
+from importlib.metadata import version
 
 from benchmarks import machine
 
@@ -20,7 +25,12 @@ def command(module, arguments):
 
 def made_by(module, arguments):
     """What a record begins with."""
-    return {"date": date(), "command": command(module, arguments), "machine": machine.describe()}
+    return {
+        "date": date(),
+        "command": command(module, arguments),
+        "machine": machine.describe(),
+        "versions": {name: version(name) for name in ("tensorflow", "keras", "numpy")},
+    }
 
 
 def source(record):
@@ -37,6 +47,32 @@ def write_text(path, text):
     os.replace(temporary, path)
 
 
-def write_json(path, record):
-    """The record of a measurement, see `write_text`."""
-    write_text(path, json.dumps(record, indent=1) + "\n")
+def write(path, record):
+    """A dict whose `results` is a list of dicts, as JSON lines."""
+    about = {key: value for key, value in record.items() if key != "results"}
+    lines = [json.dumps(line, ensure_ascii=False) for line in (about, *record["results"])]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def read(path):
+    """The dict that `write` wrote."""
+    about, *results = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {**about, "results": results}
+
+
+def write_parts(path, record):
+    """A dict whose `runs` and `results` are dicts with the same keys, the parts: each part becomes a line."""
+    results = [
+        {"part": part, **run, "results": record["results"][part]}
+        for part, run in record["runs"].items()
+    ]
+    about = {key: value for key, value in record.items() if key != "runs"}
+    write(path, {**about, "results": results})
+
+
+def read_parts(path):
+    """The dict that `write_parts` wrote."""
+    record = read(path)
+    lines = {line.pop("part"): line for line in record["results"]}
+    results = {part: line.pop("results") for part, line in lines.items()}
+    return {**record, "runs": lines, "results": results}

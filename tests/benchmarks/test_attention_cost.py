@@ -1,6 +1,5 @@
 """The measurement of attention runs, and its table and fits say what was measured."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import attention_cost
+from benchmarks import attention_cost, records
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="measures TensorFlow"
@@ -45,7 +44,7 @@ attention_cost.main()
 
 @pytest.mark.slow
 def test_runs(tmp_path):
-    output = tmp_path / "cost.json"
+    output = tmp_path / "cost.jsonl"
     given = ["--quick", "--lengths", "1024", "--attentions", "softmax", "chunked", "--heads", "1"]
     given += ["--repeats", "1", "--output", str(output)]
     # not in this process: the allocator that counts comes with oneDNN, which not every processor has by default
@@ -55,7 +54,7 @@ def test_runs(tmp_path):
         env={**os.environ, **attention_cost.ENVIRONMENT},
         check=True,
     )
-    record = json.loads(output.read_text())
+    record = records.read(output)
     assert "--lengths 1024" in record["command"]
     results = {(r["attention"], r["part"]): r for r in record["results"]}
     assert len(results) == 4 and all(r["seconds"] > 0 for r in results.values())

@@ -1,12 +1,10 @@
 """The measurement of generation runs, and its table says what was measured."""
 
-import json
-
 import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks import generation
+from benchmarks import generation, records
 from benchmarks.generation_worker import GenerationWorker
 
 pytestmark = pytest.mark.skipif(
@@ -40,10 +38,10 @@ def test_runs(tmp_path, monkeypatch, capsys):
             tf.config.threading, name, lambda count: None
         )  # too late in this process
     monkeypatch.setattr(generation, "QUICK_CASES", ((2, 9),))
-    output = tmp_path / "speed.json"
+    output = tmp_path / "speed.jsonl"
     given = ["--quick", "--sides", "ours", "hugging_face", "--repeats", "1", "--new-tokens", "4"]
     generation.main([*given, "--output", str(output)])
-    record = json.loads(output.read_text())
+    record = records.read(output)
     assert "--new-tokens 4" in record["command"]
     assert [result["side"] for result in record["results"]] == ["ours", "hugging_face"]
     for result in record["results"]:

@@ -1,6 +1,6 @@
 """Kills a short pretraining run again and again, and compares its end to an uninterrupted run.
 
-    python -m tests.pretraining.kill_runs --kills 20 --replicas 1 2 --output kills.json
+    python -m tests.pretraining.kill_runs --kills 20 --replicas 1 2 --output kills.jsonl
 
 SIGKILL comes at a random time of the life of the process, or, in two of five lives, a random moment
 after a checkpoint or an export has begun to be written. A run that gets to its end is compared, and
@@ -10,7 +10,6 @@ another begun, until there were enough kills. `test_kills.py` runs the short for
 import argparse
 import contextlib
 import datetime
-import json
 import shlex
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import records
 from tests.pretraining import run_processes as runs
 
 
@@ -77,7 +77,10 @@ def compare(output, reference):
 
 
 def kill_many(folder, replicas, kills, seed, say=print):
-    """One strategy: the reference, and runs with `kills` SIGKILLs; returns the result, a dict."""
+    """One strategy: the reference, and runs with `kills` SIGKILLs.
+
+    Returns what holds for the strategy, a dict, and its rows: one for each life, and one for each complete run.
+    """
     arguments = replicas_arguments(replicas)
     settings = runs.write_run(folder / "texts")
     log = folder / "messages.log"
@@ -111,14 +114,13 @@ def kill_many(folder, replicas, kills, seed, say=print):
             number += 1
             if enough:
                 break
-    return {
+    strategy = {
         "replicas": replicas,
         "seed": seed,
         "kills": sum(life["killed"] for life in lives),
         "seconds_not_stopped": round(longest, 1),
-        "completed_runs": results,
-        "lives": lives,
     }
+    return strategy, [{"replicas": replicas, **row} for row in (*lives, *results)]
 
 
 def main():
@@ -126,20 +128,23 @@ def main():
     parser.add_argument("--kills", type=int, default=20, help="SIGKILLs for each strategy")
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seed", type=int, default=None, help="of the moments; drawn by default")
-    parser.add_argument("--output", help="file (JSON) for the result")
+    parser.add_argument("--output", type=Path, help="file (JSON lines) for the result")
     args = parser.parse_args()
     seed = int(np.random.SeedSequence().entropy % 2**31) if args.seed is None else args.seed
     result = {
         "command": "python -m tests.pretraining.kill_runs " + shlex.join(sys.argv[1:]),
         "date": datetime.date.today().isoformat(),
         "strategies": [],
+        "results": [],
     }
     with tempfile.TemporaryDirectory() as folder:
         for replicas in args.replicas:
             place = Path(folder) / str(replicas)
-            result["strategies"].append(kill_many(place, replicas, args.kills, seed))
+            strategy, rows = kill_many(place, replicas, args.kills, seed)
+            result["strategies"].append(strategy)
+            result["results"] += rows
             if args.output:
-                Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+                records.write(args.output, result)
 
 
 if __name__ == "__main__":

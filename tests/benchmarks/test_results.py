@@ -1,0 +1,75 @@
+"""The committed tables say what the committed results give, and files of results are read as they were written."""
+
+import keras
+import pytest
+
+from benchmarks import (
+    attention_cost,
+    generation,
+    position_cost,
+    pretraining_memory,
+    records,
+    report,
+)
+
+FOLDER = attention_cost.FOLDER
+RESULTS = FOLDER / "results"
+README = (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_line_is_an_object():
+    files = sorted(RESULTS.glob("*.jsonl"))
+    assert len(files) == 8 and not list(RESULTS.glob("*.json"))
+    for path in files:
+        record = records.read(path)
+        assert len(record["results"]) > 5 and all(type(row) is dict for row in record["results"])
+        for row in record["results"]:
+            assert {**record, **row}["command"].startswith("python -m "), path
+
+
+def test_tables_of_the_readme():
+    tables = report.tables(records.read_parts(RESULTS / "libraries.jsonl"))
+    assert len(tables) == 11
+    for name, lines in tables.items():
+        assert "\n".join([f"<!-- {name} -->", *lines, f"<!-- /{name} -->"]) in README, name
+
+
+def test_table_of_the_input():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("pretraining is TensorFlow")
+    from benchmarks import pretraining_input
+
+    record = records.read(RESULTS / "pretraining_input.jsonl")
+    assert "\n".join(["", *pretraining_input.table(record), ""]) in README
+
+
+@pytest.mark.parametrize(
+    "name, module",
+    [
+        ("attention_cost", attention_cost),
+        ("attention_cost_causal", attention_cost),
+        ("generation", generation),
+        ("position_cost", position_cost),
+        ("pretraining_memory", pretraining_memory),
+    ],
+)
+def test_report(name, module, tmp_path, monkeypatch):
+    if module is pretraining_memory and keras.backend.backend() != "tensorflow":
+        pytest.skip("pretraining is TensorFlow")
+    monkeypatch.setattr(attention_cost, "draw", lambda record, path: None)
+    path = RESULTS / f"{name}.jsonl"
+    module.write(records.read(path), tmp_path / path.name)
+    for ending in (".jsonl", ".md"):
+        written = (tmp_path / path.name).with_suffix(ending).read_bytes()
+        assert written == path.with_suffix(ending).read_bytes()
+
+
+def test_parts_are_read_as_they_were_written(tmp_path):
+    record = {
+        "sizes": {"width": 8},
+        "runs": {"step": {"seed": 0}, "load": {"seed": 1, "minutes": None}},
+        "results": {"step": {"4 x 8": [0.1]}, "load": {}},
+    }
+    records.write_parts(tmp_path / "runs.jsonl", record)
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 3
+    assert records.read_parts(tmp_path / "runs.jsonl") == record
