@@ -52,69 +52,48 @@ def split_off(texts, labels, share=10):
 def load_data(train=None, test=None):
     """Loads a dict from part to `(texts, class ids)`, and the names of the classes."""
     if train is None:
-        parts, labels = load_reviews(), list(LABELS)
-        return {name: (texts, np.array(ids)) for name, (texts, ids) in parts.items()}, labels
+        parts = load_reviews().items()
+        return {part: (texts, np.array(ids)) for part, (texts, ids) in parts}, list(LABELS)
     train, validation = split_off(*read_table(train))
-    parts = {"train": train, "validation": validation, "test": read_table(test)}
-    labels = sorted(set(train[1]))
-    if unknown := sorted({*validation[1], *parts["test"][1]} - set(labels)):
+    parts = {"train": train, "validation": validation, "test": read_table(test)}.items()
+    names = sorted(set(train[1]))
+    if unknown := sorted({label for _, (_, labels) in parts for label in labels} - set(names)):
         raise SystemExit(f"Labels that no training text has: {unknown}")
-    data = {
-        name: (texts, np.array([labels.index(label) for label in of_texts]))
-        for name, (texts, of_texts) in parts.items()
-    }
-    return data, labels
+    return {part: (x, np.array([names.index(i) for i in y])) for part, (x, y) in parts}, names
 
 
 def fine_tune(
-    model_folder,
+    model,
     data,
     num_classes,
     from_scratch=False,
     epochs=3,
     batch_size=32,
     learning_rate=5e-4,
-    layer_decay=0.9,
-    sequence_length=128,
-    pooling="mean",
-    dtype="float32",
     seed=0,
+    **options,
 ):
-    """Trains a `RoFormerTextClassifier`. Keeps the weights of the best epoch on the validation texts."""
+    """Trains a classifier with `options`, and keeps the weights of the best epoch on the validation texts."""
+    options = {"pooling": "mean", "sequence_length": 128, **options}
     classifier = RoFormerTextClassifier.from_preset(
-        str(model_folder),
-        load_weights=not from_scratch,
-        num_classes=num_classes,
-        pooling=pooling,
-        sequence_length=sequence_length,
-        dtype=dtype,
+        str(model), load_weights=not from_scratch, num_classes=num_classes, **options
     )
     texts, labels = data["train"]
-    classifier.compile(
-        optimizer=LayerwiseAdamW(
-            LinearWarmupDecay(
-                learning_rate, epochs * math.ceil(len(texts) / batch_size), warmup_steps=0.1
-            ),
-            num_layers=classifier.backbone.num_layers,
-            # random lower layers have nothing to keep
-            layer_decay=1.0 if from_scratch else layer_decay,
-            global_clipnorm=1.0,
-        ),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-        jit_compile=False,  # XLA would compile each length again
+    steps = epochs * math.ceil(len(texts) / batch_size)
+    schedule = LinearWarmupDecay(learning_rate, steps, warmup_steps=0.1)
+    decay = 1.0 if from_scratch else 0.9  # random lower layers have nothing to keep
+    optimizer = LayerwiseAdamW(
+        schedule, classifier.backbone.num_layers, layer_decay=decay, global_clipnorm=1.0
     )
+    classifier.compile(optimizer, jit_compile=False)  # XLA would compile each length again
     train = tf.data.Dataset.from_tensor_slices((texts, labels))
     train = train.shuffle(len(texts), seed=seed).batch(batch_size)
+    validation = tf.data.Dataset.from_tensor_slices(data["validation"]).batch(batch_size)
+    best = keras.callbacks.EarlyStopping(
+        "val_sparse_categorical_accuracy", mode="max", patience=2, restore_best_weights=True
+    )
     classifier.fit(
-        train,
-        validation_data=tf.data.Dataset.from_tensor_slices(data["validation"]).batch(batch_size),
-        epochs=epochs,
-        shuffle=False,
-        callbacks=[
-            keras.callbacks.EarlyStopping("val_accuracy", patience=2, restore_best_weights=True)
-        ],
-        verbose=2,
+        train, validation_data=validation, epochs=epochs, callbacks=[best], shuffle=False, verbose=2
     )
     return classifier
 
@@ -130,20 +109,19 @@ def main():
     parser.add_argument("--learning-rate", type=float, default=5e-4, help="3e-5 suits base models")
     parser.add_argument("--sequence-length", type=int, default=128)
     parser.add_argument("--pooling", choices=("cls", "mean"), default="mean")
-    args = parser.parse_args()
-    if (args.train is None) != (args.test is None):
+    args = vars(parser.parse_args())
+    model, train, test, export = map(args.pop, ("model", "train", "test", "export"))
+    if (train is None) != (test is None):
         parser.error("--train and --test go together")
     keras.utils.set_random_seed(0)
-    data, labels = load_data(args.train, args.test)
-    options = {key: getattr(args, key) for key in ("epochs", "learning_rate", "sequence_length")}
-    options.update(from_scratch=args.from_scratch, pooling=args.pooling)
-    classifier = fine_tune(args.model, data, len(labels), **options)
+    data, labels = load_data(train, test)
+    classifier = fine_tune(model, data, len(labels), **args)
     _, accuracy = classifier.evaluate(*data["test"], batch_size=32, verbose=0)
     majority = np.bincount(data["test"][1]).max() / len(data["test"][1])
     print(f"{len(data['train'][0]):,} training texts, {len(data['test'][0]):,} test texts")
     print(f"test accuracy {accuracy:.1%}, of the most frequent class {majority:.1%}")
-    if args.export:
-        print(export_saved_model(classifier, args.export, labels=labels, overwrite=True))
+    if export:
+        print(export_saved_model(classifier, export, labels=labels, overwrite=True))
 
 
 if __name__ == "__main__":
