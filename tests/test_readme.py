@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_blocks_run(tmp_path, monkeypatch):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 8
-    (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
+    assert len(blocks) == 11
+    for name in ("checkpoints", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     names = {}
     for block in blocks:

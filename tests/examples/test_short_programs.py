@@ -1,5 +1,9 @@
 """The short programs run as they are, on the models of the repository."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from roformer_tf.checkpoint import inspect_checkpoint
@@ -39,3 +43,29 @@ def test_translate(run, tmp_path):
     arguments = ("--output", tmp_path / "model", "--vocabulary-size", 40, "--hidden-dim", 16)
     assert "number one → " in run("translate", path, *arguments, "--steps", 2)
     assert (tmp_path / "model" / "config.json").exists()
+
+
+@pytest.fixture(params=["tensorflow", "jax"])
+def run_on(request, examples):
+    """Runs a program on a backend; returns what it printed."""
+    pytest.importorskip(request.param)
+
+    def run_program(name, *arguments):
+        command = [sys.executable, examples / f"{name}.py", *map(str, arguments)]
+        environment = {**os.environ, "KERAS_BACKEND": request.param}
+        return subprocess.check_output(command, env=environment, text=True)
+
+    return run_program
+
+
+def test_own_attention(run_on):
+    found = dict(line.split(": ") for line in run_on("own_attention").splitlines())
+    assert int(found["with rotary positions"].split("%")[0]) > 90
+    assert int(found["without rotary positions"].split("%")[0]) < 40
+
+
+def test_train_from_scratch(run_on, repository):
+    out = run_on("train_from_scratch", repository / "README.md", "--epochs", 2)
+    losses = [float(line.split("loss: ")[1]) for line in out.splitlines() if "loss: " in line]
+    assert len(losses) == 4
+    assert losses[1] < losses[0] < 5.6 and losses[3] < losses[2]  # ln(256) = 5.5
