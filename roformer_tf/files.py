@@ -1,6 +1,7 @@
 """Writes files and folders completely or not at all, locks folders, and reads compressed files."""
 
 import contextlib
+import errno
 import gzip
 import io
 import lzma
@@ -87,6 +88,7 @@ def replace_files(folder, whole=False):
 
     Raises:
         NotADirectoryError: If `folder` is a file.
+        OSError: If another process has written a new `folder` first.
 
     Example:
 
@@ -113,20 +115,27 @@ def replace_files(folder, whole=False):
         raise
     names = sorted(os.listdir(new))
     moves = [(new / name, folder / name) for name in names] if inside else [(new, folder)]
-    replaced, added = [], []
+    renamed = []
+
+    def rename(source, target):
+        os.replace(source, target)
+        renamed.append((source, target))
+
     try:
-        for _, target in moves:
-            if target.exists():
-                os.replace(target, old / target.name)
-                replaced.append(target)
         for source, target in moves:
-            os.replace(source, target)
-            added.append((source, target))
+            while True:
+                if inside or whole:
+                    with contextlib.suppress(FileNotFoundError):  # there was no old one
+                        rename(target, Path(tempfile.mkdtemp(dir=old), target.name))
+                try:
+                    rename(source, target)
+                    break
+                except OSError as error:  # another process put its folder there in between
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not whole:
+                        raise
     except BaseException:
-        for source, target in added:
+        for source, target in reversed(renamed):
             os.replace(target, source)
-        for target in replaced:
-            os.replace(old / target.name, target)
         # reached only if every old file is restored
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -149,7 +158,7 @@ def flush_to_disk(path):
 
 
 def _check_not_a_file(folder):
-    if folder.exists() and not folder.is_dir():
+    if folder.is_file():
         raise NotADirectoryError(f"Expected a folder to write to, but {folder} is a file.")
 
 

@@ -1,6 +1,7 @@
 """Files and folders are written completely or not at all."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -75,6 +76,22 @@ def test_a_failure_while_replacing_restores_all(tmp_path, monkeypatch, failing, 
         monkeypatch.setattr(os, "replace", fail_once)
     assert files_of(folder) == {"a": "old", "b": "old"}
     assert sorted(os.listdir(folder)) == ["a", "b"] and os.listdir(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_several_writers_at_once_leave_one_version_complete(tmp_path, whole):
+    folder = tmp_path / "model"
+    folder.mkdir()
+
+    def write(number):
+        for _ in range(50):
+            with replace_files(folder, whole) as temporary:
+                (temporary / "a").write_text(str(number))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert list(files_of(folder)) == ["a"] and os.listdir(folder) == ["a"]
+    assert os.listdir(tmp_path) == ["model"]
 
 
 def test_a_file_is_not_a_folder(tmp_path):
