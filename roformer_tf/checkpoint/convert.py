@@ -1,4 +1,4 @@
-"""Between the original layout and Hugging Face's, file to file, without building a model."""
+"""Converts files between the original layout and Hugging Face's without building a model."""
 
 import shutil
 from dataclasses import dataclass
@@ -9,22 +9,23 @@ import numpy as np
 
 from roformer_tf import rotary
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.folder import is_optimizer_slot, open_folder
-from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, HF_WEIGHTS_FILE
-from roformer_tf.checkpoint.original_config import masking_of, sizes_of_config
+from roformer_tf.checkpoint.folder import compare_shapes, open_folder
+from roformer_tf.checkpoint.hugging_face import (
+    HF_CONFIG_FILE,
+    HF_WEIGHTS_FILE,
+    import_safetensors,
+)
+from roformer_tf.checkpoint.original_config import masking_of, sizes_of_config, spell_settings
 from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE, write_checkpoint
 from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_files
 
 LAYOUTS = ("original", "huggingface")
 
-_ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}
-_GROUPS_OF_HF = ("embeddings", "segments", "encoder", "pooler", "mlm")
-
 
 @dataclass(frozen=True)
 class ConvertReport:
-    """What `convert` did.
+    """The result of `convert`.
 
     Attributes:
         folder: Path. The folder that was written.
@@ -49,25 +50,28 @@ class ConvertReport:
 def convert(source, target, to=None, family=None):
     """Converts a RoFormer v1 checkpoint between the original layout and Hugging Face's.
 
-    To Hugging Face: writes `config.json`, `model.safetensors` and `vocab.txt` as `RoFormerForMaskedLM`
-    reads them, or `RoFormerForCausalLM` if the settings have `masking="causal"`, or `RoFormerModel` if
-    there is no masked-LM head. To the original: writes `bert_config.json`, `bert_model.ckpt.*`,
-    `checkpoint` and `vocab.txt`. Numbers are moved and never changed, so converting there and back
-    gives the same bytes.
+    To Hugging Face: writes `config.json`, `model.safetensors` and `vocab.txt` for
+    `RoFormerForMaskedLM`, or for `RoFormerForCausalLM` if the settings have `masking="causal"`, or
+    for `RoFormerModel` if there is no masked-LM head. To the original: writes `bert_config.json`,
+    `bert_model.ckpt.*`, `checkpoint` and `vocab.txt`. No number changes, so converting there and
+    back gives the same bytes.
 
     Args:
         source: str or path. A folder in either layout, or a checkpoint in it.
         target: str or path. The folder to write; other files in it stay.
-        to: str. `"original"` or `"huggingface"`. Defaults to the one that `source` is not.
-        family: str. `"roformer"` overrides what the files tell, see `inspect_checkpoint`.
+        to: str. `"original"` or `"huggingface"`. Defaults to the layout other than that of
+            `source`.
+        family: str. `"roformer"` overrides the family found in the files, see
+            `inspect_checkpoint`.
 
     Returns:
         `ConvertReport`.
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ValueError: If a file is damaged, a variable is missing, unknown or wrongly shaped, the model
-            is not RoFormer v1 (Hugging Face has no other), or the target layout cannot hold it.
+        ValueError: If a file is damaged, a variable is missing, unknown or of another shape, the
+            model is not RoFormer v1 (Hugging Face has no other), or the target layout does not
+            support it.
 
     Example:
 
@@ -87,8 +91,8 @@ def convert(source, target, to=None, family=None):
     folder = open_folder(source)
     if folder.layout not in LAYOUTS:
         raise ValueError(
-            f"{folder.path} was written by `save_to_preset`. Load it with `from_preset` and write it with "
-            "`save_checkpoint`, then convert that folder."
+            f"{folder.path} was written by `save_to_preset`. Load it with `from_preset` and write "
+            "it with `save_checkpoint`, then convert that folder."
         )
     check_one_of("to", to, LAYOUTS, optional=True)
     to = to or LAYOUTS[1 - LAYOUTS.index(folder.layout)]
@@ -103,62 +107,61 @@ def convert(source, target, to=None, family=None):
     arguments = folder.backbone_arguments("roformer")
     if to == "original" and arguments.get("position_options"):
         raise ValueError(
-            "The original has no rotated values, and would compute different numbers from the file. "
-            f"Received: rotary_value=True in {folder.path / HF_CONFIG_FILE}"
+            "The original has no rotated values, and would compute different numbers from the "
+            f"file. Received: rotary_value=True in {folder.path / HF_CONFIG_FILE}"
         )
-    variables, dropped = _select(arrays, sizes_of_config(config))
+    settings = spell_settings(
+        arguments,
+        initializer_range=config.get("initializer_range", 0.02),
+        masking=masking_of(config),
+        max_position_embeddings=sizes_of_config(config).num_positions,
+        pooler=config.get("pooler"),
+    )
+    variables = _select(arrays, sizes_of_config(config))
     with replace_files(target) as temporary:
         if to == "original":
             write_checkpoint(temporary, ((name, arrays.read(name)) for name in variables))
-            settings = _common_settings(config, arguments)
-            if arguments["embedding_dim"] not in (None, arguments["hidden_dim"]):
-                settings["embedding_size"] = arguments["embedding_dim"]
-            if arguments["layer_norm_epsilon"] != 1e-12:
-                settings["layer_norm_eps"] = arguments["layer_norm_epsilon"]
-            _write_json(temporary / CONFIG_FILE, settings)
         else:
-            _write_hugging_face(temporary, arrays, variables, config, arguments)
+            settings |= {
+                "is_decoder": masking_of(config) == "causal",
+                "rotary_value": bool(config.get("rotary_value")),
+            }
+            _write_hugging_face(temporary, arrays, variables, settings, arguments)
+        config_file = CONFIG_FILE if to == "original" else HF_CONFIG_FILE
+        text = dumps(dict(sorted(settings.items())), indent=2) + "\n"
+        (temporary / config_file).write_text(text, encoding="utf-8")
         if (folder.path / VOCABULARY_FILE).is_file():
             shutil.copyfile(folder.path / VOCABULARY_FILE, temporary / VOCABULARY_FILE)
+    dropped = tuple(name for name in arrays.shapes if name not in variables)
     return ConvertReport(Path(target), to, tuple(variables), dropped)
 
 
 def _select(arrays, sizes):
-    """Returns the variables to convert, checked against the table, and the names that are dropped."""
-    everything = {v.name: v for v in mapping.variables("roformer", sizes)}
-    stored = [name for name in arrays.shapes if not is_optimizer_slot(name)]
-    present = {everything[name].group for name in stored if name in everything}
-    needed = [
-        v for v in everything.values() if v.group in present or v.group in ("embeddings", "encoder")
-    ]
-    problems = [f"missing: {v.name} {v.shape}" for v in needed if v.name not in arrays.shapes]
-    problems += [f"unknown: {name}" for name in stored if name not in everything]
+    """Returns the variables to convert, after a check against the table."""
+    table = {v.name: v for v in mapping.variables("roformer", sizes)}
+    missing, unknown, wrong_shape = compare_shapes(table, arrays.shapes)
+    problems = [f"missing: {name} {table[name].shape}" for name in missing]
+    problems += [f"unknown: {name}" for name in unknown]
     problems += [
-        f"wrong shape: {v.name} {arrays.shapes[v.name]}, the settings require {v.shape}"
-        for v in needed
-        if v.name in arrays.shapes and arrays.shapes[v.name] != v.shape
+        f"wrong shape: {name} {found}, the settings require {expected}"
+        for name, (expected, found) in wrong_shape.items()
     ]
     if problems:
         raise ValueError(
             f"{arrays.source} is not a complete RoFormer v1 checkpoint with these settings:\n  "
             + "\n  ".join(problems)
         )
-    variables = {v.name: v for v in needed if v.group in _GROUPS_OF_HF}
-    return variables, tuple(name for name in arrays.shapes if name not in variables)
+    return {name: v for name, v in table.items() if v.hugging_face and name in arrays.shapes}
 
 
-def _write_hugging_face(folder, arrays, variables, config, arguments):
-    try:
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise ImportError(
-            "Hugging Face's layout needs the package safetensors: pip install safetensors"
-        ) from error
+def _write_hugging_face(folder, arrays, variables, settings, arguments):
+    """Writes the weights and adds Hugging Face's entries to `settings`."""
+    safetensors = import_safetensors()
     architecture = "RoFormerModel"
     if any(variable.group == "mlm" for variable in variables.values()):
-        is_causal = masking_of(config) == "causal"
-        architecture = "RoFormerForCausalLM" if is_causal else "RoFormerForMaskedLM"
-    # RoFormerModel by itself names its tensors without the prefix
+        kind = "CausalLM" if settings["is_decoder"] else "MaskedLM"
+        architecture = f"RoFormerFor{kind}"
+    # RoFormerModel alone names its tensors without the prefix
     prefix = "roformer." if architecture == "RoFormerModel" else ""
     tensors = {}
     for name, variable in variables.items():
@@ -167,44 +170,17 @@ def _write_hugging_face(folder, arrays, variables, config, arguments):
         tensors[variable.hugging_face.removeprefix(prefix)] = array
     # the buffer of sines, then cosines, of position · 10000^(-2i / head_dim)
     theta = rotary.frequencies(arguments["hidden_dim"] // arguments["num_heads"])
-    angles = np.arange(sizes_of_config(config).num_positions)[:, None] * theta
+    angles = np.arange(settings["max_position_embeddings"])[:, None] * theta
     table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
     tensors["roformer.encoder.embed_positions.weight".removeprefix(prefix)] = table
-    save_file(tensors, folder / HF_WEIGHTS_FILE, metadata={"format": "pt"})
-    settings = _common_settings(config, arguments)
+    safetensors.numpy.save_file(tensors, folder / HF_WEIGHTS_FILE, metadata={"format": "pt"})
+    if settings["hidden_act"] == "gelu_tanh":
+        settings["hidden_act"] = "gelu_pytorch_tanh"
     settings |= {
         "architectures": [architecture],
         "embedding_size": arguments["embedding_dim"] or arguments["hidden_dim"],
-        "hidden_act": _ACTIVATIONS.get(settings["hidden_act"], settings["hidden_act"]),
-        "is_decoder": masking_of(config) == "causal",
         "layer_norm_eps": arguments["layer_norm_epsilon"],
         "model_type": "roformer",
         "pad_token_id": 0,
-        "rotary_value": bool(config.get("rotary_value")),
         "tie_word_embeddings": True,
     }
-    _write_json(folder / HF_CONFIG_FILE, settings)
-
-
-def _common_settings(config, arguments):
-    ours = {name: config[name] for name in ("masking", "pooler") if config.get(name) is not None}
-    if masking_of(config) is not None:
-        ours["masking"] = masking_of(config)
-    return {
-        "attention_probs_dropout_prob": arguments["attention_dropout"],
-        "hidden_act": arguments["activation"],
-        "hidden_dropout_prob": arguments["dropout"],
-        "hidden_size": arguments["hidden_dim"],
-        "initializer_range": config.get("initializer_range", 0.02),
-        "intermediate_size": arguments["intermediate_dim"],
-        "max_position_embeddings": sizes_of_config(config).num_positions,
-        "num_attention_heads": arguments["num_heads"],
-        "num_hidden_layers": arguments["num_layers"],
-        "type_vocab_size": arguments["num_segments"],
-        "vocab_size": arguments["vocabulary_size"],
-        **ours,
-    }
-
-
-def _write_json(file, settings):
-    file.write_text(dumps(dict(sorted(settings.items())), indent=2) + "\n", encoding="utf-8")

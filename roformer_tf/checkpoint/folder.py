@@ -1,4 +1,4 @@
-"""A folder that holds a model, opened once: what it is, its settings, its vocabulary, its arrays."""
+"""Opens the folder of a model: finds its layout, family, settings, vocabulary and arrays."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 
 from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, WEIGHTS_FILES, HuggingFaceArrays
-from roformer_tf.checkpoint.mapping import FAMILIES
+from roformer_tf.checkpoint.mapping import FAMILIES, find_family
 from roformer_tf.checkpoint.original_config import backbone_arguments, masking_of, read_config
 from roformer_tf.checkpoint.original_files import (
     CONFIG_FILE,
@@ -21,8 +21,7 @@ from roformer_tf.checkpoint.original_files import (
 from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
 from roformer_tf.checks import check_one_of
 
-# Slots that optimizers of TF1, Google's BERT and NEZHA leave beside a variable, and counters of the
-# training loop.
+# Variables of optimizers of TF1, Google's BERT and NEZHA, and counters of the training loop.
 _SLOT = re.compile(
     r"/(adam_[mv]|Adam(_\d+)?|AdamW\w*|AdamWeightDecay\w*|LAMB\w*|lamb_[mv]|Momentum|m|v"
     r"|ExponentialMovingAverage)$"
@@ -36,21 +35,22 @@ _OUR_NAMES = {"cls_token": "start_token", "sep_token": "end_token"}
 
 
 def open_folder(path):
-    """Opens the folder of a model in any layout. `from_preset` and `inspect_checkpoint` start here.
+    """Opens the folder of a model in any layout.
 
-    Only names and `config.json` are read at first; settings, vocabulary and arrays are read when asked
-    for, so a damaged file is an error for those only who need it.
+    Settings, vocabulary and arrays are read on first use, so a damaged file raises an error only
+    where it is needed.
 
     Args:
-        path: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`), a
-            Hugging Face folder (`config.json`, `model.safetensors`, `vocab.txt`), or one written by
-            `save_to_preset`. Also the prefix of a TF1 checkpoint, or one of a checkpoint's files.
+        path: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
+            `vocab.txt`), a Hugging Face folder (`config.json`, `model.safetensors`, `vocab.txt`),
+            or one written by `save_to_preset`. Also the prefix of a TF1 checkpoint, or one of a
+            checkpoint's files.
 
     Returns:
         `CheckpointFolder`.
 
     Raises:
-        FileNotFoundError: If there is nothing of the kind at `path`.
+        FileNotFoundError: If there is no such folder at `path`.
 
     Example:
 
@@ -92,18 +92,18 @@ def _read_json(file):
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        return {}  # `CheckpointFolder.config` says what is wrong
+        return {}  # `CheckpointFolder.config` explains what is wrong
 
 
 class CheckpointFolder:
-    r"""The folder of a model, whatever its layout. Made by `open_folder`.
+    r"""The folder of a model in any layout. Use `open_folder` to create it.
 
     Attributes:
         path: Path. The folder.
         layout: str. `"original"`, `"huggingface"` or `"preset"` (written by `save_to_preset`).
-        config: dict. The settings as stored: `bert_config.json` or `config.json`.
-        arrays: The weights, read by name: `shapes`, `dtypes`, `read(name)` and `source`, the file. The
-            names and shapes of both checkpoint layouts are the original's; those of a preset are its own.
+        config: dict. The settings as stored in `bert_config.json` or `config.json`.
+        arrays: The weights: `shapes`, `dtypes`, `read(name)` and the file, `source`. Both
+            checkpoint layouts have the original's names and shapes; a preset has its own.
         vocabulary: `Vocabulary` of `vocab.txt`.
 
     Example:
@@ -147,7 +147,7 @@ class CheckpointFolder:
 
     @cached_property
     def backbone_class(self):
-        """Name of the backbone's class: `RoFormerBackbone` of every checkpoint."""
+        """Name of the backbone's class."""
         if self.layout == "preset":
             return self.config.get("class_name", "")
         return "RoFormerBackbone"
@@ -162,37 +162,67 @@ class CheckpointFolder:
 
     @property
     def has_weights(self):
-        """Whether there is more than a vocabulary in the folder."""
+        """Whether the folder contains a checkpoint."""
         return any(self.path.glob("*.index")) or any(
             (self.path / n).is_file() for n in WEIGHTS_FILES
         )
 
-    def identity(self, family=None):
-        """Returns the `Identity` of the model; `family` overrides what the files hold."""
+    def identity(self, family=None, strict=True):
+        """Finds out family, masking and pooler.
+
+        Args:
+            family: str. Overrides the family of a checkpoint.
+            strict: bool. Whether to raise if a checkpoint's settings are missing or damaged. If
+                not, variables and the folder's name decide.
+
+        Returns:
+            `Identity`.
+
+        Raises:
+            ValueError: If `family` is unknown.
+        """
         if self.layout == "preset":
-            return _preset_identity(self.config.get("config", {}))
-        config = self.config
-        return identify(self.arrays.shapes, config, self.path.resolve().name, family)
+            arguments = self.config.get("config", {})
+            return Identity(
+                find_family(arguments.get("norm"), arguments.get("position_scheme")),
+                arguments.get("masking", "bidirectional"),
+                arguments.get("pooler"),
+                ("family, masking and pooler: config.json",),
+            )
+        check_one_of("family", family, tuple(FAMILIES), optional=True)
+        try:
+            config = self.config
+        except (FileNotFoundError, ValueError):
+            if strict:
+                raise
+            config = {}
+        names, from_name = set(self.arrays.shapes), {}
+        words = set(re.split(r"[^a-z0-9]+", self.path.resolve().name.lower()))
+        reason = f"family {family!r}: passed as `family`"
+        if family is None:
+            family, reason = _family(names, config, words, from_name)
+        masking, pooler, reasons = _masking_and_pooler(names, config, words, family, from_name)
+        return Identity(family, masking, pooler, (reason, *reasons), from_name)
 
     def backbone_arguments(self, family=None):
-        """Returns the arguments of the backbone's class, but for `masking` and `pooler`."""
+        """Returns the arguments of the backbone's class, except `masking` and `pooler`."""
         if self.layout == "preset":
             return self.config["config"]
         if self.layout == "original" and self.config.get("rotary_value"):
             raise ValueError(
-                f"`rotary_value` in {self.config_file} must be absent or false: the original does not "
-                "rotate values, only Hugging Face's layout has it."
+                f"`rotary_value` in {self.config_file} must be absent or false: the original does "
+                "not rotate values, only Hugging Face's layout has it."
             )
         family = family or self.identity().family
         return backbone_arguments(self.config, family, str(self.config_file))
 
     def check_tokenizer_class(self, name):
-        """Raises unless the folder holds a tokenizer of the class `name`."""
+        """Raises an error unless the folder contains a tokenizer of the class `name`."""
         if self.tokenizer_class is None:
             file = "tokenizer.json" if self.layout == "preset" else VOCABULARY_FILE
             raise FileNotFoundError(
-                f"{self.path} has no vocabulary: expected {file}. A model saved without a preprocessor "
-                "has none; original and Hugging Face releases have one."
+                f"{self.path} has no vocabulary: expected {file}. A model saved without a "
+                "preprocessor has none; original and Hugging Face releases have one."
             )
         if self.tokenizer_class != name and self.tokenizer_class.startswith("RoFormer"):
             raise ValueError(
@@ -203,12 +233,12 @@ class CheckpointFolder:
     def tokenizer_arguments(self, vocabulary=None, **overrides):
         """Returns the arguments of `RoFormerTokenizer` for a checkpoint.
 
-        Word or character level follows from the vocabulary; Hugging Face's `tokenizer_config.json`, if
-        there is one, tells case and special tokens.
+        The vocabulary decides between word and character level. Case and special tokens are read
+        from Hugging Face's `tokenizer_config.json`, if there is one.
 
         Args:
-            vocabulary: Path, list of tokens or dict of token to id, instead of the folder's own.
-            **overrides: Further arguments of the tokenizer.
+            vocabulary: Path, list of tokens or dict of token to id. Defaults to the folder's own.
+            **overrides: More arguments of the tokenizer.
         """
         parsed = self.vocabulary if vocabulary is None else Vocabulary(vocabulary)
         arguments = {"vocabulary": parsed.tokens, "word_level": has_words(parsed.ids)}
@@ -258,14 +288,14 @@ class PresetArrays:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a model is, and how that is known.
+    """Family, masking and pooler of a model, and how they are known.
 
     Attributes:
-        family: str. A key of `mapping.FAMILIES`, or `None` if it looks like none of them.
+        family: str. A key of `mapping.FAMILIES`, or `None` if unknown.
         masking: str. `"bidirectional"`, `"causal"` or `"unilm"`.
         pooler: str. `None`, `"tanh"` or `"linear"`.
-        reasons: tuple of str. Sentences for people.
-        from_name: dict. What only the folder's name told: `{"masking": "causal"}`.
+        reasons: tuple of str. Sentences that explain the three.
+        from_name: dict. What was guessed from the folder's name, as `{"masking": "causal"}`.
     """
 
     family: str | None
@@ -275,16 +305,16 @@ class Identity:
     from_name: dict = field(default_factory=dict)
 
     def warn_if_from_name(self, argument, folder):
-        """Warns if only the name of the folder told `argument`, `"family"` or `"masking"`."""
+        """Warns if `argument`, `"family"` or `"masking"`, was guessed from the folder's name."""
         if argument in self.from_name:
             value = self.from_name[argument]
             entry = '"use_relative_position": true'
             if argument == "masking":
                 entry = f'"masking": "{value}"'
             warnings.warn(
-                f"{folder.path}: took {argument}={value!r} from the name of the folder, since no file "
-                f"in it tells. Pass {argument}={value!r}, or another, to `from_preset`; or add "
-                f"{entry} to {folder.config_file.name}, which then tells.",
+                f"{folder.path}: took {argument}={value!r} from the name of the folder, since no "
+                f"file in it contains it. Pass {argument}={value!r}, or another, to `from_preset`; "
+                f"or add {entry} to {folder.config_file.name}.",
                 UserWarning,
                 stacklevel=4,
             )
@@ -292,8 +322,6 @@ class Identity:
 
 def is_optimizer_slot(name):
     """Whether a variable is left over from training and not a weight.
-
-    Example:
 
     >>> from roformer_tf.checkpoint.folder import is_optimizer_slot
     >>> is_optimizer_slot("bert/pooler/dense/kernel/adam_m")
@@ -304,39 +332,39 @@ def is_optimizer_slot(name):
     return bool(_SLOT.search(name) or _COUNTER.match(name))
 
 
-def identify(names, config=None, folder_name="", family=None):
-    """Tells family, masking and pooler from variables and settings, or else from the folder's name.
+def compare_shapes(expected, shapes, optional=("pooler", "nsp", "mlm")):
+    """Compares the variables of a checkpoint with those that it should have.
 
     Args:
-        names: iterable of str. Names of the variables.
-        config: dict. The settings, or `None`.
-        folder_name: str. Name of the folder: all that tells some releases apart.
-        family: str. Overrides the family.
+        expected: dict. Maps names to `mapping.Variable`.
+        shapes: dict. Maps the names of the stored variables to their shapes.
+        optional: tuple of str. Groups that may be missing, but only as a whole.
 
     Returns:
-        `Identity`.
-
-    Raises:
-        ValueError: If `family` is unknown.
+        Tuple of the missing names, the unknown names without those of optimizers, and a dict of
+        name to `(expected shape, stored shape)` where the two differ.
     """
-    check_one_of("family", family, tuple(FAMILIES), optional=True)
-    names, config = set(names), config or {}
-    words = set(re.split(r"[^a-z0-9]+", folder_name.lower()))
-    from_name = {}
-    if family is None:
-        family, why = _family(names, config, words, from_name)
-    else:
-        why = f"family {family!r}: passed as `family`"
-    masking, pooler, whys = _masking_and_pooler(names, config, words, family, from_name)
-    return Identity(family, masking, pooler, (why, *whys), from_name)
+    present = {v.group for name, v in expected.items() if name in shapes}
+    missing = tuple(
+        name
+        for name, v in expected.items()
+        if name not in shapes and (v.group in present or v.group not in optional)
+    )
+    unknown = tuple(n for n in shapes if n not in expected and not is_optimizer_slot(n))
+    wrong_shape = {
+        name: (v.shape, shapes[name])
+        for name, v in expected.items()
+        if name in shapes and v.shape != shapes[name]
+    }
+    return missing, unknown, wrong_shape
 
 
 def _family(names, config, words, from_name):
     if "bert/embeddings/word_embeddings" not in names:
         prefixes = sorted({name.split("/")[0] for name in names if not is_optimizer_slot(name)})
         return None, (
-            "family unknown: there is no variable bert/embeddings/word_embeddings (ALBERT, ELECTRA, "
-            "GPT-2 and T5 are not supported); names begin with "
+            "family unknown: there is no variable bert/embeddings/word_embeddings (ALBERT, "
+            "ELECTRA, GPT-2 and T5 are not supported); names begin with "
             f"{', '.join(prefixes[:5]) or 'nothing'}"
         )
     if "bert/embeddings/position_embeddings" in names:
@@ -345,14 +373,14 @@ def _family(names, config, words, from_name):
     if encoder and not any(re.search(r"/(bias|beta|gamma)$", name) for name in encoder):
         return "roformer_v2", "family 'roformer_v2': the encoder has no bias, beta or gamma"
     if config.get("use_relative_position") or str(config.get("model_type")).lower() == "nezha":
-        return "nezha", "family 'nezha': the settings ask for relative positions"
+        return "nezha", "family 'nezha': the settings have relative positions"
     if "nezha" in words:
         from_name["family"] = "nezha"
         return "nezha", (
             "family 'nezha': the name of the folder (NEZHA and RoFormer v1 have the same variables)"
         )
     return "roformer", (
-        "family 'roformer': biases and norm weights, no position embeddings, and nothing that names "
+        "family 'roformer': biases and norm weights, no position embeddings, and no mention of "
         "NEZHA (which has the same variables)"
     )
 
@@ -367,7 +395,7 @@ def _masking_and_pooler(names, config, words, family, from_name):
         whys = [f"masking {masking!r}: the settings"]
     elif "gpt" in words:
         masking = from_name["masking"] = "causal"
-        whys = ["masking 'causal': the name of the folder has GPT in it"]
+        whys = ["masking 'causal': the name of the folder contains GPT"]
     elif looks_like_sim:
         masking = "unilm"
         whys = [
@@ -376,9 +404,9 @@ def _masking_and_pooler(names, config, words, family, from_name):
         ]
     elif has_pooler and "sim" in words:
         masking = from_name["masking"] = "unilm"
-        whys = ["masking 'unilm': the name of the folder has Sim in it, and there is a pooler"]
+        whys = ["masking 'unilm': the name of the folder contains Sim, and there is a pooler"]
     else:
-        masking, whys = "bidirectional", ["masking 'bidirectional': nothing says otherwise"]
+        masking, whys = "bidirectional", ["masking 'bidirectional': the default"]
     if not has_pooler:
         return masking, None, whys
     pooler = config.get("pooler")
@@ -388,14 +416,3 @@ def _masking_and_pooler(names, config, words, family, from_name):
         pooler = "linear" if masking == "unilm" else "tanh"
         whys.append(f"pooler {pooler!r}: as in {'RoFormer-Sim' if masking == 'unilm' else 'BERT'}")
     return masking, pooler, whys
-
-
-def _preset_identity(arguments):
-    norm, scheme = arguments.get("norm"), arguments.get("position_scheme")
-    families = {(family.norm, family.position_scheme): name for name, family in FAMILIES.items()}
-    return Identity(
-        families.get((norm, scheme)),
-        arguments.get("masking", "bidirectional"),
-        arguments.get("pooler"),
-        ("family, masking and pooler: config.json",),
-    )

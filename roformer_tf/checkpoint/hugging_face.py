@@ -6,7 +6,7 @@ import numpy as np
 
 from roformer_tf.checkpoint import mapping
 from roformer_tf.checkpoint.original_config import sizes_of_config
-from roformer_tf.checkpoint.original_files import existing_file
+from roformer_tf.checkpoint.original_files import check_file
 
 HF_CONFIG_FILE = "config.json"
 HF_WEIGHTS_FILE = "model.safetensors"
@@ -14,7 +14,7 @@ _INDEX_FILE = "model.safetensors.index.json"
 _TORCH_FILE = "pytorch_model.bin"
 WEIGHTS_FILES = (HF_WEIGHTS_FILE, _INDEX_FILE, _TORCH_FILE)
 
-# Tables of sines, ids 0, 1, 2, … and the second name of the tied output: nothing that is learned.
+# Not learned: tables of sines, ids 0, 1, 2, … and the second name of the tied output.
 _DERIVED = (
     "encoder.embed_positions.weight",
     "embeddings.position_ids",
@@ -29,12 +29,12 @@ class HuggingFaceArrays:
     Args:
         path: Path. The folder with `model.safetensors` (whole or in shards) or `pytorch_model.bin`,
             or the weights file.
-        config: dict. The content of `config.json`, whose spelling is the original's.
+        config: dict. The content of `config.json`, which has the original's spelling.
 
     Attributes:
         source: Path. The weights file.
-        shapes: dict. Maps *original* names to shapes in the original's orientation; a tensor that
-            the table does not know keeps its own name.
+        shapes: dict. Maps *original* names to shapes in the original's orientation. A tensor that
+            is not in the table keeps its own name.
         dtypes: dict. Maps the same names to NumPy dtypes.
 
     Raises:
@@ -54,7 +54,8 @@ class HuggingFaceArrays:
         if path.is_dir():
             present = (name for name in WEIGHTS_FILES if (path / name).is_file())
             name = next(present, HF_WEIGHTS_FILE)
-        self.source = existing_file(folder, name, "it holds the weights.")
+        self.source = folder / name
+        check_file(self.source, "it holds the weights.")
         self._tensors = _open_tensors(self.source)
         sizes = sizes_of_config(config, HF_CONFIG_FILE)
         table = {v.hugging_face: v for v in mapping.variables("roformer", sizes) if v.hugging_face}
@@ -69,7 +70,14 @@ class HuggingFaceArrays:
             shape, dtype = self._tensors.describe(self._theirs[ours])
             self.shapes[ours] = shape[::-1] if ours.endswith("/kernel") else shape
             self.dtypes[ours] = dtype
-        self._check_tied_output()
+        decoder, embeddings = _DERIVED[2], self._theirs.get("bert/embeddings/word_embeddings")
+        if decoder in self._tensors.names and embeddings is not None:
+            if not np.array_equal(self._tensors.read(decoder), self._tensors.read(embeddings)):
+                raise ValueError(
+                    f"{self.source} has an output projection, {decoder}, that differs from the "
+                    "word embedding. The original and this package tie the two: train the model "
+                    "with tie_word_embeddings=True."
+                )
 
     def read(self, name):
         """Returns one tensor by its original name, in the original's orientation."""
@@ -78,40 +86,38 @@ class HuggingFaceArrays:
 
     read_tensor = read
 
-    def _check_tied_output(self):
-        decoder = "cls.predictions.decoder.weight"
-        embeddings = self._theirs.get("bert/embeddings/word_embeddings")
-        if decoder in self._tensors.names and embeddings is not None:
-            if not np.array_equal(self._tensors.read(decoder), self._tensors.read(embeddings)):
-                raise ValueError(
-                    f"{self.source} has an output projection, {decoder}, that differs from the word "
-                    "embedding. The original and this package tie the two: train the model with "
-                    "tie_word_embeddings=True."
-                )
-
 
 def _open_tensors(file):
     if file.name == _TORCH_FILE:
         return _TorchTensors(file)
     if file.name == _INDEX_FILE:
-        shards = sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
-        return _SafeTensors([existing_file(file.parent, s, "the index names it.") for s in shards])
+        names = json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()
+        shards = [file.parent / name for name in sorted(set(names))]
+        for shard in shards:
+            check_file(shard, "the index names it.")
+        return _SafeTensors(shards)
     return _SafeTensors([file])
+
+
+def import_safetensors():
+    """Returns the package `safetensors`, or raises an error that explains how to install it."""
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError(
+            "Hugging Face's layout needs the package safetensors: pip install safetensors"
+        ) from error
+    return safetensors
 
 
 class _SafeTensors:
     def __init__(self, files):
-        try:
-            from safetensors import SafetensorError, safe_open
-        except ImportError as error:
-            raise ImportError(
-                "Hugging Face's layout needs the package safetensors: pip install safetensors"
-            ) from error
+        safetensors = import_safetensors()
         self._of = {}
         for file in files:
             try:
-                stream = safe_open(file, framework="numpy")
-            except SafetensorError as error:
+                stream = safetensors.safe_open(file, framework="numpy")
+            except safetensors.SafetensorError as error:
                 raise ValueError(
                     f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): {error}. "
                     "Copy it again."
@@ -121,20 +127,13 @@ class _SafeTensors:
 
     def describe(self, name):
         part = self._of[name].get_slice(name)
-        kinds = {
-            "F64": "float64",
-            "F32": "float32",
-            "F16": "float16",
-            "I64": "int64",
-            "I32": "int32",
-        }
         kind = part.get_dtype()
-        if kind not in kinds:
+        if kind not in ("F64", "F32", "F16", "I64", "I32"):
             raise ValueError(
                 f"The tensor {name} has dtype {kind}, which NumPy cannot read. Save the model in "
                 "float32 first."
             )
-        return tuple(part.get_shape()), np.dtype(kinds[kind])
+        return tuple(part.get_shape()), np.dtype(kind.replace("F", "float").replace("I", "int"))
 
     def read(self, name):
         return self._of[name].get_tensor(name)
@@ -146,8 +145,8 @@ class _TorchTensors:
             import torch
         except ImportError as error:
             raise ImportError(
-                f"{file.name} needs the package torch: pip install torch. Or convert the folder once "
-                "with transformers: `model.save_pretrained(folder)` writes model.safetensors."
+                f"{file.name} needs the package torch: pip install torch. Or convert the folder "
+                "once with transformers: `model.save_pretrained(folder)` writes model.safetensors."
             ) from error
         self._state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         self.names = sorted(self._state)

@@ -1,4 +1,4 @@
-"""What is in a folder, without building a model."""
+"""Inspects the folder of a model without building the model."""
 
 import io
 import re
@@ -11,14 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.folder import identify, is_optimizer_slot, open_folder
+from roformer_tf.checkpoint.folder import compare_shapes, is_optimizer_slot, open_folder
 from roformer_tf.checkpoint.original_config import sizes_of_config
 from roformer_tf.checkpoint.vocabulary import has_words
 
 _SETTINGS = (
     "vocab_size hidden_size embedding_size num_hidden_layers num_attention_heads intermediate_size "
-    "hidden_act max_position max_position_embeddings segment_vocab_size type_vocab_size dropout_rate "
-    "hidden_dropout_prob attention_dropout_rate attention_probs_dropout_prob layer_norm_eps masking pooler"
+    "hidden_act max_position max_position_embeddings segment_vocab_size type_vocab_size "
+    "dropout_rate hidden_dropout_prob attention_dropout_rate attention_probs_dropout_prob "
+    "layer_norm_eps masking pooler"
 ).split()
 
 
@@ -51,7 +52,7 @@ class StoredVariable:
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """What `inspect_checkpoint` found. `str(report)` is a readable table.
+    """The result of `inspect_checkpoint`. `str(report)` is a readable table.
 
     Attributes:
         source: str. The checkpoint.
@@ -62,17 +63,19 @@ class CheckpointReport:
         reasons: tuple of str. How family, masking and pooler are known.
         config: dict. The settings as stored, or `None` if there is no readable file.
         variables: tuple of `StoredVariable`, sorted by name.
-        missing: tuple of str. Variables that family and settings require; whole heads are optional.
+        missing: tuple of str. Variables that family and settings require. Whole heads are optional.
         unknown: tuple of str. Variables that the family does not have.
         wrong_shape: dict. Maps names to `(shape that the settings require, stored shape)`.
         optimizer_slots: tuple of str. Variables left over from training, which loading ignores.
         vocabulary_size: int. Number of tokens in the vocabulary, or `None`.
-        notes: tuple of str. What is wrong or worth knowing.
+        notes: tuple of str. Problems, and other facts worth knowing.
 
     Example:
 
     >>> from roformer_tf.checkpoint import CheckpointReport
-    >>> report = CheckpointReport("bert_model.ckpt", "original", "roformer", "causal", None, (), None, ())
+    >>> report = CheckpointReport(
+    ...     "bert_model.ckpt", "original", "roformer", "causal", None, (), config=None, variables=()
+    ... )
     >>> report.complete, report.num_parameters
     (False, 0)
     """
@@ -104,7 +107,7 @@ class CheckpointReport:
 
     @property
     def complete(self):
-        """Whether family and settings are known and nothing is missing, unknown or wrongly shaped."""
+        """Whether family and settings are known, and every variable and shape is as expected."""
         known = self.family is not None and self.config is not None
         return known and not (self.missing or self.unknown or self.wrong_shape)
 
@@ -150,7 +153,7 @@ class CheckpointReport:
 
 
 def inspect_checkpoint(path, family=None):
-    """Finds out what a folder holds: family, masking, settings, variables, what is missing or unknown.
+    """Finds out the family, masking, settings and variables of the model in a folder.
 
     Reads names, shapes and settings, but no weights. A missing or damaged `bert_config.json` or
     `vocab.txt` is a note, not an error.
@@ -158,7 +161,8 @@ def inspect_checkpoint(path, family=None):
     Args:
         path: str or path. A folder in the original or in Hugging Face's layout, or written by
             `save_to_preset`; the prefix of a TF1 checkpoint, or one of its files.
-        family: str. `"roformer"`, `"roformer_v2"`, `"bert"` or `"nezha"` overrides what the files tell.
+        family: str. `"roformer"`, `"roformer_v2"`, `"bert"` or `"nezha"`. Overrides the family
+            found in the files.
 
     Returns:
         `CheckpointReport`.
@@ -181,90 +185,58 @@ def inspect_checkpoint(path, family=None):
     >>> report.family, report.masking, report.num_parameters == backbone.count_params()
     ('roformer', 'bidirectional', True)
     """
-    folder = open_folder(path)
-    notes = []
+    folder, notes = open_folder(path), []
     arrays = folder.arrays
     config = _or_note(notes, lambda: folder.config)
-    vocabulary = None
+    size = None
     if folder.tokenizer_class != "RoFormerSentencePieceTokenizer":
         vocabulary = _or_note(notes, lambda: folder.vocabulary)
-    if vocabulary is not None:
-        level = "word level: it has" if has_words(vocabulary.ids) else "character level: it has no"
-        notes.append(f"The vocabulary is {level} words of several Chinese characters.")
-    report = CheckpointReport(
+        if vocabulary is not None:
+            size = vocabulary.size
+            word_level = has_words(vocabulary.ids)
+            level = "word level: it has" if word_level else "character level: it has no"
+            notes.append(f"The vocabulary is {level} words of several Chinese characters.")
+    found = folder.identity(family, strict=False)
+    expected, slots = {}, ()
+    if folder.layout == "preset":
+        config = config.get("config")
+        groups = {name: "optimizer" if "optimizer/" in name else "model" for name in arrays.shapes}
+    else:
+        sizes = None if config is None else _or_note(notes, lambda: sizes_of_config(config))
+        if sizes is not None and size not in (None, sizes.vocabulary_size):
+            notes.append(
+                f"vocab.txt has {size} tokens, but vocab_size in bert_config.json is "
+                f"{sizes.vocabulary_size}."
+            )
+        if sizes is not None and found.family is not None:
+            table = arrays.shapes.get("bert/embeddings/position_embeddings", (sizes.num_positions,))
+            sizes = replace(sizes, num_positions=table[0])
+            expected = {v.name: v for v in mapping.variables(found.family, sizes)}
+        slots = tuple(filter(is_optimizer_slot, arrays.shapes))
+        groups = {name: v.group for name, v in expected.items()} | dict.fromkeys(slots, "optimizer")
+    missing, unknown, wrong_shape = (), (), {}
+    if expected:
+        missing, unknown, wrong_shape = compare_shapes(expected, arrays.shapes)
+    return CheckpointReport(
         source=str(arrays.source),
         layout=folder.layout,
-        family=None,
-        masking="",
-        pooler=None,
-        reasons=(),
-        config=config,
-        variables=(),
-        vocabulary_size=None if vocabulary is None else vocabulary.size,
-    )
-    if folder.layout == "preset":
-        found = folder.identity()
-        report = replace(
-            report,
-            config=config.get("config"),
-            variables=tuple(
-                _stored(arrays, name, "optimizer" if "optimizer/" in name else "model")
-                for name in arrays.shapes
-            ),
-        )
-    else:
-        found = identify(arrays.shapes, config, folder.path.resolve().name, family)
-        report = _compare(report, arrays, found.family, notes)
-    return replace(
-        report,
         family=found.family,
         masking=found.masking,
         pooler=found.pooler,
         reasons=found.reasons,
-        notes=tuple(notes),
-    )
-
-
-def _compare(report, arrays, family, notes):
-    """Adds to the report of a checkpoint how its variables differ from those that it should have."""
-    shapes, expected = arrays.shapes, {}
-    slots = tuple(name for name in shapes if is_optimizer_slot(name))
-    config = report.config
-    sizes = None if config is None else _or_note(notes, lambda: sizes_of_config(config))
-    if sizes is not None:
-        if report.vocabulary_size not in (None, sizes.vocabulary_size):
-            notes.append(
-                f"vocab.txt has {report.vocabulary_size} tokens, but bert_config.json says vocab_size "
-                f"{sizes.vocabulary_size}."
+        config=config,
+        variables=tuple(
+            StoredVariable(
+                name, tuple(shape), str(arrays.dtypes[name]), groups.get(name, "unknown")
             )
-        if family is not None:
-            positions = shapes.get("bert/embeddings/position_embeddings", (sizes.num_positions,))[0]
-            sizes = replace(sizes, num_positions=positions)
-            expected = {v.name: v for v in mapping.variables(family, sizes)}
-
-    def group(name):
-        if name in slots:
-            return "optimizer"
-        return expected[name].group if name in expected else "unknown"
-
-    # a head is optional, but half a head is not
-    present = {v.group for v in expected.values() if v.name in shapes}
-    required = [
-        v
-        for v in expected.values()
-        if v.group not in ("pooler", "nsp", "mlm") or v.group in present
-    ]
-    return replace(
-        report,
-        variables=tuple(_stored(arrays, name, group(name)) for name in shapes),
-        missing=tuple(v.name for v in required if v.name not in shapes),
-        unknown=tuple(n for n in shapes if expected and n not in expected and n not in slots),
-        wrong_shape={
-            name: (expected[name].shape, shape)
-            for name, shape in shapes.items()
-            if name in expected and expected[name].shape != shape
-        },
+            for name, shape in arrays.shapes.items()
+        ),
+        missing=missing,
+        unknown=unknown,
+        wrong_shape=wrong_shape,
         optimizer_slots=slots,
+        vocabulary_size=size,
+        notes=tuple(notes),
     )
 
 
@@ -274,10 +246,6 @@ def _or_note(notes, read):
     except (ValueError, FileNotFoundError) as error:
         notes.append(str(error))
         return None
-
-
-def _stored(arrays, name, group):
-    return StoredVariable(name, tuple(arrays.shapes[name]), str(arrays.dtypes[name]), group)
 
 
 def _summary(report):
@@ -321,7 +289,7 @@ def _settings(config):
 
 
 def _variables(variables):
-    """One row per variable, but one for all encoder layers together where they agree in shape."""
+    """Makes one row per variable; encoder layers of the same shape share a row."""
     table = Table(title="Variables", title_justify="left")
     table.add_column("name", overflow="fold")
     table.add_column("shape", no_wrap=True)

@@ -1,23 +1,22 @@
 """Loads the variables of a checkpoint into the weights of a model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import keras
 import numpy as np
 
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.folder import identify, is_optimizer_slot, open_folder
+from roformer_tf.checkpoint.folder import compare_shapes, is_optimizer_slot, open_folder
 from roformer_tf.checkpoint.vocabulary import edit_rows, edited_size
 
-# What a checkpoint may have and a model may lack; anything else that the model lacks is an error.
+# A checkpoint may contain these even if the model has no such part.
 _OPTIONAL = {
     "bert/pooler/": "pooler",
     "cls/seq_relationship/": "nsp",
     "cls/predictions/": "mlm",
     "bert/embeddings/token_type_embeddings": "segments",
 }
-_SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim",
-          "embedding_dim", "num_segments")  # fmt: skip
+_SIZES = [field.name for field in fields(mapping.Sizes) if field.name != "num_positions"]
 _BACKBONE_ARGUMENTS = {
     "roformer": "norm='layer_norm'",
     "roformer_v2": "norm='rms_norm', activation='relu', layer_norm_epsilon=1e-7",
@@ -27,10 +26,10 @@ _BACKBONE_ARGUMENTS = {
 
 
 class ModelBinding:
-    """The variables of the table that a model has, bound to its weights.
+    """Maps the original names of a model's variables to its weights.
 
     Args:
-        model: A `RoFormerBackbone`, or a task with one as `backbone`. Any object with its attributes.
+        model: A `RoFormerBackbone`, or a task that has one as `backbone`.
         nsp_head: bool. Whether the classifier on the pooler is the original's next-sentence head.
 
     Attributes:
@@ -40,7 +39,7 @@ class ModelBinding:
         variables: dict. Maps original names to `mapping.Variable`, in the order of the table.
 
     Raises:
-        ValueError: If `model` is not a RoFormer, or has no next-sentence head and `nsp_head` is set.
+        ValueError: If `model` is not a RoFormer, or `nsp_head` is set but it has no such head.
     """
 
     def __init__(self, model, nsp_head=False):
@@ -62,7 +61,14 @@ class ModelBinding:
         if getattr(model, "head", None) is not None:
             self.groups.append("mlm")
         if nsp_head:
-            _check_nsp_head(model)
+            pooling = getattr(model, "pooling", None)
+            classes = getattr(model, "num_classes", None)
+            if pooling != "pooler" or classes != 2:
+                raise ValueError(
+                    "`nsp_head=True` needs RoFormerTextClassifier(..., pooling='pooler', "
+                    "num_classes=2): the next-sentence head is two logits on the pooler. Received: "
+                    f"{type(model).__name__} with pooling={pooling!r}, num_classes={classes!r}"
+                )
             self.groups.append("nsp")
         sizes = mapping.Sizes(
             **{name: getattr(backbone, name) for name in _SIZES},
@@ -78,22 +84,23 @@ class ModelBinding:
         return f"{type(self.model).__name__} {self.model.name!r}"
 
     def by_weight(self):
-        """Maps the dotted path of each weight to the list of variables it is made of."""
+        """Maps the dotted path of each weight to its list of variables."""
         result = {}
         for variable in self.variables.values():
             result.setdefault(variable.weight, []).append(variable)
         return result
 
     def weight(self, path):
-        """Returns the weight at a dotted path: a Keras variable, or a tensor if LoRA is merged in."""
+        """Returns the Keras variable at a dotted path, or a tensor with LoRA merged in."""
         root, *steps = path.split(".")
         node = self.backbone if root == "backbone" else getattr(self.model, root)
         for step in steps:
             node = node[int(step)] if step.isdigit() else getattr(node, step)
         if not keras.backend.is_float_dtype(node.dtype):
             raise ValueError(
-                f"The weights of {self.label} are quantized ({path} is {node.dtype}), but checkpoints "
-                "are loaded into and saved from float models only. Load first, then call `quantize`."
+                f"The weights of {self.label} are quantized ({path} is {node.dtype}), but "
+                "checkpoints are loaded into and saved from float models only. Load first, then "
+                "call `quantize`."
             )
         return node
 
@@ -102,49 +109,38 @@ class ModelBinding:
         node = self.weight(path)
         if not isinstance(node, keras.Variable):
             raise ValueError(
-                f"{self.label} has LoRA enabled ({path} is computed). Load the checkpoint first, then "
-                "call `enable_lora`."
+                f"{self.label} has LoRA enabled ({path} is computed). Load the checkpoint first, "
+                "then call `enable_lora`."
             )
         return node
 
 
 def family_of(backbone):
-    """Returns the family of a backbone's checkpoints, which its norm and position scheme tell."""
-    key = (backbone.norm, backbone.position_scheme_name)
-    for name, family in mapping.FAMILIES.items():
-        if (family.norm, family.position_scheme) == key:
-            return name
+    """Returns the family of a backbone's checkpoints, or raises an error if there is none."""
+    norm, scheme = backbone.norm, backbone.position_scheme_name
+    family = mapping.find_family(norm, scheme)
+    if family is not None:
+        return family
     known = ", ".join(f"{f.position_scheme!r} with {f.norm!r}" for f in mapping.FAMILIES.values())
     raise ValueError(
         f"The original format has no such model; it has the position schemes and norms {known}. "
-        f"Received: position_scheme={key[1]!r}, norm={key[0]!r}. "
+        f"Received: position_scheme={scheme!r}, norm={norm!r}. "
         "Use `save_to_preset` and `from_preset`, which keep every setting."
     )
 
 
-def _check_nsp_head(model):
-    pooling = getattr(model, "pooling", None)
-    classes = getattr(model, "num_classes", None)
-    if pooling != "pooler" or classes != 2:
-        raise ValueError(
-            "`nsp_head=True` needs RoFormerTextClassifier(..., pooling='pooler', num_classes=2): the "
-            "next-sentence head is two logits on the pooler. "
-            f"Received: {type(model).__name__} with pooling={pooling!r}, num_classes={classes!r}"
-        )
-
-
 @dataclass(frozen=True)
 class LoadReport:
-    """What `load_checkpoint` did.
+    """The result of `load_checkpoint`.
 
     Attributes:
         source: str. The checkpoint.
-        loaded: tuple of str. Variables that were read.
-        ignored: dict. Maps groups to variables that the model has no part for: heads, and the segment
-            embedding of a model built without one.
+        loaded: tuple of str. Variables that were loaded.
+        ignored: dict. Maps groups to variables of parts that the model does not have: heads, or the
+            segment embedding.
         optimizer_slots: tuple of str. Variables left over from training.
-        missing: tuple of str. Variables that the model needs and the checkpoint lacks.
-        unexpected: tuple of str. Variables that the model does not know.
+        missing: tuple of str. Variables that the model needs but the checkpoint lacks.
+        unexpected: tuple of str. Variables that the checkpoint should not have.
         wrong_shape: dict. Maps names to `(shape in the model, shape in the checkpoint)`.
 
     The last three are empty if `strict=True`, which raises instead.
@@ -152,7 +148,10 @@ class LoadReport:
     Example:
 
     >>> from roformer_tf.checkpoint import LoadReport
-    >>> LoadReport("bert_model.ckpt", ("a",), {}, (), missing=("b",), unexpected=(), wrong_shape={}).complete
+    >>> report = LoadReport(
+    ...     "bert_model.ckpt", ("a",), {}, (), missing=("b",), unexpected=(), wrong_shape={}
+    ... )
+    >>> report.complete
     False
     """
 
@@ -181,18 +180,18 @@ def load_checkpoint(
 ):
     """Loads the weights of an original or Hugging Face checkpoint into a model.
 
-    Reads one tensor at a time, so it needs about as much extra memory as the largest one. Everything is
-    checked before the first weight changes.
+    Reads one tensor at a time, so it needs about as much extra memory as the largest one. If an
+    error is raised for names or shapes, no weight has changed.
 
     Args:
         model: A `RoFormerBackbone` or a task. A classifier's head is new and keeps its values; a
-            masked-LM head must be in the checkpoint. Pooler, next-sentence and masked-LM variables are
-            ignored if the model has no such part.
+            masked-LM head must be in the checkpoint. Pooler, next-sentence and masked-LM variables
+            are ignored if the model has no such part.
         path: str or path. A folder in the original or Hugging Face's layout, the prefix of a TF1
             checkpoint (`folder/bert_model.ckpt`), or one of its files. Also a `CheckpointFolder`.
-        strict: bool. `True` raises if a variable is missing, unknown or wrongly shaped. `False` loads
-            what fits and reports the rest.
-        family: str. Overrides the family that the files tell, see `inspect_checkpoint`.
+        strict: bool. `True` raises if a variable is missing, unexpected or has another shape.
+            `False` loads what fits and reports the rest.
+        family: str. Overrides the family found in the files, see `inspect_checkpoint`.
         keep_tokens: list of int. Ids of the tokens to keep, in their new order.
         compound_tokens: list. Tokens to append, each the mean of others: lists of ids, or tuples
             `(ids, weights)`. Ids count after `keep_tokens`.
@@ -204,8 +203,8 @@ def load_checkpoint(
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ValueError: If a file is damaged, the checkpoint is of another family, or, if `strict`, it does
-            not fit the model. One error names every difference.
+        ValueError: If a file is damaged, the checkpoint is of another family, or, if `strict`, it
+            does not fit the model. One error lists every difference.
 
     Example:
 
@@ -248,15 +247,14 @@ def _assign(weight, variables, reader, keep_tokens, compound_tokens):
     if first.token_axis and keep_tokens is None and compound_tokens is None:
         # a third of a base model is this one table, so avoid a copy where possible
         on_tensorflow = keras.backend.backend() == "tensorflow"
-        read = getattr(reader, "read_tensor", reader.read) if on_tensorflow else reader.read
-        weight.assign(read(first.name))
+        weight.assign((reader.read_tensor if on_tensorflow else reader.read)(first.name))
     elif first.columns == slice(None):
         array = reader.read(first.name)
         if first.token_axis:
             array = edit_rows(array, keep_tokens, compound_tokens)
         weight.assign(first.from_original(array))
     else:
-        # query, key and value: thirds of one kernel; a third that the checkpoint lacks keeps its values
+        # query, key and value are thirds of one kernel; a missing third keeps its values
         whole = np.array(keras.ops.convert_to_numpy(weight), dtype="float32")
         for variable in variables:
             whole[..., variable.columns] = variable.from_original(reader.read(variable.name))
@@ -264,53 +262,45 @@ def _assign(weight, variables, reader, keep_tokens, compound_tokens):
 
 
 def _check_family(folder, binding, family):
-    try:
-        config = folder.config
-    except (FileNotFoundError, ValueError):
-        config = None  # settings only tell NEZHA apart, and the model has its own
-    found = identify(folder.arrays.shapes, config, folder.path.resolve().name, family)
+    found = folder.identity(family, strict=False)  # the model has its own settings
     if found.family == binding.family:
         return
     titles = {name: family.title for name, family in mapping.FAMILIES.items()}
     message = (
-        f"Wrong family: {folder.arrays.source} holds {titles.get(found.family, 'an unknown model')}, "
-        f"but {binding.label} is {titles[binding.family]}. Known from: {found.reasons[0]}. "
+        f"Wrong family: {folder.arrays.source} holds "
+        f"{titles.get(found.family, 'an unknown model')}, but {binding.label} is "
+        f"{titles[binding.family]}. Known from: {found.reasons[0]}. "
     )
     if found.family is None:
         message += "Only checkpoints with the variable names of Google's BERT can be loaded."
     else:
         message += (
-            f"Build the model with {_BACKBONE_ARGUMENTS[found.family]}, or with `from_preset` on the "
-            f"folder. If the family is wrong, pass family={binding.family!r}."
+            f"Build the model with {_BACKBONE_ARGUMENTS[found.family]}, or with `from_preset` on "
+            f"the folder. If the family is wrong, pass family={binding.family!r}."
         )
     raise ValueError(message)
 
 
 def _compare(reader, binding, keep_tokens, compound_tokens):
-    slots = tuple(name for name in reader.shapes if is_optimizer_slot(name))
-    stored = {name: shape for name, shape in reader.shapes.items() if name not in slots}
-    ignored, unexpected = {}, []
-    for name in stored:
-        if name not in binding.variables:
-            group = next((g for start, g in _OPTIONAL.items() if name.startswith(start)), None)
-            if group is None or group in binding.groups:
-                unexpected.append(name)
-            else:
-                ignored.setdefault(group, []).append(name)
-    wrong_shape = {}
+    shapes = dict(reader.shapes)
     for name, variable in binding.variables.items():
-        if name in stored:
-            shape = stored[name]
-            if variable.token_axis:
-                shape = (edited_size(shape[0], keep_tokens, compound_tokens), *shape[1:])
-            if shape != variable.shape:
-                wrong_shape[name] = (variable.shape, shape)
+        if variable.token_axis and name in shapes:
+            size, *rest = shapes[name]
+            shapes[name] = (edited_size(size, keep_tokens, compound_tokens), *rest)
+    missing, unknown, wrong_shape = compare_shapes(binding.variables, shapes, optional=())
+    ignored, unexpected = {}, []
+    for name in unknown:
+        group = next((g for start, g in _OPTIONAL.items() if name.startswith(start)), None)
+        if group is None or group in binding.groups:
+            unexpected.append(name)
+        else:
+            ignored.setdefault(group, []).append(name)
     return LoadReport(
         source=str(reader.source),
-        loaded=tuple(n for n in binding.variables if n in stored and n not in wrong_shape),
+        loaded=tuple(n for n in binding.variables if n in shapes and n not in wrong_shape),
         ignored={group: tuple(names) for group, names in ignored.items()},
-        optimizer_slots=slots,
-        missing=tuple(n for n in binding.variables if n not in stored),
+        optimizer_slots=tuple(filter(is_optimizer_slot, shapes)),
+        missing=missing,
         unexpected=tuple(unexpected),
         wrong_shape=wrong_shape,
     )
@@ -338,15 +328,15 @@ def _complaint(report, binding, keep_tokens, compound_tokens):
 
 
 def _hints(report, binding, keep_tokens, compound_tokens):
-    groups_missing = {binding.variables[name].group for name in report.missing}
-    for group in ("mlm", "pooler", "nsp"):
-        if group in groups_missing:
-            fix = {
-                "mlm": "load into `model.backbone` to keep a new head",
-                "pooler": "build the backbone with pooler=None",
-                "nsp": "leave out nsp_head=True",
-            }
-            yield f"The checkpoint has no {mapping.GROUPS[group]}: {fix[group]}."
+    fixes = {
+        "mlm": "load into `model.backbone` to keep a new head",
+        "pooler": "build the backbone with pooler=None",
+        "nsp": "leave out nsp_head=True",
+    }
+    missing = {binding.variables[name].group for name in report.missing}
+    for group, fix in fixes.items():
+        if group in missing:
+            yield f"The checkpoint has no {mapping.GROUPS[group]}: {fix}."
     if "bert/embeddings/word_embeddings" in report.wrong_shape:
         edited = " after keep_tokens and compound_tokens" if keep_tokens or compound_tokens else ""
         ours, theirs = report.wrong_shape["bert/embeddings/word_embeddings"]
@@ -355,7 +345,7 @@ def _hints(report, binding, keep_tokens, compound_tokens):
             f"with vocabulary_size={theirs[0]}, or pick the tokens with keep_tokens."
         )
     yield (
-        "Compare the model's arguments with the settings that `python -m roformer_tf inspect` shows, "
-        "or build it with `from_preset(folder)`."
+        "Compare the model's arguments with the settings that `python -m roformer_tf inspect` "
+        "shows, or build it with `from_preset(folder)`."
     )
     yield "strict=False loads what fits and leaves the rest as it is."

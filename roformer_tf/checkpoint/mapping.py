@@ -1,17 +1,17 @@
-"""The one table between variables of original checkpoints and weights of our models.
+"""Maps the variables of original checkpoints to the weights of our models, in one table.
 
-Loading, saving, inspecting and converting from and to Hugging Face all read `TABLE`; no variable name
-is written down anywhere else. A row holds the name and shape of a variable in the original file, where
-its numbers live in our model, and how they are rearranged on the way. Numbers are only moved, never
-computed, so loading and saving again gives the same bytes:
+Loading, saving, inspecting and converting all read `TABLE`. A row contains the name and shape of
+a variable in the original file, the path of its weight in our model, and how to rearrange the
+numbers. They are moved but never computed, so loading and saving again gives the same bytes:
 
 * the query, key and value kernels are the three thirds of the columns of one fused kernel, `qkv`;
 * the columns of queries and keys are reordered, head by head, from the interleaved layout of the
-  original to the half layout (`rotary.interleaved_to_half`), and where values are rotated too, so are
+  original to the half layout (`rotary.interleaved_to_half`), and if values are rotated too, so are
   their columns and the rows of the output projection;
 * `cls/seq_relationship/output_weights` is stored transposed.
 
-Source: `variable_mapping` of `BERT`, `NEZHA`, `RoFormer` and `RoFormerV2` in bert4keras' `models.py`.
+Source: `variable_mapping` of `BERT`, `NEZHA`, `RoFormer` and `RoFormerV2` in bert4keras'
+`models.py`.
 """
 
 from dataclasses import dataclass
@@ -51,6 +51,15 @@ FAMILIES = {
     "bert": Family("BERT or WoBERT", False, positions=True, biases=True, position_scheme="learned"),
     "nezha": Family("NEZHA", False, False, biases=True, position_scheme="sinusoidal_relative"),
 }
+
+
+def find_family(norm, position_scheme):
+    """Returns the family with a norm and a position scheme, or `None` if there is none."""
+    for name, family in FAMILIES.items():
+        if (family.norm, family.position_scheme) == (norm, position_scheme):
+            return name
+    return None
+
 
 GROUPS = {
     "embeddings": "token embedding, embedding norm and projection",
@@ -237,7 +246,7 @@ TABLE = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that the shapes of variables depend on; `num_positions` matters to learned positions."""
+    """The sizes that shapes of variables depend on; `num_positions` is for learned positions."""
 
     vocabulary_size: int
     num_layers: int
@@ -314,7 +323,7 @@ def variables(family, sizes, groups=tuple(GROUPS), rotary_values=False):
     Args:
         family: str. A key of `FAMILIES`.
         sizes: `Sizes`.
-        groups: Keys of `GROUPS` to include. Those that the family or the sizes rule out are left out.
+        groups: Keys of `GROUPS` to include, if family and sizes allow them.
         rotary_values: bool. Whether values are rotated as queries and keys are.
 
     Returns:
@@ -349,9 +358,9 @@ def _exists(row, traits, sizes):
     if traits.biases or row.group in ("pooler", "nsp"):
         return True
     if row.name == "cls/predictions/transform/dense/kernel":
-        # The head of v2 has no transform, but a projection back to the embedding if that is
-        # factorised. The original neither saves nor loads it; it gets the name of the same product
-        # in v1, so that no weight is lost.
+        # The head of v2 has no transform, but a projection back to a factorised embedding. The
+        # original neither saves nor loads it; it gets the name of the same product in v1, so that
+        # no weight is lost.
         return factorised
     return not row.name.endswith(("/bias", "/beta", "/gamma", "output_bias"))
 

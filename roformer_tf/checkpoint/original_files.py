@@ -1,5 +1,6 @@
 """TF1 checkpoints on disk: finding the files, reading tensors one at a time, writing them."""
 
+import contextlib
 import glob
 import re
 from pathlib import Path
@@ -16,13 +17,11 @@ _SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
 _STATE_KEYS = ("model_checkpoint_path", "all_model_checkpoint_paths")
 
 
-def existing_file(folder, name, purpose):
-    """Returns the path `folder/name`, of a file that must exist and not be a Git LFS pointer."""
-    file = Path(folder) / name
+def check_file(file, purpose):
+    """Raises an error if a file does not exist or is only a Git LFS pointer."""
     if not file.is_file():
         raise FileNotFoundError(f"{file} is missing: {purpose}")
     check_not_lfs_pointer(file)
-    return file
 
 
 def check_not_lfs_pointer(file):
@@ -37,16 +36,15 @@ def check_not_lfs_pointer(file):
 
 
 def find_checkpoint(path):
-    """Finds the TF1 checkpoint that `path` means and checks that its files are there.
+    """Finds a TF1 checkpoint and checks that its files exist.
 
     Args:
         path: str or path. A folder, a prefix such as `folder/bert_model.ckpt`, or one of the
-            checkpoint's files. In a folder, `bert_model.ckpt` comes first, then the checkpoint that
-            the file `checkpoint` names, then the only `.index` file.
+            checkpoint's files. A folder is searched for `bert_model.ckpt`, then for the checkpoint
+            named in the file `checkpoint`, then for the only `.index` file.
 
     Returns:
-        Tuple of the prefix, which is the path without endings that TensorFlow expects, and the list
-        of the paths of its data shards.
+        Tuple of the prefix that TensorFlow expects, and the list of paths of its data shards.
 
     Raises:
         FileNotFoundError: If there is no checkpoint, or its index or a data shard is missing.
@@ -55,14 +53,20 @@ def find_checkpoint(path):
     path = Path(path)
     if path.name in (CONFIG_FILE, VOCABULARY_FILE, "checkpoint") and path.is_file():
         path = path.parent
-    prefix = _prefix_in_folder(path) if path.is_dir() else _strip_ending(path)
+    if path.is_dir():
+        prefix = _prefix_in_folder(path)
+    elif path.name.endswith((".index", ".meta")):
+        prefix = path.with_suffix("")
+    else:
+        prefix = path.with_name(_SHARD.sub("", path.name))
     index = Path(f"{prefix}.index")
     shards = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))
     if not index.exists():
         if shards:
             raise FileNotFoundError(
-                f"The index of the checkpoint is missing: expected {index} beside {shards[0].name}. "
-                "Copy the `.index` file from where the checkpoint came from; it cannot be rebuilt."
+                f"The index of the checkpoint is missing: expected {index} beside "
+                f"{shards[0].name}. Copy the `.index` file from the checkpoint's source; it cannot "
+                "be rebuilt."
             )
         raise FileNotFoundError(nothing_found(path))
     check_not_lfs_pointer(index)
@@ -85,26 +89,20 @@ def _prefix_in_folder(folder):
     if (folder / "checkpoint").is_file():
         text = (folder / "checkpoint").read_text(encoding="utf-8", errors="replace")
         named = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.MULTILINE)
-        # often an absolute path on the machine that trained the model: only its last part counts
+        # often an absolute path on the machine that trained the model, so use the last part only
         if named and (folder / f"{Path(named[1]).name}.index").exists():
             return folder / Path(named[1]).name
     found = sorted(folder.glob("*.index"))
     if len(found) > 1:
         raise ValueError(
             f"{folder} holds {len(found)} checkpoints: {', '.join(file.name for file in found)}. "
-            f"Pass the prefix of the one you mean, for example {folder / found[0].stem!s}"
+            f"Pass the prefix of one of them, for example {folder / found[0].stem!s}"
         )
     return folder / (found[0].stem if found else CHECKPOINT_NAME)
 
 
-def _strip_ending(path):
-    if path.name.endswith((".index", ".meta")):
-        return path.with_suffix("")
-    return path.with_name(_SHARD.sub("", path.name))
-
-
 def nothing_found(path):
-    """Returns the message for a path at which there is no checkpoint of any kind."""
+    """Returns the error message for a path without a checkpoint."""
     kinds = (
         f"Expected an original folder ({CONFIG_FILE}, {CHECKPOINT_NAME}.index and "
         f"{CHECKPOINT_NAME}.data-00000-of-00001), a Hugging Face folder (config.json, "
@@ -122,7 +120,7 @@ def nothing_found(path):
 
 
 class OriginalArrays:
-    """The tensors of a TF1 checkpoint, read one by one when asked for.
+    """The tensors of a TF1 checkpoint, read one at a time.
 
     Args:
         path: str or path. A folder, a prefix (`folder/bert_model.ckpt`) or one of the files.
@@ -134,27 +132,22 @@ class OriginalArrays:
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ValueError: If a file is damaged, cut off or a Git LFS pointer, or if the checkpoint is not
-            in TF1's format.
+        ValueError: If a file is damaged, cut off or a Git LFS pointer, or the format is not TF1's.
     """
 
     def __init__(self, path):
         self.source, shards = find_checkpoint(path)
         index = Path(f"{self.source}.index")
-        try:
+        size = index.stat().st_size
+        with _explain(f"{index} is damaged or not a checkpoint index ({size} bytes)"):
             reader = tf.train.load_checkpoint(str(self.source))
             shapes = reader.get_variable_to_shape_map()
             dtypes = reader.get_variable_to_dtype_map()
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"{index} is damaged or not a checkpoint index ({index.stat().st_size} bytes): "
-                f"{_first_line(error)} Copy the file again from its source."
-            ) from error
         if "_CHECKPOINTABLE_OBJECT_GRAPH" in shapes:
             raise ValueError(
                 f"{self.source} is a TF2 object-based checkpoint (`tf.train.Checkpoint`, Keras "
-                "`save_weights`), not a TF1 checkpoint with variable names. Load it with the program "
-                "that wrote it, then save it with `save_checkpoint` or bert4keras' "
+                "`save_weights`), not a TF1 checkpoint with variable names. Load it with the "
+                "program that wrote it, then save it with `save_checkpoint` or bert4keras' "
                 "`save_weights_as_checkpoint`."
             )
         self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
@@ -163,8 +156,9 @@ class OriginalArrays:
         expected, present = sum(sizes), sum(shard.stat().st_size for shard in shards)
         if present < expected:
             raise ValueError(
-                f"{shards[0]} is cut off: the index lists {len(self.shapes)} tensors of {expected:,} "
-                f"bytes, but the data has {present:,} bytes. Download or copy it again."
+                f"{shards[0]} is cut off: the index lists {len(self.shapes)} tensors of "
+                f"{expected:,} bytes, but the data has {present:,} bytes. Download or copy it "
+                "again."
             )
 
     def read(self, name):
@@ -172,19 +166,23 @@ class OriginalArrays:
         return np.asarray(self.read_tensor(name))
 
     def read_tensor(self, name):
-        """Returns one tensor as a `tf.Tensor`, which a TensorFlow variable takes over uncopied."""
-        try:
+        """Returns one tensor as a `tf.Tensor`, which a TensorFlow variable uses without a copy."""
+        with _explain(f"The data of the variable {name!r} in {self.source}.data-* is damaged"):
             return tf.raw_ops.RestoreV2(
                 prefix=str(self.source),
                 tensor_names=[name],
                 shape_and_slices=[""],
                 dtypes=[tf.as_dtype(self.dtypes[name])],
             )[0]
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"The data of the variable {name!r} in {self.source}.data-* is damaged: "
-                f"{_first_line(error)} Copy the file again from its source."
-            ) from error
+
+
+@contextlib.contextmanager
+def _explain(problem):
+    try:
+        yield
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(f"{problem}: {reason}. Copy the file again from its source.") from error
 
 
 def write_checkpoint(folder, tensors):
@@ -195,8 +193,8 @@ def write_checkpoint(folder, tensors):
 
     Args:
         folder: Path. An existing folder.
-        tensors: iterable of `(variable name, NumPy array)`. Consumed one by one, so that a generator
-            needs no second copy of the model.
+        tensors: iterable of `(variable name, NumPy array)`. A generator needs no second copy of
+            the model.
     """
     tensors = {name: tf.constant(array) for name, array in tensors}
     names = sorted(tensors)
@@ -208,7 +206,3 @@ def write_checkpoint(folder, tensors):
     )
     lines = (f'{key}: "{CHECKPOINT_NAME}"\n' for key in _STATE_KEYS)
     (folder / "checkpoint").write_text("".join(lines), encoding="utf-8")
-
-
-def _first_line(error):
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".") + "."

@@ -18,15 +18,16 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     """Saves a model in the original format, which bert4keras and `from_preset` read.
 
     Writes `bert_config.json`, `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001`,
-    `checkpoint` and, if there is a vocabulary, `vocab.txt`. They appear together at the end or, if
-    anything fails, not at all; other files in the folder stay. A checkpoint that was loaded is written
-    with the same bytes per variable. LoRA weights are merged. Weights are stored in float32.
+    `checkpoint` and, if there is a vocabulary, `vocab.txt`. If anything fails, the folder stays as
+    it was. Other files in the folder are kept. Loading a checkpoint and saving it again gives the
+    same bytes per variable. LoRA weights are merged. Weights are stored in float32.
 
     Args:
         model: A `RoFormerBackbone`, `RoFormerMaskedLM`, `RoFormerCausalLM`, `RoFormerSim`, or a
             classifier that is the next-sentence head.
         folder: str or path. Created if it does not exist.
-        vocabulary: Path of a `vocab.txt`, or list of tokens. Defaults to that of the model's tokenizer.
+        vocabulary: Path of a `vocab.txt`, or list of tokens. Defaults to the vocabulary of the
+            model's tokenizer.
         settings: dict. More entries for `bert_config.json`, such as
             `{"max_position_embeddings": 1536}`.
         nsp_head: bool. Whether to save the head of a classifier with `pooling="pooler"` and two
@@ -36,9 +37,9 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         `pathlib.Path` of the folder.
 
     Raises:
-        ValueError: If the format cannot hold something of the model (a classifier's head, another
-            `max_wavelength`), the vocabulary has another size than the model, or `settings`
-            contradict the model.
+        ValueError: If the format does not support a part or setting of the model (a classifier's
+            head, another `max_wavelength`), or the vocabulary's size or `settings` contradict the
+            model.
         NotADirectoryError: If `folder` is a file.
 
     Example:

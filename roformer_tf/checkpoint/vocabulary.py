@@ -1,14 +1,15 @@
-"""Vocabularies: reading `vocab.txt`, numbering its tokens, and editing the rows that go with them."""
+"""Reads vocabularies, numbers their tokens, and selects the embeddings that belong to them."""
 
 import hashlib
 import os
+import string
 import unicodedata
 
 import numpy as np
 
 from roformer_tf.checkpoint.original_files import check_not_lfs_pointer
 
-# The blocks that BERT treats as CJK; `Tokenizer._is_cjk_character` of bert4keras
+# The blocks that BERT treats as CJK: `Tokenizer._is_cjk_character` of bert4keras
 CJK_BLOCKS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -38,22 +39,14 @@ def is_punctuation(char):
     >>> is_punctuation("。"), is_punctuation("$"), is_punctuation("€")
     (True, True, False)
     """
-    code = ord(char)
-    return (
-        33 <= code <= 47
-        or 58 <= code <= 64
-        or 91 <= code <= 96
-        or 123 <= code <= 126
-        or unicodedata.category(char).startswith("P")
-    )
+    return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
 def load_vocabulary(path):
     r"""Reads a vocabulary file as the original does.
 
     The first field of each line is a token. Its id is the number of distinct tokens before it, so a
-    repeated token takes the id of the *next* new token and the two share it. An empty line is the
-    token `""`.
+    repeated token shares the id of the *next* new token. An empty line is the token `""`.
 
     Args:
         path: str or path. A UTF-8 text file with one token per line.
@@ -84,8 +77,9 @@ def read_tokens(path):
     path = os.fspath(path)
     if not os.path.isfile(path):
         raise FileNotFoundError(
-            f"There is no vocabulary file {path!r}. Checkpoints have one, `vocab.txt`, with one token "
-            "per line: copy it from the release. To load a model without it, pass `preprocessor=None`."
+            f"There is no vocabulary file {path!r}. Checkpoints have one, `vocab.txt`, with one "
+            "token per line: copy it from the release. To load a model without it, pass "
+            "`preprocessor=None`."
         )
     check_not_lfs_pointer(path)
     try:
@@ -98,8 +92,8 @@ def read_tokens(path):
         ) from error
     if not any(tokens):
         raise ValueError(
-            f"The vocabulary file {path!r} has no tokens; expected one per line. Download it again: "
-            "released vocabularies have 12,000 to 60,000 lines."
+            f"The vocabulary file {path!r} has no tokens; expected one per line. Download it "
+            "again: released vocabularies have 12,000 to 60,000 lines."
         )
     return tokens
 
@@ -137,9 +131,10 @@ def list_tokens(ids):
         tokens = sorted(ids, key=ids.get)
         if assign_ids(tokens) != ids:
             raise ValueError(
-                "A mapping of tokens to ids must number them 0, 1, 2, … without a gap, or come from "
-                "`load_vocabulary`. Pass the path of the vocabulary file or a list of its tokens. "
-                f"Received: {len(ids)} tokens with ids from {min(ids.values())} to {max(ids.values())}"
+                "A mapping of tokens to ids must number them 0, 1, 2, … without a gap, or come "
+                "from `load_vocabulary`. Pass the path of the vocabulary file or a list of its "
+                f"tokens. Received: {len(ids)} tokens with ids from {min(ids.values())} to "
+                f"{max(ids.values())}"
             )
     return tokens
 
@@ -147,16 +142,16 @@ def list_tokens(ids):
 def simplify_vocabulary(vocabulary, startswith=("[PAD]", "[UNK]", "[CLS]", "[SEP]")):
     """Drops the tokens that a character-level tokenizer cannot produce.
 
-    These are tokens of several characters that contain a Chinese character or punctuation, such as
-    `##的` and `[unused1]`. Do not use it for word level, which needs the Chinese words.
+    These are tokens of several characters with a Chinese character or punctuation, such as `##的`
+    and `[unused1]`. Do not use it for word level, which needs the Chinese words.
 
     Args:
         vocabulary: Path, list of tokens, or dict of token to id.
-        startswith: list of str. Tokens to put first, whatever they look like.
+        startswith: list of str. Tokens to put first and never drop.
 
     Returns:
         Tuple `(vocabulary, keep_tokens)`: a dict of token to new id, and the list of old ids in the
-        new order, which are the rows of an embedding matrix to keep.
+        new order.
 
     Raises:
         ValueError: If a token of `startswith` is not in the vocabulary.
@@ -168,7 +163,8 @@ def simplify_vocabulary(vocabulary, startswith=("[PAD]", "[UNK]", "[CLS]", "[SEP
 
     Source: `load_vocab(simplified=True)` of bert4keras 0.11.5.
     """
-    ids = vocabulary_ids(vocabulary)
+    is_dict = isinstance(vocabulary, dict)
+    ids = vocabulary if is_dict else assign_ids(vocabulary_tokens(vocabulary))
     missing = [token for token in startswith if token not in ids]
     if missing:
         raise ValueError(
@@ -176,17 +172,11 @@ def simplify_vocabulary(vocabulary, startswith=("[PAD]", "[UNK]", "[CLS]", "[SEP
             "the vocabulary, or an empty list."
         )
     tokens = [*startswith]
-    tokens += (
-        token
-        for token in sorted(ids, key=ids.get)
-        if token not in startswith and not _is_redundant(token)
-    )
+    for token in sorted(ids, key=ids.get):
+        alone = any(is_cjk(c) or is_punctuation(c) for c in token.removeprefix("##"))
+        if token not in startswith and (len(token) == 1 or not alone):
+            tokens.append(token)
     return assign_ids(tokens), [ids[token] for token in tokens]
-
-
-def _is_redundant(token):
-    stem = token[2:] if token[:2] == "##" else token
-    return len(token) > 1 and any(is_cjk(c) or is_punctuation(c) for c in stem)
 
 
 def vocabulary_tokens(vocabulary):
@@ -209,15 +199,8 @@ def vocabulary_tokens(vocabulary):
     return tokens
 
 
-def vocabulary_ids(vocabulary):
-    """Returns the dict of token to id of a path, a list of tokens, or such a dict."""
-    if isinstance(vocabulary, dict):
-        return dict(vocabulary)
-    return assign_ids(vocabulary_tokens(vocabulary))
-
-
 def has_words(ids):
-    """Whether a vocabulary holds Chinese words, as that of a word-level checkpoint does.
+    """Whether a vocabulary has Chinese words, as word-level checkpoints do.
 
     >>> has_words({"[PAD]": 0, "追一": 1}), has_words({"[PAD]": 0, "追": 1, "##追": 2})
     (True, False)
@@ -250,28 +233,28 @@ class Vocabulary:
         self._token_of = {i: token for token, i in self.ids.items()}
 
     def token(self, i):
-        """The token of an id, or `None` for an id that a repeated line has left unused."""
+        """Returns the token of an id, or `None` if a repeated token left the id unused."""
         return self._token_of.get(i)
 
     def digest(self):
-        """SHA-256 of the tokens, in hexadecimal digits."""
+        """Returns the SHA-256 of the tokens, in hexadecimal digits."""
         return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
 
 
 def check_vocabulary_size(vocabulary, vocabulary_size, source):
-    """Raises `ValueError` unless a `Vocabulary`, read from `source`, has `vocabulary_size` ids."""
+    """Raises `ValueError` unless the `Vocabulary` from `source` has `vocabulary_size` ids."""
     if vocabulary.size != vocabulary_size:
         more = "more" if vocabulary.size > vocabulary_size else "fewer"
         raise ValueError(
-            f"{source} has {vocabulary.size} tokens, {more} than the {vocabulary_size} embeddings of "
-            "the model (`vocab_size` in bert_config.json, after `keep_tokens` and `compound_tokens`). "
-            "One of the two belongs to another model: replace the wrong file, or pass "
-            "`preprocessor=None` to load the model without a vocabulary."
+            f"{source} has {vocabulary.size} tokens, {more} than the {vocabulary_size} embeddings "
+            "of the model (`vocab_size` in bert_config.json, after `keep_tokens` and "
+            "`compound_tokens`). One of the two belongs to another model: replace the wrong file, "
+            "or pass `preprocessor=None` to load the model without a vocabulary."
         )
 
 
 def edited_size(vocabulary_size, keep_tokens=None, compound_tokens=None):
-    """The size of a vocabulary of `vocabulary_size` tokens after `edit_rows`."""
+    """Returns the size of a vocabulary of `vocabulary_size` tokens after `edit_rows`."""
     kept = vocabulary_size if keep_tokens is None else len(keep_tokens)
     return kept + (0 if compound_tokens is None else len(compound_tokens))
 
@@ -282,8 +265,8 @@ def edit_rows(rows, keep_tokens=None, compound_tokens=None):
     Args:
         rows: Array of shape `(vocabulary_size, …)`.
         keep_tokens: list of int. Ids of the tokens to keep, in their new order. `None` keeps all.
-        compound_tokens: list. Tokens to append, each the mean of others: a list of ids, a single id,
-            or a tuple `(ids, weights)`. Ids count *after* `keep_tokens` was applied.
+        compound_tokens: list. Tokens to append, each the mean of others: a list of ids, a single
+            id, or a tuple `(ids, weights)`. The ids are those after `keep_tokens`.
 
     Returns:
         Array of shape `(edited_size(…), …)` and the dtype of `rows`.
@@ -308,24 +291,17 @@ def edit_rows(rows, keep_tokens=None, compound_tokens=None):
     result = np.empty((len(rows) + len(compound_tokens), *rows.shape[1:]), rows.dtype)
     result[: len(rows)] = rows
     for row, item in enumerate(compound_tokens, len(rows)):
-        ids, weights = _compound(item)
+        ids, weights = item if isinstance(item, tuple) else (item, None)
+        if isinstance(ids, (int, np.integer)):
+            ids, weights = [ids], None
         ids = _checked_ids("compound_tokens", ids, len(rows))
         if weights is not None and (len(weights) != len(ids) or not np.sum(weights)):
             raise ValueError(
-                "Every weighted entry of `compound_tokens` must be a tuple `(ids, weights)` of equal "
-                f"length, with weights that do not sum to 0. Received: {item!r}"
+                "Every weighted entry of `compound_tokens` must be a tuple `(ids, weights)` of "
+                f"equal length, with weights that do not sum to 0. Received: {item!r}"
             )
         result[row] = np.average(rows[ids].astype("float64"), axis=0, weights=weights)
     return result
-
-
-def _compound(item):
-    if isinstance(item, (int, np.integer)):
-        return [item], None
-    if isinstance(item, tuple):
-        ids, weights = item
-        return ([ids], None) if isinstance(ids, (int, np.integer)) else (ids, weights)
-    return item, None
 
 
 def _checked_ids(name, ids, size):

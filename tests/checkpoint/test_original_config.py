@@ -102,19 +102,17 @@ def test_harmless_settings_are_accepted():
 def test_damaged_settings(tmp_path, content, message):
     (tmp_path / "bert_config.json").write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        read_config(tmp_path)
+        read_config(tmp_path / "bert_config.json")
 
 
 def test_a_byte_order_mark_does_no_harm(tmp_path):
     (tmp_path / "bert_config.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"a": 1}).encode())
-    assert read_config(tmp_path) == {"a": 1}
+    assert read_config(tmp_path / "bert_config.json") == {"a": 1}
 
 
 def test_missing(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match="bert_config.json is missing: .* sizes of the model"
-    ):
-        read_config(tmp_path)
+    with pytest.raises(FileNotFoundError, match="config.json is missing: .* sizes of the model"):
+        read_config(tmp_path / "bert_config.json")
 
 
 @pytest.mark.parametrize(
