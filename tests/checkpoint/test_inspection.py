@@ -1,4 +1,4 @@
-"""What `inspect_checkpoint` and the command line report about a folder."""
+"""Reports of `inspect_checkpoint` and of the command line about a folder."""
 
 import json
 
@@ -8,8 +8,7 @@ import pytest
 from roformer_tf.__main__ import main
 from roformer_tf.checkpoint import inspect_checkpoint
 from roformer_tf.checkpoint.folder import is_optimizer_slot
-from tests.checkpoint.conftest import random_variables, read_variables, write_original
-from tests.oracles.run_original import small_config
+from tests.checkpoint.conftest import HEADS, random_folder, read_variables, write_original
 
 
 def test_a_complete_checkpoint(folder, variables):
@@ -19,77 +18,55 @@ def test_a_complete_checkpoint(folder, variables):
     assert {v.name: v.shape for v in report.variables} == {n: a.shape for n, a in variables.items()}
     assert report.num_parameters == sum(a.size for a in variables.values())
     assert report.num_bytes == sum(a.nbytes for a in variables.values())
-    assert report.groups == {
-        "embeddings": 3,
-        "segments": 1,
-        "encoder": 32,
-        "pooler": 2,
-        "nsp": 2,
-        "mlm": 5,
-    }
+    groups = {"embeddings": 3, "segments": 1, "encoder": 32, "pooler": 2, "nsp": 2, "mlm": 5}
+    assert report.groups == groups
     assert report.vocabulary_size == 200
     text = str(report)
-    for part in (
-        "chinese_roformer",
-        "26,058",
-        "complete",
-        "bert/encoder/layer_*/",
-        "(200, 32)",
-        "float32",
-        "gelu",
-    ):
+    parts = "chinese_roformer 26,058 complete bert/encoder/layer_*/ float32 gelu".split()
+    for part in (*parts, "(200, 32)"):
         assert part in text
 
 
 @pytest.mark.parametrize(
-    "name, heads, expected",
+    "name, family, heads, expected",
     [
-        ("chinese_roformer_L-12_H-768_A-12", ("mlm",), ("roformer", "bidirectional", None)),
-        ("chinese_roformer-gpt-char_L-12_H-768_A-12", ("mlm",), ("roformer", "causal", None)),
-        (
-            "chinese_roformer-sim-char-ft_L-6_H-384_A-6",
-            ("mlm", "pooler"),
-            ("roformer", "unilm", "linear"),
-        ),
-        ("renamed", ("mlm", "pooler"), ("roformer", "unilm", "linear")),
-        ("nezha-base", ("mlm",), ("nezha", "bidirectional", None)),
-        ("simple", ("mlm", "pooler", "nsp"), ("roformer", "bidirectional", "tanh")),
+        ("chinese_roformer_L-12_H-768_A-12", "roformer", ("mlm",), ("bidirectional", None)),
+        ("chinese_roformer-gpt-char_L-12_H-768_A-12", "roformer", ("mlm",), ("causal", None)),
+        ("chinese_roformer-sim-char-ft", "roformer", ("mlm", "pooler"), ("unilm", "linear")),
+        ("renamed", "roformer", ("mlm", "pooler"), ("unilm", "linear")),
+        ("nezha-base", "nezha", ("mlm",), ("bidirectional", None)),
+        ("simple", "roformer", HEADS, ("bidirectional", "tanh")),
+        ("v2", "roformer_v2", (), ("bidirectional", None)),
+        ("bert", "bert", HEADS, ("bidirectional", "tanh")),
     ],
 )
-def test_family_and_masking(rng, config, tmp_path, name, heads, expected):
-    folder = write_original(tmp_path / name, random_variables(rng, config, heads=heads), config)
+def test_family_and_masking(rng, tmp_path, name, family, heads, expected):
+    folder = random_folder(tmp_path / name, rng, family, heads, max_position_embeddings=64)
     report = inspect_checkpoint(folder)
-    assert (report.family, report.masking, report.pooler) == expected
-    assert report.reasons and not report.missing and not report.unknown
-
-
-def test_v2(v2_folder):
-    report = inspect_checkpoint(v2_folder)
-    assert (report.family, report.complete) == ("roformer_v2", True)
-    assert "no bias, beta or gamma" in report.reasons[0]
-
-
-def test_bert_has_its_own_table(rng, tmp_path):
-    config = small_config(max_position_embeddings=64)
-    folder = write_original(tmp_path / "bert", random_variables(rng, config, "bert"), config)
-    report = inspect_checkpoint(folder)
-    assert (report.family, report.complete, report.pooler) == ("bert", True, "tanh")
-    assert report.groups["positions"] == 1
+    assert (report.family, report.masking, report.pooler) == (family, *expected)
+    assert report.complete
+    assert report.groups.get("positions") == (1 if family == "bert" else None)
+    assert ("no bias, beta or gamma" in report.reasons[0]) == (family == "roformer_v2")
 
 
 @pytest.mark.parametrize(
     "name, family",
-    [("roformer", "roformer"), ("roformer_factorised", "roformer"), ("roformer_small_embeddings", "roformer"),
-     ("roformer_v2", "roformer_v2"), ("roformer_v2_small_embeddings", "roformer_v2"), ("bert", "bert"),
-     ("nezha", "nezha")],
-)  # fmt: skip
+    [
+        ("roformer", "roformer"),
+        ("roformer_factorised", "roformer"),
+        ("roformer_small_embeddings", "roformer"),
+        ("roformer_v2", "roformer_v2"),
+        ("roformer_v2_small_embeddings", "roformer_v2"),
+        ("bert", "bert"),
+        ("nezha", "nezha"),
+    ],
+)
 def test_golden_checkpoints(shared_dir, name, family):
     report = inspect_checkpoint(shared_dir / "golden" / "checkpoints" / name)
     assert (report.family, report.complete) == (family, True)
 
 
-def test_what_is_wrong_is_named(rng, config, tmp_path):
-    variables = random_variables(rng, config)
+def test_problems_are_listed(variables, config, tmp_path):
     del variables["cls/predictions/output_bias"], variables["bert/pooler/dense/kernel"]
     del variables["bert/pooler/dense/bias"]  # a whole head may be absent
     variables["bert/strange"] = np.zeros(3, "float32")
@@ -101,26 +78,24 @@ def test_what_is_wrong_is_named(rng, config, tmp_path):
     assert report.unknown == ("bert/strange",)
     assert report.wrong_shape == {"bert/encoder/layer_0/output/dense/bias": ((32,), (31,))}
     assert report.optimizer_slots == ("bert/embeddings/word_embeddings/adam_m",)
-    assert any(
-        "3 tokens, but vocab_size in bert_config.json is 200" in note for note in report.notes
-    )
-    assert any("word level" in note for note in report.notes)
+    notes = "\n".join(report.notes)
+    assert "3 tokens, but vocab_size in bert_config.json is 200" in notes and "word level" in notes
     text = str(report)
     assert "3 problems" in text and "settings (32,), stored (31,)" in text
     assert main(["inspect", str(folder)]) == 1
 
 
-def test_damage_beside_the_checkpoint_is_a_note(folder):
+def test_damaged_settings_and_missing_vocabulary_are_notes(folder):
     (folder / "bert_config.json").write_text("{")
     (folder / "vocab.txt").unlink()
     report = inspect_checkpoint(folder)
     assert report.family == "roformer" and report.config is None and not report.complete
-    assert any("not valid JSON" in note for note in report.notes)
-    assert any("no vocabulary file" in note for note in report.notes)
+    notes = "\n".join(report.notes)
+    assert "not valid JSON" in notes and "no vocabulary file" in notes
     assert "cannot be checked without settings" in str(report)
 
 
-def test_the_family_can_be_given(folder):
+def test_family_argument(folder):
     report = inspect_checkpoint(folder, family="nezha")
     assert report.family == "nezha" and "passed as `family`" in report.reasons[0]
     with pytest.raises(ValueError, match="`family` must be one of"):
@@ -132,6 +107,7 @@ def test_the_family_can_be_given(folder):
     [
         ("bert/pooler/dense/kernel", False),
         ("bert/encoder/layer_0/output/LayerNorm/gamma", False),
+        ("training/Adam/iterations", False),
         ("bert/pooler/dense/kernel/adam_m", True),
         ("bert/pooler/dense/kernel/adam_v", True),
         ("bert/pooler/dense/kernel/Adam_1", True),
@@ -140,7 +116,6 @@ def test_the_family_can_be_given(folder):
         ("global_step", True),
         ("beta1_power", True),
         ("loss_scale", True),
-        ("training/Adam/iterations", False),
     ],
 )
 def test_optimizer_slots(name, slot):
@@ -163,7 +138,7 @@ def test_command_line_converts_there_and_back(folder, tmp_path, capsys):
     assert len(read_variables(tmp_path / "back" / "bert_model.ckpt")) == 43
 
 
-def test_command_line_says_what_went_wrong(tmp_path, capsys):
+def test_command_line_errors(tmp_path, capsys):
     assert main(["inspect", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("error: No checkpoint in ")
     with pytest.raises(SystemExit) as stop:

@@ -1,4 +1,4 @@
-"""The files of a checkpoint: finding them, errors of damaged ones, writing what TF1 writes."""
+"""Finds, reads and writes the files of a TF1 checkpoint; damaged files raise errors."""
 
 import numpy as np
 import pytest
@@ -36,14 +36,10 @@ def test_relative_paths_work(folder, monkeypatch):
     assert OriginalArrays(".").shapes
 
 
-def test_the_only_checkpoint_of_a_folder_is_found(variables, config, tmp_path):
-    folder = write_original(tmp_path / "a", variables, config, name="model.ckpt-123456")
-    (folder / "checkpoint").unlink()
-    assert find_checkpoint(folder)[0].name == "model.ckpt-123456"
-
-
-def test_the_file_checkpoint_names_the_one_that_counts(variables, config, tmp_path):
+def test_the_checkpoint_of_a_folder_is_found(variables, config, tmp_path):
     folder = write_original(tmp_path / "a", variables, config, name="model.ckpt-2")
+    (folder / "checkpoint").unlink()
+    assert find_checkpoint(folder)[0].name == "model.ckpt-2"  # the only one
     write_original(folder, variables, config, name="model.ckpt-1")
     # as TF1 wrote it: with the path of the machine that trained
     (folder / "checkpoint").write_text('model_checkpoint_path: "/training/run3/model.ckpt-2"\n')
@@ -84,40 +80,32 @@ def test_no_checkpoint_at_all(tmp_path):
         OriginalArrays(tmp_path / "nowhere" / "bert_model.ckpt")
 
 
-def test_missing_index(folder):
-    (folder / "bert_model.ckpt.index").unlink()
-    with pytest.raises(FileNotFoundError, match="index of the checkpoint is missing"):
-        OriginalArrays(folder)
+INDEX = "bert_model.ckpt.index"
+DAMAGE = "bert_model.ckpt.index is damaged .* Copy the file again"
 
 
-def test_missing_data(folder):
-    (folder / DATA).unlink()
-    with pytest.raises(FileNotFoundError, match=f"expected {DATA}.*holds no weights"):
-        OriginalArrays(folder)
-
-
-@pytest.mark.parametrize("name", ["bert_model.ckpt.index", DATA])
-def test_git_lfs_pointers(folder, name):
-    (folder / name).write_text(LFS_POINTER)
-    with pytest.raises(ValueError, match=f"{name} is a Git LFS pointer.*git lfs pull"):
-        OriginalArrays(folder)
-
-
-def test_cut_off_data(folder, variables):
-    data = (folder / DATA).read_bytes()
-    (folder / DATA).write_bytes(data[: len(data) // 2])
-    size = sum(array.nbytes for array in variables.values())
-    with pytest.raises(
-        ValueError, match=f"{DATA} is cut off.* of {size:,} bytes.* has {len(data) // 2:,} bytes"
-    ):
-        OriginalArrays(folder)
-
-
-@pytest.mark.parametrize("content", [b"", b"not an index", b"\0" * 1000, "cut off"])
-def test_damaged_index(folder, content):
-    index = folder / "bert_model.ckpt.index"
-    index.write_bytes(index.read_bytes()[:-100] if content == "cut off" else content)
-    with pytest.raises(ValueError, match="bert_model.ckpt.index is damaged .* Copy the file again"):
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        (INDEX, None, "index of the checkpoint is missing"),
+        (DATA, None, f"expected {DATA}.*holds no weights"),
+        (INDEX, LFS_POINTER.encode(), f"{INDEX} is a Git LFS pointer.*git lfs pull"),
+        (DATA, LFS_POINTER.encode(), f"{DATA} is a Git LFS pointer.*git lfs pull"),
+        (INDEX, b"", DAMAGE),
+        (INDEX, b"not an index", DAMAGE),
+        (INDEX, b"\0" * 1000, DAMAGE),
+        (INDEX, slice(-100), DAMAGE),
+        (DATA, slice(50_000), f"{DATA} is cut off.* of {26058 * 4:,} bytes.* has 50,000 bytes"),
+    ],
+    ids=str,
+)
+def test_damaged_files(folder, name, content, message):
+    file = folder / name
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[content] if isinstance(content, slice) else content)
+    with pytest.raises(FileNotFoundError if content is None else ValueError, match=message):
         OriginalArrays(folder)
 
 
@@ -126,14 +114,14 @@ def test_flipped_bits(folder):
     data[1000] ^= 255
     (folder / DATA).write_bytes(data)
     reader = OriginalArrays(folder)
-    damaged = 0
+    errors = []
     for name in reader.shapes:
         try:
             reader.read(name)
         except ValueError as error:
-            damaged += 1
-            assert name in str(error) and "is damaged" in str(error)
-    assert damaged == 1
+            errors.append(str(error))
+            assert f"data of the variable {name!r}" in errors[-1] and "is damaged" in errors[-1]
+    assert len(errors) == 1
 
 
 def test_tf2_checkpoints_raise(tmp_path):
@@ -142,7 +130,7 @@ def test_tf2_checkpoints_raise(tmp_path):
         OriginalArrays(tmp_path)
 
 
-def test_original_folders_are_told_from_presets(folder, tmp_path):
+def test_layouts(folder, tmp_path):
     assert open_folder(folder).layout == open_folder(str(folder)).layout == "original"
     assert open_folder(folder / "bert_model.ckpt").path == folder
     empty = tmp_path / "empty"
@@ -153,7 +141,7 @@ def test_original_folders_are_told_from_presets(folder, tmp_path):
     for name, content, layout in (
         ("config.json", '{"registered_name": "roformer_tf>RoFormerBackbone"}', "preset"),
         ("config.json", '{"model_type": "roformer"}', "huggingface"),
-        ("bert_config.json", "", "original"),  # beside another's config.json, too
+        ("bert_config.json", "", "original"),  # even beside a config.json
         ("task.json", "{}", "preset"),
     ):
         (empty / name).write_text(content)
