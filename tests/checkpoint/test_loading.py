@@ -1,4 +1,4 @@
-"""`load_checkpoint`: errors, what it ignores and reports, and editing the vocabulary."""
+"""`load_checkpoint`: reports, errors, ignored variables, and selected tokens."""
 
 import contextlib
 
@@ -10,36 +10,30 @@ import roformer_tf
 from roformer_tf.checkpoint import load_checkpoint, save_checkpoint
 from roformer_tf.checkpoint.original_config import backbone_arguments
 from roformer_tf.checkpoint.vocabulary import edit_rows
-from tests.checkpoint.conftest import random_variables, read_variables, write_original
+from tests.checkpoint.conftest import (
+    assert_same_bytes,
+    random_folder,
+    random_variables,
+    read_variables,
+    write_original,
+)
 from tests.checkpoint.golden import numpy
 from tests.layers.harness import quantized
 from tests.oracles.run_original import small_config
 
 
-def make_backbone(family="roformer", arguments=None, **changes):
-    config = small_config(**changes)
-    return roformer_tf.RoFormerBackbone(
-        **{**backbone_arguments(config, family), **(arguments or {})}
-    )
-
-
-def weights_of(model):
-    return [np.array(numpy(w)) for w in model.weights]
+def make_backbone(family="roformer", pooler=None, **changes):
+    arguments = backbone_arguments(small_config(**changes), family)
+    return roformer_tf.RoFormerBackbone(pooler=pooler, **arguments)
 
 
 def test_a_backbone_ignores_heads(folder):
     report = load_checkpoint(make_backbone(), folder)
     assert report.complete
-    assert {group: len(names) for group, names in report.ignored.items()} == {
-        "pooler": 2,
-        "nsp": 2,
-        "mlm": 5,
-    }
+    ignored = {group: len(names) for group, names in report.ignored.items()}
+    assert ignored == {"pooler": 2, "nsp": 2, "mlm": 5}
     assert len(report.loaded) == 36
     assert report.source.endswith("bert_model.ckpt")
-
-
-def test_a_model_without_segments_ignores_their_embedding(folder):
     report = load_checkpoint(make_backbone(type_vocab_size=0), folder)
     assert report.ignored["segments"] == ("bert/embeddings/token_type_embeddings",)
 
@@ -65,7 +59,7 @@ def test_optimizer_slots_are_ignored(rng, config, tmp_path):
     assert len(report.optimizer_slots) == 6 * 4 + 2
 
 
-def test_everything_wrong_is_named_in_one_error(rng, config, tmp_path):
+def test_one_error_lists_every_difference(rng, config, tmp_path):
     variables = random_variables(rng, config, heads=())
     del variables["bert/encoder/layer_0/attention/self/query/bias"]
     del variables["bert/embeddings/LayerNorm/gamma"]
@@ -73,7 +67,7 @@ def test_everything_wrong_is_named_in_one_error(rng, config, tmp_path):
     variables["bert/encoder/layer_1/output/dense/kernel"] = np.zeros((64, 16), "float32")
     folder = write_original(tmp_path / "broken", variables, config)
     model = make_backbone()
-    before = weights_of(model)
+    before = model.get_weights()
     with pytest.raises(ValueError) as error:
         load_checkpoint(model, folder)
     message = str(error.value)
@@ -87,7 +81,7 @@ def test_everything_wrong_is_named_in_one_error(rng, config, tmp_path):
         "from_preset(folder)",
     ):
         assert line in message
-    for old, new in zip(before, weights_of(model), strict=True):
+    for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
 
     report = load_checkpoint(model, folder, strict=False)
@@ -105,7 +99,7 @@ def test_everything_wrong_is_named_in_one_error(rng, config, tmp_path):
     "heads, model, message",
     [
         ((), "masked_lm", r"5 missing(.|\n)*no masked-LM head: load into `model.backbone`"),
-        ((), {"arguments": {"pooler": "tanh"}}, r"2 missing(.|\n)*no pooler: .* pooler=None"),
+        ((), {"pooler": "tanh"}, r"2 missing(.|\n)*no pooler: .* pooler=None"),
         (
             ("mlm",),
             {"vocab_size": 100},
@@ -115,8 +109,8 @@ def test_everything_wrong_is_named_in_one_error(rng, config, tmp_path):
     ],
     ids=str,
 )
-def test_what_does_not_fit_raises(rng, config, tmp_path, heads, model, message):
-    folder = write_original(tmp_path / "a", random_variables(rng, config, heads=heads), config)
+def test_other_heads_and_sizes_raise(rng, tmp_path, heads, model, message):
+    folder = random_folder(tmp_path / "a", rng, heads=heads)
     if model == "masked_lm":
         model = roformer_tf.RoFormerMaskedLM(make_backbone())
     else:
@@ -127,23 +121,19 @@ def test_what_does_not_fit_raises(rng, config, tmp_path, heads, model, message):
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_v2_into_v1_and_back_raises(folder, v2_folder, strict):
-    with pytest.raises(
-        ValueError, match="holds RoFormer v2, but .* is RoFormer v1.*norm='rms_norm'"
-    ):
+    message = "holds RoFormer v2, but .* is RoFormer v1.*norm='rms_norm'"
+    with pytest.raises(ValueError, match=message):
         load_checkpoint(make_backbone(), v2_folder, strict=strict)
     v2 = make_backbone("roformer_v2", hidden_act="relu")
-    with pytest.raises(
-        ValueError, match="holds RoFormer v1, but .* is RoFormer v2.*norm='layer_norm'"
-    ):
+    message = "holds RoFormer v1, but .* is RoFormer v2.*norm='layer_norm'"
+    with pytest.raises(ValueError, match=message):
         load_checkpoint(v2, folder, strict=strict)
 
 
-def test_bert_into_roformer_raises(rng, config, tmp_path):
-    variables = random_variables(rng, config, "bert")
-    folder = write_original(tmp_path / "chinese_wobert", variables, config)
-    with pytest.raises(
-        ValueError, match="Wrong family: .* BERT or WoBERT.* position_scheme='learned'"
-    ):
+def test_bert_into_roformer_raises(rng, tmp_path):
+    folder = random_folder(tmp_path / "chinese_wobert", rng, "bert")
+    message = "Wrong family: .* BERT or WoBERT.* position_scheme='learned'"
+    with pytest.raises(ValueError, match=message):
         load_checkpoint(make_backbone(), folder)
     with pytest.raises(ValueError, match="1 unexpected(.|\n)*bert/embeddings/position_embeddings"):
         load_checkpoint(make_backbone(), folder, family="roformer")
@@ -167,18 +157,14 @@ def test_the_baselines_of_the_paper_load_and_save(rng, tmp_path, family, name, s
     save_checkpoint(masked_lm, tmp_path / "again")
     saved = read_variables(tmp_path / "again" / "bert_model.ckpt")
     assert set(saved) == {n for n in variables if "pooler" not in n and "seq_rel" not in n}
-    for variable, array in saved.items():
-        assert array.tobytes() == variables[variable].tobytes(), variable
+    assert_same_bytes(saved, variables)
     again = roformer_tf.RoFormerMaskedLM.from_preset(tmp_path / "again")
     assert again.backbone.position_scheme_name == scheme
 
 
-@pytest.mark.parametrize(
-    "changes, name", [({"use_relative_position": True}, "a"), ({}, "NEZHA-Base")]
-)
-def test_nezha_is_refused_unless_the_family_is_given(rng, tmp_path, changes, name):
-    config = small_config(**changes)
-    folder = write_original(tmp_path / name, random_variables(rng, config), config)
+@pytest.mark.parametrize("changes", [{"use_relative_position": True}, {}])
+def test_nezha_raises_unless_the_family_is_passed(rng, tmp_path, changes):
+    folder = random_folder(tmp_path / ("a" if changes else "NEZHA-Base"), rng, **changes)
     with pytest.raises(ValueError, match="Wrong family: .* NEZHA.* pass family='roformer'"):
         load_checkpoint(make_backbone(), folder)
     assert load_checkpoint(make_backbone(), folder, family="roformer").complete
@@ -203,9 +189,8 @@ def test_damaged_data_is_named(folder):
 
 
 def test_a_model_that_is_not_a_roformer_raises(folder):
-    with pytest.raises(
-        ValueError, match="`model` must be a RoFormerBackbone or a task.* Received: Sequential"
-    ):
+    message = "`model` must be a RoFormerBackbone or a task.* Received: Sequential"
+    with pytest.raises(ValueError, match=message):
         load_checkpoint(keras.Sequential(), folder)
 
 
@@ -218,12 +203,11 @@ def test_quantized_models_raise(folder):
 
 
 def test_nsp_head_needs_its_classifier(folder):
+    classifier, pooler = roformer_tf.RoFormerTextClassifier, make_backbone(pooler="tanh")
     for model in (
         make_backbone(),
-        roformer_tf.RoFormerTextClassifier(make_backbone(), num_classes=2),
-        roformer_tf.RoFormerTextClassifier(
-            make_backbone(arguments={"pooler": "tanh"}), num_classes=3, pooling="pooler"
-        ),
+        classifier(make_backbone(), num_classes=2),
+        classifier(pooler, num_classes=3, pooling="pooler"),
     ):
         with pytest.raises(ValueError, match="`nsp_head=True` needs RoFormerTextClassifier"):
             load_checkpoint(model, folder, nsp_head=True)
@@ -231,12 +215,8 @@ def test_nsp_head_needs_its_classifier(folder):
 
 def test_keep_and_compound_tokens(folder, variables):
     keep, compound = [3, 2, 199, 17], [[0, 1], ([1, 3], [1, 3]), [2]]
-    model = roformer_tf.RoFormerMaskedLM.from_preset(
-        folder,
-        preprocessor=None,
-        keep_tokens=keep,
-        compound_tokens=compound,
-    )
+    options = {"preprocessor": None, "keep_tokens": keep, "compound_tokens": compound}
+    model = roformer_tf.RoFormerMaskedLM.from_preset(folder, **options)
     assert model.backbone.vocabulary_size == 7
     for ours, name in (
         (model.backbone.token_embedding.embeddings, "bert/embeddings/word_embeddings"),
@@ -246,12 +226,8 @@ def test_keep_and_compound_tokens(folder, variables):
         wanted = [rows[3], rows[2], rows[199], rows[17]]
         wanted += [(rows[3] + rows[2]) / 2, (rows[2] + 3 * rows[17]) / 4, rows[199]]
         np.testing.assert_array_equal(numpy(ours), np.float32(wanted))
-
-
-def test_the_size_after_surgery_must_be_the_models(folder):
-    with pytest.raises(
-        ValueError, match="has 200 tokens, the checkpoint after keep_tokens and compound_tokens 3"
-    ):
+    message = "has 200 tokens, the checkpoint after keep_tokens and compound_tokens 3"
+    with pytest.raises(ValueError, match=message):
         load_checkpoint(make_backbone(), folder, keep_tokens=[1, 2, 3])
 
 
@@ -272,15 +248,14 @@ def test_the_size_after_surgery_must_be_the_models(folder):
     ],
     ids=str,
 )
-def test_bad_surgery_raises(options, message):
+def test_bad_ids_raise(options, message):
     with pytest.raises(ValueError, match=message):
         edit_rows(np.ones((5, 2)), **options)
 
 
-def test_single_ids_may_be_given():
-    np.testing.assert_array_equal(
-        edit_rows(np.arange(4.0), compound_tokens=[2, (3, 7)]), [0, 1, 2, 3, 2, 3]
-    )
+def test_compound_of_a_single_id():
+    edited = edit_rows(np.arange(4.0), compound_tokens=[2, (3, 7)])
+    np.testing.assert_array_equal(edited, [0, 1, 2, 3, 2, 3])
 
 
 def test_saving_raises_if_the_format_cannot_hold_it(folder, tmp_path):
@@ -289,19 +264,15 @@ def test_saving_raises_if_the_format_cannot_hold_it(folder, tmp_path):
         save_checkpoint(classifier, tmp_path / "saved")
     with pytest.raises(ValueError, match=r"`vocabulary` has 2 tokens, fewer than the 200"):
         save_checkpoint(make_backbone(), tmp_path / "saved", vocabulary=["[PAD]", "[UNK]"])
-    with pytest.raises(
-        ValueError, match=r"must not contradict .*'hidden_size': 32.* Received: {'hidden_size': 64}"
-    ):
+    message = "must not contradict .*'hidden_size': 32.* Received: {'hidden_size': 64}"
+    with pytest.raises(ValueError, match=message):
         save_checkpoint(make_backbone(), tmp_path / "saved", settings={"hidden_size": 64})
     assert not (tmp_path / "saved").exists()
 
 
-def test_further_settings_are_saved(tmp_path):
-    saved = save_checkpoint(
-        make_backbone(),
-        tmp_path / "saved",
-        settings={"max_position_embeddings": 1536, "directionality": "bidi"},
-    )
+def test_more_settings_are_saved(tmp_path):
+    settings = {"max_position_embeddings": 1536, "directionality": "bidi"}
+    saved = save_checkpoint(make_backbone(), tmp_path / "saved", settings=settings)
     assert '"max_position_embeddings": 1536' in (saved / "bert_config.json").read_text()
 
 

@@ -1,15 +1,11 @@
-"""`bert_config.json`: both spellings, errors, and back."""
+"""Reads `bert_config.json` in both spellings, and writes it; bad settings raise errors."""
 
 import json
 
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoint.original_config import (
-    backbone_arguments,
-    original_config,
-    read_config,
-)
+from roformer_tf.checkpoint.original_config import backbone_arguments, original_config, read_config
 from tests.checkpoint.test_original_files import LFS_POINTER
 from tests.oracles.run_original import small_config
 
@@ -36,9 +32,8 @@ def test_the_released_spelling():
 def test_the_other_spelling_comes_first_as_in_bert4keras():
     config = small_config(dropout_rate=0.3, attention_dropout_rate=0, segment_vocab_size=0)
     arguments = backbone_arguments(config, "roformer")
-    assert arguments["dropout"] == 0.3
-    assert arguments["attention_dropout"] == 0
-    assert arguments["num_segments"] == 0
+    expected = {"dropout": 0.3, "attention_dropout": 0, "num_segments": 0}
+    assert arguments.items() >= expected.items()
 
 
 def test_defaults_are_those_of_bert4keras():
@@ -46,12 +41,9 @@ def test_defaults_are_those_of_bert4keras():
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size"):
         del config[name]
     arguments = backbone_arguments(config, "roformer_v2")
-    assert (arguments["dropout"], arguments["attention_dropout"], arguments["num_segments"]) == (
-        0,
-        0,
-        2,
-    )
-    assert (arguments["norm"], arguments["layer_norm_epsilon"]) == ("rms_norm", 1e-7)
+    defaults = {"dropout": 0, "attention_dropout": 0, "num_segments": 2}
+    defaults |= {"norm": "rms_norm", "layer_norm_epsilon": 1e-7}
+    assert arguments.items() >= defaults.items()
 
 
 @pytest.mark.parametrize(
@@ -63,10 +55,7 @@ def test_defaults_are_those_of_bert4keras():
         ({"num_attention_heads": True}, "`num_attention_heads` .* Received: True"),
         ({"num_attention_heads": 5}, "even multiple of `num_attention_heads`"),
         ({"num_attention_heads": 32}, "even multiple of `num_attention_heads`"),
-        (
-            {"attention_head_size": 16},
-            "`attention_head_size` .* = 8.* Received: attention_head_size=16",
-        ),
+        ({"attention_head_size": 16}, "`attention_head_size` .* = 8.* attention_head_size=16"),
         ({"attention_key_size": 4}, "`attention_key_size` .* Received: attention_key_size=4"),
         ({"hidden_act": ["gelu", "linear"]}, r"`hidden_act` .* Received: \['gelu', 'linear'\]"),
         ({"hidden_act": "mish"}, "`hidden_act` .* Received: 'mish'"),
@@ -76,7 +65,7 @@ def test_defaults_are_those_of_bert4keras():
     ],
     ids=str,
 )
-def test_what_cannot_be_expressed_raises(changes, message):
+def test_unsupported_settings_raise(changes, message):
     with pytest.raises(ValueError, match=message):
         backbone_arguments(small_config(**changes), "roformer")
 
@@ -89,10 +78,7 @@ def test_harmless_settings_are_accepted():
 @pytest.mark.parametrize(
     "content, message",
     [
-        (
-            b'{\n "vocab_size": 200,\n "hidden_size" 32}',
-            "bert_config.json is not valid JSON: .* at line 3, column 16",
-        ),
+        (b'{\n "vocab_size": 200,\n "hidden_size" 32}', "not valid JSON: .* at line 3, column 16"),
         (b"[1, 2]", "must hold a JSON object .* Received: list"),
         (b"", "not valid JSON.* line 1, column 1"),
         (b'{"a": "\xff"}', "not UTF-8"),
@@ -140,7 +126,7 @@ def test_back_to_the_original(family, changes):
         ("roformer", {"position_options": {"rotary_dim": 4}}, "`position_options`.*rotary_dim"),
     ],
 )
-def test_what_the_format_cannot_hold_raises(family, options, message):
+def test_unsupported_models_raise(family, options, message):
     arguments = backbone_arguments(small_config(), family)
     backbone = roformer_tf.RoFormerBackbone(**arguments, **options)
     with pytest.raises(ValueError, match=f"{message}.*save_to_preset"):
