@@ -1,4 +1,4 @@
-"""Every kind of folder × every public class: the right numbers, or the error that names the right class."""
+"""Every public class loads every kind of folder, or raises an error that names the right class."""
 
 import functools
 
@@ -13,8 +13,8 @@ from tests.models import builders, seq_2_seq
 
 pytest.importorskip("safetensors")
 
-ENCODERS = ("RoFormerBackbone", "RoFormerMaskedLM", "RoFormerCausalLM", "RoFormerTextClassifier",
-            "RoFormerSim", "RoFormerSimClassifier")  # fmt: skip
+ENCODERS = ("RoFormerBackbone", "RoFormerMaskedLM", "RoFormerCausalLM", "RoFormerTextClassifier")
+SIMS = ("RoFormerSim", "RoFormerSimClassifier")
 STRINGS = ("RoFormerTokenizer", "RoFormerMaskedLMPreprocessor", "RoFormerCausalLMPreprocessor",
            "RoFormerTextClassifierPreprocessor", "RoFormerSimPreprocessor",
            "RoFormerSimClassifierPreprocessor")  # fmt: skip
@@ -23,36 +23,35 @@ SEQ_2_SEQ = ("RoFormerSeq2SeqBackbone", "RoFormerSeq2SeqLM", "RoFormerSeq2SeqLMP
 
 # The masking that a model of each class gets, or a key of ERRORS. "ids": the source's token ids.
 TABLE = """
-                     Backbone      MaskedLM      CausalLM TextClassifier Sim     SimClassifier strings seq_2_seq
-original             bidirectional bidirectional causal   bidirectional  pooler  pooler        ids     encoder
-original_gpt         causal        bidirectional causal   bidirectional  pooler  pooler        ids     encoder
-original_sim         unilm         bidirectional unilm    bidirectional  unilm   unilm         ids     encoder
-huggingface          bidirectional bidirectional causal   bidirectional  pooler  pooler        ids     encoder
-huggingface_gpt      causal        bidirectional causal   bidirectional  pooler  pooler        ids     encoder
-huggingface_sim      unilm         bidirectional unilm    bidirectional  unilm   unilm         ids     encoder
-huggingface_headless bidirectional head          head     bidirectional  pooler  pooler        ids     encoder
-preset               bidirectional bidirectional causal   bidirectional  pooler  pooler        ids     encoder
-preset_sim           unilm         unilm         unilm    unilm          unilm   unilm         ids     encoder
-preset_backbone      bidirectional strings       strings  strings        pooler  pooler        strings encoder
-preset_seq_2_seq     other         other         other    other          other   other         other   logits
+                     Backbone      MaskedLM      CausalLM TextClassifier Sims   strings seq_2_seq
+original             bidirectional bidirectional causal   bidirectional  pooler ids     encoder
+original_gpt         causal        bidirectional causal   bidirectional  pooler ids     encoder
+original_sim         unilm         bidirectional unilm    bidirectional  unilm  ids     encoder
+huggingface          bidirectional bidirectional causal   bidirectional  pooler ids     encoder
+huggingface_gpt      causal        bidirectional causal   bidirectional  pooler ids     encoder
+huggingface_sim      unilm         bidirectional unilm    bidirectional  unilm  ids     encoder
+huggingface_headless bidirectional head          head     bidirectional  pooler ids     encoder
+preset               bidirectional bidirectional causal   bidirectional  pooler ids     encoder
+preset_sim           unilm         unilm         unilm    unilm          unilm  ids     encoder
+preset_backbone      bidirectional strings       strings  strings        pooler strings encoder
+preset_seq_2_seq     other         other         other    other          other  other   logits
 """
 ROWS = {row.split()[0]: row.split()[1:] for row in TABLE.strip().splitlines()[1:]}
 CELLS = [
     (folder, name, cell)
     for folder, cells in ROWS.items()
-    for names, cell in zip(
-        (*((name,) for name in ENCODERS), STRINGS, SEQ_2_SEQ),
-        cells,
-        strict=True,
-    )
+    for names, cell in zip((*zip(ENCODERS), SIMS, STRINGS, SEQ_2_SEQ), cells, strict=True)
     for name in names
 ]
 OF_TOKENIZERS = "cannot be built from .* Use `{}.from_preset`"
 ERRORS = {
     "pooler": "{} needs a pooler, .* Classes that can be built from it: RoFormerBackbone",
-    "head": "{} needs a masked-LM head, .*: RoFormerBackbone and RoFormerTextClassifier. .*strict=False",
-    "strings": "holds no tokenizer: .* `preprocessor=None`|has no vocabulary: expected tokenizer.json",
-    "encoder": "{} cannot be built from .* holds a RoFormerBackbone, .* Classes that can: RoFormerBackbone"
+    "head": "{} needs a masked-LM head, .*: RoFormerBackbone and RoFormerTextClassifier. "
+    ".*strict=False",
+    "strings": "holds no tokenizer: .* `preprocessor=None`"
+    "|has no vocabulary: expected tokenizer.json",
+    "encoder": "{} cannot be built from .* holds a RoFormerBackbone, "
+    ".* Classes that can: RoFormerBackbone"
     "|cannot be built from .* Use `RoFormerTokenizer.from_preset`|has no vocabulary",
     "other": "{} cannot be built from .* RoFormerSeq2SeqBackbone, .* can: RoFormerSeq2SeqBackbone"
     "|cannot be built from .* Use `RoFormerSentencePieceTokenizer.from_preset`",
@@ -61,7 +60,7 @@ ERRORS = {
 
 @functools.cache
 def source(kind):
-    """The model in a folder: its weights, its tokenizer."""
+    """Returns the model in a folder, with its preprocessor."""
     if kind == "seq_2_seq":
         return seq_2_seq.translator(num_layers=1)
     options = {"name": "backbone", **builders.SIZES, "num_layers": 1}
@@ -76,7 +75,7 @@ def source(kind):
 
 @functools.cache
 def reference(kind, masking):
-    """The source's backbone under another masking, built without any folder."""
+    """Returns the source's backbone with another masking, built without any folder."""
     original = source(kind).backbone
     model = roformer_tf.RoFormerBackbone.from_config({**original.get_config(), "masking": masking})
     for path, weight in variables(model).items():
@@ -106,13 +105,13 @@ def outputs(model, inputs):
 
 
 def check_ids(loaded, kind):
-    """The same strings give the same ids, and a preprocessor of the source's class is the source's."""
+    """Checks that a loaded tokenizer or preprocessor gives the ids of the source's."""
     tokenizer = getattr(loaded, "tokenizer", loaded)
     wanted = source(kind).preprocessor.tokenizer
     texts = seq_2_seq.TEXTS if kind == "seq_2_seq" else ["天地玄黄", "宇宙 x"]
     assert tokenizer.get_config() == {**wanted.get_config(), "name": tokenizer.name}
     assert tokenizer.get_vocabulary() == wanted.get_vocabulary()
-    if loaded is tokenizer and kind != "encoder":  # else the same by class, vocabulary and settings
+    if loaded is tokenizer and kind != "encoder":  # the others have the same settings
         assert tokenizer(texts) == wanted(texts)
 
 
@@ -160,7 +159,7 @@ def test_table(folders, folder, name, cell, rng):
 
 
 def test_every_public_class_is_in_the_table():
-    assert sorted(roformer_tf.__all__) == sorted((*ENCODERS, *STRINGS, *SEQ_2_SEQ))
+    assert sorted(roformer_tf.__all__) == sorted((*ENCODERS, *SIMS, *STRINGS, *SEQ_2_SEQ))
 
 
 @pytest.mark.parametrize("folder", ROWS)
@@ -177,13 +176,12 @@ def test_inspect_knows_every_folder(folders, folder):
     assert not count or report.num_parameters == count
 
 
-def test_the_name_of_a_folder_decides_nothing_in_silence(folders, tmp_path):
+def test_masking_from_the_name_of_a_folder_warns(folders, tmp_path):
     gpt = tmp_path / "chinese_roformer-gpt"
     gpt.mkdir()
     for file in (folders / "original").iterdir():
-        text = file.name == "bert_config.json"
         content = file.read_bytes()
-        if text:
+        if file.name == "bert_config.json":
             content = content.replace(b'  "masking": "bidirectional",\n', b"")
         (gpt / file.name).write_bytes(content)
     with pytest.warns(UserWarning, match="took masking='causal' from the name .* Pass masking="):

@@ -1,4 +1,4 @@
-"""Files of checkpoints and arrays by name, to weights of a model and back. Knows no model class."""
+"""Loads checkpoints into models, saves, converts and inspects them. Imports no model class."""
 
 from roformer_tf.checkpoint.convert import ConvertReport, convert
 from roformer_tf.checkpoint.folder import CheckpointFolder, open_folder

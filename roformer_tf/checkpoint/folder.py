@@ -30,8 +30,9 @@ _COUNTER = re.compile(
     r"^(training/)?(global_step|beta[12]_power(_\d+)?|(loss|current)_scale\w*|(good|bad)_steps\w*"
     r"|learning_rate|iterations)$"
 )
-_SPECIAL_TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-_OUR_NAMES = {"cls_token": "start_token", "sep_token": "end_token"}
+# Hugging Face's name -> ours
+_SPECIAL_TOKENS = {name: name for name in ("pad_token", "unk_token", "mask_token")}
+_SPECIAL_TOKENS |= {"cls_token": "start_token", "sep_token": "end_token"}
 
 
 def open_folder(path):
@@ -247,24 +248,16 @@ class CheckpointFolder:
             settings = _read_json(file)
             if isinstance(settings.get("do_lower_case"), bool):
                 arguments["lowercase"] = settings["do_lower_case"]
-            for name in _SPECIAL_TOKENS:
-                token = settings.get(name)
+            for theirs, ours in _SPECIAL_TOKENS.items():
+                token = settings.get(theirs)
                 token = token.get("content") if isinstance(token, dict) else token
                 if token in parsed.ids:
-                    arguments[_OUR_NAMES.get(name, name)] = token
+                    arguments[ours] = token
         return {**arguments, **overrides}
 
 
 class PresetArrays:
-    """The weights in the `.h5` files of a folder written by `save_to_preset`.
-
-    Args:
-        folder: Path.
-
-    Attributes:
-        source: Path. The folder.
-        shapes, dtypes: dict. Map Keras' names to shapes and NumPy dtypes.
-    """
+    """The weights in the `.h5` files of a folder written by `save_to_preset`, by Keras' names."""
 
     def __init__(self, folder):
         self.source, self.shapes, self.dtypes, self._files = folder, {}, {}, {}

@@ -33,9 +33,8 @@ class HuggingFaceArrays:
 
     Attributes:
         source: Path. The weights file.
-        shapes: dict. Maps *original* names to shapes in the original's orientation. A tensor that
-            is not in the table keeps its own name.
-        dtypes: dict. Maps the same names to NumPy dtypes.
+        shapes, dtypes: dict. Map *original* names to shapes in the original's orientation and to
+            NumPy dtypes. A tensor that is not in the table keeps its own name.
 
     Raises:
         FileNotFoundError: If a file is missing.

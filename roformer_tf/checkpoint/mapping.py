@@ -273,7 +273,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable of a checkpoint whose family and sizes are known: a row of the table, filled in.
+    """One variable of a checkpoint: a row of the table for a known family and known sizes.
 
     Attributes:
         name: str. Name in the original checkpoint.

@@ -27,12 +27,11 @@ def check_file(file, purpose):
 def check_not_lfs_pointer(file):
     """Raises `ValueError` if `file` is a Git LFS pointer."""
     with open(file, "rb") as stream:
-        head = stream.read(len(_LFS_HEADER))
-    if head == _LFS_HEADER:
-        raise ValueError(
-            f"{file} is a Git LFS pointer, not the file itself. Fetch the content with "
-            "`git lfs install && git lfs pull` in the repository it came from."
-        )
+        if stream.read(len(_LFS_HEADER)) == _LFS_HEADER:
+            raise ValueError(
+                f"{file} is a Git LFS pointer, not the file itself. Fetch the content with "
+                "`git lfs install && git lfs pull` in the repository it came from."
+            )
 
 
 def find_checkpoint(path):
@@ -127,8 +126,7 @@ class OriginalArrays:
 
     Attributes:
         source: Path. The prefix.
-        shapes: dict. Maps variable names to shapes, sorted by name.
-        dtypes: dict. Maps variable names to NumPy dtypes.
+        shapes, dtypes: dict. Map variable names, which are sorted, to shapes and NumPy dtypes.
 
     Raises:
         FileNotFoundError: If a file is missing.

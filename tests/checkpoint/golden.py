@@ -16,7 +16,7 @@ def read_manifest(shared_dir):
 
 
 def model_inputs(npz):
-    """Our inputs for those of a golden file: the original's mask is `ids != 0`, and never hides position 0."""
+    """Our inputs for those of a golden file."""
     ids = npz["input_token_ids"].astype("int32")
     segments = npz["input_segment_ids"] if "input_segment_ids" in npz else np.zeros_like(ids)
     inputs = {
@@ -30,6 +30,7 @@ def model_inputs(npz):
 
 
 def original_padding_mask(ids):
+    """The original's mask is `ids != 0` and never masks position 0."""
     mask = (ids != 0).astype("int32")
     mask[:, 0] = 1
     return mask

@@ -1,4 +1,4 @@
-"""Every output that bert4keras itself computed from a checkpoint comes out of our models, loaded from it."""
+"""Models loaded from a checkpoint compute the outputs that bert4keras computed from it."""
 
 import json
 
@@ -11,20 +11,21 @@ import roformer_tf
 from roformer_tf.checkpoint.loading import ModelBinding
 from tests.checkpoint.golden import model_inputs, original_padding_mask, read_manifest, run_case
 
-# Names only, so that each case is a test of its own; a test fails if the manifest has a case that is not here.
+# Each case is a test of its own. A test fails if the manifest has a case that is not listed here.
 CASES = """
-encoder encoder_all_layers one_token mlm_linear mlm_softmax pool pool_nsp pool_nsp_mlm lm lm_linear unilm_sim
-unilm_linear factorised factorised_mlm padded padded_mlm padded_masked_mean odd_masks odd_masks_lm long
-position_ids_default position_ids_integer position_ids_fractional v2_encoder_mlm v2_lm_mlm v2_unilm_mlm v2_encoder
-act_gelu act_gelu_tanh act_relu keep_tokens compound_tokens keep_and_compound bert_encoder bert_mlm bert_lm
-nezha_encoder nezha_mlm nezha_lm nezha_long small_embeddings small_embeddings_mlm small_embeddings_v2 no_segments
+encoder encoder_all_layers one_token mlm_linear mlm_softmax pool pool_nsp pool_nsp_mlm lm lm_linear
+unilm_sim unilm_linear factorised factorised_mlm padded padded_mlm padded_masked_mean odd_masks
+odd_masks_lm long position_ids_default position_ids_integer position_ids_fractional v2_encoder_mlm
+v2_lm_mlm v2_unilm_mlm v2_encoder act_gelu act_gelu_tanh act_relu keep_tokens compound_tokens
+keep_and_compound bert_encoder bert_mlm bert_lm nezha_encoder nezha_mlm nezha_lm nezha_long
+small_embeddings small_embeddings_mlm small_embeddings_v2 no_segments
 """.split()
 CASES_0_10_4 = """
 encoder lm mlm_linear odd_masks padded small_embeddings small_embeddings_mlm unilm_sim
 """.split()
 
-# No float32 implementation can be closer to another than a small multiple of the recorded noise: the original's
-# own distance to its run in float64.
+# The recorded noise is the original's own distance to its run in float64. No float32 implementation
+# can be closer to another than a small multiple of it.
 NOISE_FACTOR = 4
 
 
@@ -71,7 +72,7 @@ def _check_case(name, manifest, expected_folder, shared_dir, epsilon):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="uses tf.GradientTape")
 def test_gradients(shared_dir):
-    """Loss and every gradient of the original's `train.py`, dropout off, under the names of the checkpoint."""
+    """Compares loss and gradients with those of the original's `train.py`, without dropout."""
     training = shared_dir / "golden" / "training"
     noise = json.loads((training / "training.json").read_text(encoding="utf-8"))["float32_noise"]
     batches, expected = np.load(training / "batches.npz"), np.load(training / "gradients.npz")

@@ -1,4 +1,4 @@
-"""Random checkpoints, made and computed by bert4keras itself in this very run, come out of our models."""
+"""Our models compute what bert4keras, run beside them, computes from random checkpoints."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,8 @@ from tests.oracles.run_original import small_config
 
 FACTORISED = {"embedding_size": 24}
 V2 = {"hidden_act": "relu"}
+KEPT = {"with_mlm": "linear", "keep_tokens": list(range(150, 50, -1))}
+COMPOUND = {"with_mlm": "linear", "compound_tokens": [[3, 5], [[7, 9], [2, 1]]]}
 EVERYTHING = {"with_pool": True, "with_nsp": True, "with_mlm": "linear"}
 
 # name: (model, application, changes of the settings, arguments of build_transformer_model)
@@ -21,18 +23,8 @@ CASES = {
     "unilm_sim": ("roformer", "unilm", {}, {"with_pool": "linear"}),
     "no_segments": ("roformer", "encoder", {}, {"segment_vocab_size": 0}),
     "positions": ("roformer", "encoder", {}, {"custom_position_ids": True}),
-    "kept": (
-        "roformer",
-        "encoder",
-        {},
-        {"with_mlm": "linear", "keep_tokens": list(range(150, 50, -1))},
-    ),
-    "compound": (
-        "roformer",
-        "encoder",
-        {},
-        {"with_mlm": "linear", "compound_tokens": [[3, 5], [[7, 9], [2, 1]]]},
-    ),
+    "kept": ("roformer", "encoder", {}, KEPT),
+    "compound": ("roformer", "encoder", {}, COMPOUND),
     "wide_heads": ("roformer", "encoder", {"num_attention_heads": 2}, {"with_mlm": "linear"}),
     "deep": ("roformer", "encoder", {"num_hidden_layers": 5}, {}),
     "v2": ("roformer_v2", "encoder", V2, {"with_mlm": "linear"}),
@@ -45,7 +37,7 @@ CASES = {
 }
 
 
-QUICK = ("everything", "v2_factorised")  # the goldens have the others, too
+QUICK = ("everything", "v2_factorised")  # the goldens contain the others
 
 
 @pytest.mark.oracle
@@ -56,7 +48,7 @@ def test_outputs(name, original, rng, tmp_path):
     model, application, changes, kwargs = CASES[name]
     config = small_config(**changes)
     original.make_checkpoint(tmp_path, config, seed=int(rng.integers(2**31)), model=model)
-    # ragged rows with zeros anywhere: bert4keras takes every id 0 for padding, but never at position 0
+    # ragged, with zeros anywhere: bert4keras treats every id 0 as padding, except at position 0
     size = len(kwargs.get("keep_tokens", range(config["vocab_size"])))
     ids = rng.integers(1, size, size=(4, 17))
     ids[rng.random(ids.shape) < 0.1] = 0
@@ -75,7 +67,7 @@ def test_outputs(name, original, rng, tmp_path):
     outputs = run_case(case, tmp_path, inputs, layer_norm_epsilon=epsilon)
     for output, wanted, noise in zip(outputs, expected, noises, strict=True):
         assert output.shape == wanted.shape
-        # where the noise is a single rounding, a multiple of it says nothing
+        # if the noise is a single rounding, a multiple of it is no bound
         assert np.abs(output - wanted).max() <= max(4 * noise, 2e-6 * np.abs(wanted).max())
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.checkpoint.conftest import random_variables, write_original
-from tests.oracles.run_original import small_config
+from tests.checkpoint.conftest import random_folder
 
-# In a process of its own, which builds each model once: memory that was freed before would hide what loading takes.
+# A process of its own, since memory that was freed before would hide what loading needs.
 PROGRAM = """
 import sys
 import roformer_tf
@@ -24,7 +23,7 @@ def make(folder):
     return roformer_tf.RoFormerMaskedLM.from_preset(folder, load_weights=False, preprocessor=None)
 
 small, large = sys.argv[1:]
-load_checkpoint(make(small), small)  # what TensorFlow takes at the first load is not the model's
+load_checkpoint(make(small), small)  # TensorFlow's own memory of the first load does not count
 model = make(large)
 before = status("VmRSS")
 with open("/proc/self/clear_refs", "w") as stream:
@@ -38,12 +37,10 @@ print(status("VmHWM") - before, model.count_params() * 4 / 2**20)
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 def test_extra_peak_memory_of_loading(repository, tmp_path):
     rng = np.random.default_rng(0)
-    folders = []
-    for name, vocabulary_size, width in (("small", 200, 32), ("large", 20000, 768)):
-        config = small_config(
-            vocab_size=vocabulary_size, hidden_size=width, intermediate_size=4 * width
-        )
-        folders.append(write_original(tmp_path / name, random_variables(rng, config), config))
+    folders = [
+        random_folder(tmp_path / name, rng, vocab_size=v, hidden_size=h, intermediate_size=4 * h)
+        for name, v, h in (("small", 200, 32), ("large", 20000, 768))
+    ]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *map(str, folders)],
         cwd=repository,
@@ -52,5 +49,6 @@ def test_extra_peak_memory_of_loading(repository, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     extra, size = map(float, done.stdout.split())
-    # half of this model is one table, which must be in memory twice for a moment; a second copy of all would be 1.0
+    # half of this model is one table, which is in memory twice for a moment; a second copy of the
+    # whole model would be 1.0
     assert extra < 0.8 * size, f"{extra:.0f} MB for a model of {size:.0f} MB"

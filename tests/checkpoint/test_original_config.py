@@ -87,7 +87,7 @@ def test_harmless_settings_are_accepted():
 )
 def test_damaged_settings(tmp_path, content, message):
     (tmp_path / "bert_config.json").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"bert_config.json .*{message}"):
         read_config(tmp_path / "bert_config.json")
 
 
