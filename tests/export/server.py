@@ -17,7 +17,10 @@ BLOCKED = (
 
 
 class Server:
-    """Starts the process and asks it. `packages` are those that it has besides TensorFlow."""
+    """Starts the process and asks it. `packages` are those that it has besides TensorFlow.
+
+    It inherits the number of threads: TensorFlow draws other random tokens with another number.
+    """
 
     def __init__(self, folder, *packages):
         # -I: modules are found neither in the current folder nor by PYTHONPATH
@@ -59,7 +62,6 @@ def main():
 
     for package in sys.argv[1:]:
         importlib.import_module(package)
-    tf.config.threading.set_intra_op_parallelism_threads(2)
     load = functools.lru_cache(maxsize=4)(tf.saved_model.load)
     while True:
         try:
