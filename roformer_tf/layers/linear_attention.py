@@ -190,41 +190,24 @@ class LinearAttention(SelfAttention):
         return self._sums(x, attention_bias, position, cache)
 
     def _sums(self, x, attention_bias, position, state=None, training=False):
-        scheme, feature_map = self.position_scheme, self.feature_map
+        scheme, before = self.position_scheme, self.feature_map.rotate_inputs
         query, key, value = (ops.cast(part, "float32") for part in self.split(x))
-        value = scheme.apply_to_value(value, position)
-        if feature_map.rotate_inputs:
-            query, key = scheme.apply_to_query_key(query, key, position)
-        bias = None if attention_bias is None else _bias_of_keys(attention_bias, self.causal)
-        query, key, log_weight = feature_map(query, key, bias, training=training)
-        features = rotated = query, key
-        if not feature_map.rotate_inputs:
-            rotated = self._rotate(query, key, position)
-        log_weight = log_weight + (no_scale(key) if bias is None else bias)
-
-        if self.causal:
-            numerator, denominator, state = causal_sums(
-                features, rotated, value, log_weight, state, self.chunk_size
-            )
-        else:
-            numerator, denominator = bidirectional_sums(features, rotated, value, log_weight)
-        output = numerator / ops.maximum(denominator, feature_map.epsilon)
+        rotate = scheme.apply_to_query_key if before else scheme.apply_to_features
+        output, state = linear_attention(
+            query,
+            key,
+            scheme.apply_to_value(value, position),
+            self.feature_map,
+            lambda query, key: rotate(query, key, position),
+            key_bias=None if attention_bias is None else _bias_of_keys(attention_bias, self.causal),
+            causal=self.causal,
+            state=state,
+            chunk_size=self.chunk_size,
+            training=training,
+        )
         output = scheme.apply_to_output(output, None, position)
         output = self.dropout_layer(ops.cast(output, self.compute_dtype), training=training)
         return self.merge(output), state
-
-    def _rotate(self, query, key, position):
-        """Rotates the features for the numerator, as in equation 19."""
-        still = self.feature_map.num_unrotated
-        if not still:
-            return self.position_scheme.apply_to_features(query, key, position)
-        rotated = self.position_scheme.apply_to_features(
-            query[..., still:], key[..., still:], position
-        )
-        return tuple(
-            ops.concatenate([x[..., :still], part], axis=-1)
-            for x, part in zip((query, key), rotated, strict=True)
-        )
 
     def get_config(self):
         return {**super().get_config(), **arguments_of(self, LinearAttention)}
@@ -248,6 +231,55 @@ def _bias_of_keys(attention_bias, causal):
         "create the layer with `causal=True`. UniLM masks and packed documents (`document_ids`) "
         f"need softmax attention. Received: an attention_bias of {found}"
     )
+
+
+def linear_attention(
+    query,
+    key,
+    value,
+    feature_map,
+    rotate,
+    key_bias=None,
+    causal=False,
+    state=None,
+    chunk_size=128,
+    training=False,
+):
+    """Computes equation 19: averages of values, weighted by feature maps of queries and keys.
+
+    Args:
+        query, key: float32 tensors `(batch, num_heads, length, head_dim)`.
+        value: float32 tensor `(batch, num_heads, length, value_dim)`.
+        feature_map: `FeatureMap`.
+        rotate: Function of a query and a key, or of their features, that rotates both.
+        key_bias: float32 tensor `(batch, 1, length)`, 0 for visible keys, -1e9 for hidden ones.
+        causal: bool. Whether a query sees only the keys up to its own position.
+        state, chunk_size: See `causal_sums`.
+        training: bool.
+
+    Returns:
+        The averages, of the shape of `value`, and the state of `causal_sums`.
+    """
+    if feature_map.rotate_inputs:
+        query, key = rotate(query, key)
+    query, key, log_weight = feature_map(query, key, key_bias, training=training)
+    features = rotated = query, key
+    if not feature_map.rotate_inputs:
+        still = feature_map.num_unrotated
+        rotated = rotate(query[..., still:], key[..., still:])
+        if still:
+            rotated = tuple(
+                ops.concatenate([x[..., :still], part], axis=-1)
+                for x, part in zip(features, rotated, strict=True)
+            )
+    log_weight = log_weight + (no_scale(key) if key_bias is None else key_bias)
+    if causal:
+        numerator, denominator, state = causal_sums(
+            features, rotated, value, log_weight, state, chunk_size
+        )
+    else:
+        numerator, denominator = bidirectional_sums(features, rotated, value, log_weight)
+    return numerator / ops.maximum(denominator, feature_map.epsilon), state
 
 
 # Linear attention keeps no number for each query and key. For query i it sums over the visible keys

@@ -120,6 +120,11 @@ class RotaryEmbedding(keras.layers.Layer):
         """Whether the angles depend on the length of the sequence, as in dynamic scaling."""
         return self._scaling.needs_length
 
+    @property
+    def query_key_factor(self):
+        """Float. The number that scales outputs, 1 except for YaRN and longrope."""
+        return self._scaling.query_key_factor
+
     def _hub_scaling(self):
         """Returns the rule for KerasHub's `rope_type`."""
         if self.rope_type == "yarn":
@@ -146,7 +151,7 @@ class RotaryEmbedding(keras.layers.Layer):
         rotary_dim = features if self.rotary_dim is None else self.rotary_dim
         self._check_rotary_dim(rotary_dim, features)
         cos, sin = self._tables(positions, rotary_dim)
-        factor = self._scaling.query_key_factor
+        factor = self.query_key_factor
         if inverse:
             sin, factor = -sin, 1 / factor
         if factor != 1:

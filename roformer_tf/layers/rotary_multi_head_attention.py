@@ -1,7 +1,13 @@
+import functools
+
 import keras
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.attention_mask import HIDDEN
+from roformer_tf.layers.config import deserialize_parts
+from roformer_tf.layers.feature_map import FeatureMap
+from roformer_tf.layers.linear_attention import initial_state, linear_attention
 from roformer_tf.layers.rotary_embedding import RotaryEmbedding
 
 
@@ -21,6 +27,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         layout: `"half"` or `"interleaved"`. See `RotaryEmbedding`.
         rotary_dim: even int. See `RotaryEmbedding`.
         rope_scaling: dict. See `RotaryEmbedding`.
+        feature_map: `FeatureMap`, such as `EluFeatureMap()`, for linear attention; see
+            `LinearAttention`. Defaults to the softmax.
         **kwargs: Arguments of `keras.layers.MultiHeadAttention`.
 
     Call arguments:
@@ -29,8 +37,10 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         key: Tensor `(batch, key_length, dim)`. Defaults to `value`.
         attention_mask: bool tensor that broadcasts to `(batch, length, key_length)`, True where a
             query sees a key. It is combined with the masks that Keras carries along, such as of
-            `Embedding(mask_zero=True)`.
-        return_attention_scores: bool. Whether to return the attention probabilities too.
+            `Embedding(mask_zero=True)`. With a feature map it must be the same for all queries,
+            `(batch, 1, key_length)`; with a cache too, of these tokens.
+        return_attention_scores: bool. Whether to return the attention probabilities too. There are
+            none with a feature map.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         positions: int or float tensor `(length,)` or `(batch, length)`, the positions of the
             queries. Defaults to 0, 1, 2, …
@@ -45,7 +55,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     Raises:
         ValueError: If `num_key_value_heads` does not divide `num_heads`, inputs have more than one
-            sequence axis, or only one of `cache` and `cache_update_index` is given.
+            sequence axis, only one of `cache` and `cache_update_index` is given, or linear
+            attention is asked for scores, a mask by query or a sliding window.
 
     Example:
 
@@ -66,7 +77,14 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     >>> bool(np.allclose(last, whole[:, 4:], atol=1e-6))
     True
 
-    Reference: equation 16 of arXiv 2104.09864; grouped heads: arXiv 2305.13245.
+    Linear attention needs no memory for each pair of tokens, and its cache does not grow:
+
+    >>> from roformer_tf.layers import EluFeatureMap
+    >>> layer = RotaryMultiHeadAttention(num_heads=4, key_dim=8, feature_map=EluFeatureMap())
+    >>> tuple(layer(x, x, use_causal_mask=True).shape)
+    (2, 5, 32)
+
+    Reference: equations 16 and 19 of arXiv 2104.09864; grouped heads: arXiv 2305.13245.
     """
 
     def __init__(
@@ -78,6 +96,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         layout="half",
         rotary_dim=None,
         rope_scaling=None,
+        feature_map=None,
         **kwargs,
     ):
         super().__init__(num_heads, key_dim, **kwargs)
@@ -88,6 +107,17 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 "`num_key_value_heads` must divide `num_heads`. Received: "
                 f"num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
             )
+        if not (feature_map is None or isinstance(feature_map, FeatureMap)):
+            raise ValueError(
+                "`feature_map` must be a `FeatureMap` such as `EluFeatureMap()`, or `None`. "
+                f"Received: feature_map={feature_map!r}"
+            )
+        if feature_map is not None and self._sliding_window is not None:
+            raise ValueError(
+                "Linear attention has no sliding window. Received: a feature_map and "
+                f"sliding_window={self._sliding_window}"
+            )
+        self.feature_map = feature_map
         self.rotary_embedding = RotaryEmbedding(
             max_wavelength,
             layout=layout,
@@ -108,6 +138,9 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             key_shape = value_shape if key_shape is None else key_shape
             self._key_dense = self._grouped(self._key_dense, self.key_dim, key_shape)
             self._value_dense = self._grouped(self._value_dense, self.value_dim, value_shape)
+        if self.feature_map is not None and not self.feature_map.built:  # a loaded one is
+            shape = (None, self.num_heads, None, self.key_dim)
+            self.feature_map.build(shape, shape)
 
     def _grouped(self, dense, size, shape):
         """Replaces the projection that Keras built by one to fewer heads."""
@@ -147,7 +180,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             )
         key = value if key is None else key
         cached = cache is not None
-        if cached and not (value_mask is None and key_mask is None):
+        is_masked = value_mask is not None or key_mask is not None
+        if cached and is_masked and self.feature_map is None:
             raise ValueError(
                 "A mask that Keras carries along covers the new tokens only. With a cache, pass "
                 "`attention_mask` for all positions of the cache."
@@ -159,6 +193,28 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             positions = cache_update_index + ops.arange(ops.shape(query)[1])
         if key_positions is None and query.shape[1] == key.shape[1]:
             key_positions = positions
+        heads_per_key = self.num_heads // self.num_key_value_heads
+        if self.feature_map is not None:
+            if return_attention_scores:
+                raise ValueError(
+                    "Linear attention computes no scores. Received: return_attention_scores=True "
+                    f"and feature_map={type(self.feature_map).__name__}"
+                )
+            if heads_per_key > 1:
+                key, value = (ops.repeat(x, heads_per_key, axis=2) for x in (key, value))
+            output, cache = self._linear_attention(
+                query,
+                key,
+                value,
+                (positions, key_positions),
+                [value_mask, key_mask],
+                attention_mask,
+                use_causal_mask,
+                cache,
+                training,
+            )
+            output = self._output_dense(output if gate is None else output * gate)
+            return (output, cache) if cached else output
         query = self.rotary_embedding(query, positions=positions)
         key = self.rotary_embedding(key, positions=key_positions)
         if cached:
@@ -181,7 +237,6 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 attention_mask=attention_mask,
                 use_causal_mask=use_causal_mask and not cached,
             )
-        heads_per_key = self.num_heads // self.num_key_value_heads
         if heads_per_key > 1:
             key, value = (ops.repeat(x, heads_per_key, axis=2) for x in (key, value))
         output, scores = self._compute_attention(
@@ -200,6 +255,63 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         if cached:
             outputs.append(cache)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _linear_attention(
+        self, query, key, value, positions, masks, attention_mask, causal, cache, training
+    ):
+        """Returns the heads `(batch, length, num_heads, value_dim)` and the new cache."""
+        feature_map, rotary = self.feature_map, self.rotary_embedding
+        length, key_length = query.shape[1], key.shape[1]
+        if cache is not None and not causal and length != 1:
+            raise ValueError(
+                "A cache of linear attention is causal: pass `use_causal_mask=True`. Received: "
+                f"use_causal_mask=False, {length} tokens and a cache"
+            )
+        causal = causal or cache is not None
+        if causal and (feature_map.reads_all_keys or length != key_length):
+            raise ValueError(
+                "In causal linear attention there are as many keys as queries, and the features "
+                "of a key do not depend on later keys. Received: "
+                f"{length} queries, {key_length} keys, "
+                f"feature_map={type(feature_map).__name__}, "
+                f"reads_all_keys={feature_map.reads_all_keys}"
+            )
+        visible = [mask[:, None] for mask in masks if mask is not None]
+        if attention_mask is not None:
+            shape = ops.shape(attention_mask)
+            if len(shape) < 2 or shape[-2] != 1:
+                raise ValueError(
+                    "`attention_mask` of linear attention must be the same for all queries, of "
+                    "shape (batch, 1, key_length). For causal attention pass "
+                    f"`use_causal_mask=True`. Received: shape {tuple(attention_mask.shape)}"
+                )
+            visible.append(ops.reshape(attention_mask, (-1, 1, shape[-1])))
+        key_bias = None
+        if visible:
+            visible = functools.reduce(ops.logical_and, [ops.cast(x, "bool") for x in visible])
+            key_bias = ops.where(visible, 0.0, HIDDEN)
+        # YaRN's factor sharpens a softmax. Features must not be larger than in the denominator.
+        factor = 1.0 if feature_map.rotate_inputs else rotary.query_key_factor
+
+        def rotate(*features):
+            return tuple(
+                ops.swapaxes(rotary(ops.swapaxes(x, 1, 2), positions=p), 1, 2) / factor
+                for x, p in zip(features, positions, strict=True)
+            )
+
+        output, cache = linear_attention(
+            *(ops.swapaxes(ops.cast(x, "float32"), 1, 2) for x in (query, key, value)),
+            feature_map,
+            rotate,
+            key_bias=key_bias,
+            causal=causal,
+            state=cache,
+            training=training,
+        )
+        output = ops.cast(ops.swapaxes(output, 1, 2), self.compute_dtype)
+        if self._dropout:
+            output = self._dropout_layer(output, training=training)
+        return output, cache
 
     def _project(self, *inputs):
         """Projects queries, keys and values. Hides the mask, which dense layers warn of."""
@@ -230,11 +342,15 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
 
         Returns:
             Tensor of zeros `(batch_size, 2, max_length, num_key_value_heads, key_dim)`, as in
-            `keras_hub.layers.CachedMultiHeadAttention`.
+            `keras_hub.layers.CachedMultiHeadAttention`. With a feature map the tuple of sums of
+            `LinearAttention.build_cache`, whose size does not depend on `max_length`.
 
         Raises:
             ValueError: If `value_dim` is not `key_dim`, or `rope_scaling` depends on the length.
         """
+        if self.feature_map is not None and not self.rotary_embedding.depends_on_length:
+            num_features = self.feature_map.feature_dim(self.key_dim)
+            return initial_state(batch_size, self.num_heads, num_features, self.value_dim)
         if self.value_dim != self.key_dim or self.rotary_embedding.depends_on_length:
             raise ValueError(
                 "A cache holds rotated keys and values of one size, so it needs `value_dim` = "
@@ -262,4 +378,9 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             "layout": rotary.layout,
             "rotary_dim": rotary.rotary_dim,
             "rope_scaling": rotary.rope_scaling,
+            "feature_map": keras.saving.serialize_keras_object(self.feature_map),
         }
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(deserialize_parts(config))

@@ -1,11 +1,13 @@
 """Converts the data of `fit`, `evaluate` and `predict` to tensors; errors name the example."""
 
+import itertools
 import types
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops, tree
+from keras.src.trainers.data_adapters import get_data_adapter
 
 from roformer_tf.text.strings import to_string_tensor
 
@@ -45,12 +47,10 @@ def string_tensors(x):
         )
     if isinstance(x, tuple):
         return tuple(string_tensors(part) for part in x)
-    if isinstance(x, dict | types.GeneratorType):
+    if isinstance(x, dict) or is_stream(x):
         raise TypeError(
-            "A model with a preprocessor takes strings: a list or array of them, a tuple of two "
-            f"lists for pairs, or a `tf.data.Dataset`. Received: x of type {type(x).__name__}. For "
-            "token ids make the model with `preprocessor=None`; wrap a generator with "
-            "`tf.data.Dataset.from_generator`."
+            "Expected strings: a list or array of them, or a tuple of two lists for pairs. "
+            f"Received: {list(x) if isinstance(x, dict) else type(x).__name__}"
         )
     if tf.is_tensor(x) or not (isinstance(x, list) or hasattr(x, "__array__")):
         return x
@@ -92,6 +92,68 @@ def is_text(x):
 def is_dataset(x):
     """Whether `x` is a `tf.data.Dataset`."""
     return isinstance(x, tf.data.Dataset)
+
+
+def is_stream(x):
+    """Whether `x` is a generator or `keras.utils.PyDataset`, which give one batch after another."""
+    return isinstance(x, types.GeneratorType | keras.utils.PyDataset)
+
+
+def stream_to_dataset(stream, convert, shuffle=False):
+    """Makes a dataset of a generator or `keras.utils.PyDataset`.
+
+    Its tensors have no static shapes, so that batches may be of any width. A `PyDataset` keeps its
+    workers, and a generator goes on from epoch to epoch.
+
+    Args:
+        stream: It gives batches `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
+        convert: Function that checks `x` and `y` and returns the new `x`.
+        shuffle: Whether to shuffle the order of the batches of a `PyDataset` in each epoch.
+
+    Raises:
+        ValueError: If there is no batch, or a batch is not a tuple.
+    """
+
+    def to_tensors(batch):
+        batch = tuple(batch) if isinstance(batch, list) else batch
+        if not isinstance(batch, tuple) or len(batch) not in (1, 2, 3):
+            raise ValueError(
+                "A generator or PyDataset must give batches `(texts,)`, `(texts, labels)` or "
+                f"`(texts, labels, sample_weights)`. Received: {str(batch)[:100]}"
+            )
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        return keras.utils.pack_x_y_sample_weight(*to_columns(convert(x, y), y, sample_weight))
+
+    if isinstance(stream, types.GeneratorType):
+        first = list(itertools.islice(stream, 1))
+        count = tf.data.UNKNOWN_CARDINALITY
+        rest = itertools.chain(first, stream)
+    else:
+        count = stream.num_batches
+        first = [stream[0]] if count != 0 else []
+        count = tf.data.INFINITE_CARDINALITY if count is None else count
+    if not first:
+        raise ValueError("The dataset is empty: expected at least one batch. Received: 0 batches")
+
+    def batches():
+        if isinstance(stream, types.GeneratorType):
+            yield from map(to_tensors, rest)
+            return
+        adapter = get_data_adapter(stream, shuffle=shuffle)  # with the workers of the PyDataset
+        adapter.on_epoch_begin()
+        try:
+            yield from map(to_tensors, adapter.get_numpy_iterator())
+        finally:
+            adapter.on_epoch_end()
+
+    signature = tree.map_structure(
+        lambda tensor: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype),
+        to_tensors(first[0]),
+    )
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    if count == tf.data.UNKNOWN_CARDINALITY:
+        return dataset
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def is_columns(x):

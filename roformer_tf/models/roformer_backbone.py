@@ -217,7 +217,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             name: keras.Input((None,), dtype="int32", name=name)
             for name in ("token_ids", "segment_ids", "padding_mask")
         }
-        outputs = self.forward(inputs)
+        outputs = self.compute_outputs(inputs)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
         # === Config ===
@@ -243,8 +243,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         self.masking = masking
         self.pooler_activation = pooler
 
-    def forward(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+    def compute_outputs(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         token_ids, padding_mask = inputs["token_ids"], inputs["padding_mask"]
         positions = call_position_schemes(
             self.position_schemes, token_ids, inputs.get("position_ids"), padding_mask

@@ -84,13 +84,15 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         self.head = language_model_head(backbone, head_epsilon)
 
         # === Functional model ===
-        super().__init__(inputs=backbone.input, outputs=self.forward(backbone.input), **kwargs)
+        super().__init__(
+            inputs=backbone.input, outputs=self.compute_outputs(backbone.input), **kwargs
+        )
 
         # === Config ===
         self.head_epsilon = head_epsilon
 
-    def forward(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+    def compute_outputs(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         return self.head(
             sequence_output(self.backbone(inputs, training=training)), training=training
         )

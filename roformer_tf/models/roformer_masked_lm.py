@@ -58,13 +58,13 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         # === Functional model ===
         mask_positions = keras.Input((None,), dtype="int32", name="mask_positions")
         inputs = {**backbone.input, "mask_positions": mask_positions}
-        super().__init__(inputs=inputs, outputs=self.forward(inputs), **kwargs)
+        super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
 
         # === Config ===
         self.head_epsilon = head_epsilon
 
-    def forward(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+    def compute_outputs(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         inputs = dict(inputs)
         mask_positions = inputs.pop("mask_positions", None)
         hidden_states = sequence_output(self.backbone(inputs, training=training))

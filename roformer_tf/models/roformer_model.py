@@ -50,18 +50,18 @@ class RoFormerModel:
         self.input_spec = None
 
     def call(self, inputs, training=None, mask=None):
-        return self.forward(self.complete_inputs(inputs), training)
+        return self.compute_outputs(self.complete_inputs(inputs), training)
 
     def compute_output_spec(self, inputs, training=None, mask=None):
         if isinstance(inputs, dict) and set(inputs) == set(self.input):
             return super().compute_output_spec(inputs)
-        return self.forward(self.complete_inputs(inputs), training)
+        return self.compute_outputs(self.complete_inputs(inputs), training)
 
-    def forward(self, inputs, training=None):
+    def compute_outputs(self, inputs, training=None):
         """Computes the outputs from a dictionary of inputs that `complete_inputs` returned.
 
         Subclasses implement it. The functional graph of the model is this method's, and so is
-        every call.
+        every call. It is not named `forward`, which on PyTorch calls the layer.
         """
         raise NotImplementedError
 

@@ -169,7 +169,7 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         inputs = {
             name: keras.Input((None,), dtype="int32", name=name) for name in self.input_dtypes
         }
-        super().__init__(inputs=inputs, outputs=self.forward(inputs), dtype=dtype, **kwargs)
+        super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), dtype=dtype, **kwargs)
 
         # === Config ===
         self.vocabulary_size = vocabulary_size
@@ -187,8 +187,8 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         self.position_options = position_options
         self.max_sequence_length = max_sequence_length
 
-    def forward(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+    def compute_outputs(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         source_mask = inputs["encoder_padding_mask"]
         encoder_sequence = self.encode(inputs["encoder_token_ids"], source_mask, training)
         decoder_sequence = self.decode(

@@ -77,10 +77,12 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         self.preprocessor = preprocessor
 
         # === Functional model ===
-        super().__init__(inputs=backbone.input, outputs=self.forward(backbone.input), **kwargs)
+        super().__init__(
+            inputs=backbone.input, outputs=self.compute_outputs(backbone.input), **kwargs
+        )
 
-    def forward(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+    def compute_outputs(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         hidden_states = self.backbone(inputs, training=training)["decoder_sequence_output"]
         return self.backbone.token_embedding(hidden_states, reverse=True)
 
@@ -220,10 +222,10 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
     def _logits(self, hidden_states):
         return self.backbone.token_embedding(hidden_states, reverse=True)[:, 0]
 
-    def _check_data(self, x, y=None):
-        if self.preprocessor is not None and isinstance(x, dict):
-            x = as_pair(x)
-        return super()._check_data(x, y)
+    def _check_data(self, x, y=None, shuffle=False):
+        is_text = self.preprocessor is not None and not self._is_preprocessed(x)
+        x = as_pair(x) if isinstance(x, dict) and is_text else x
+        return super()._check_data(x, y, shuffle)
 
 
 def translate(task, texts, batch_size=32, max_length=None):

@@ -71,8 +71,8 @@ class RoFormerSim(RoFormerCausalLM):
             )
         super().__init__(backbone, preprocessor, head_epsilon, **kwargs)
 
-    def forward(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+    def compute_outputs(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         outputs = self.backbone(inputs, training=training)
         logits = self.head(outputs["sequence_output"], training=training)
         return {"logits": logits, "pooled_output": outputs["pooled_output"]}

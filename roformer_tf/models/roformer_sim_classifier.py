@@ -87,10 +87,10 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
             name: keras.Input((2, None), dtype="int32", name=name) for name in self.input_dtypes
         }
         self.pair_vectors = _PairVectors(backbone, name="pair_vectors")
-        super().__init__(inputs=inputs, outputs=self.forward(inputs), **kwargs)
+        super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
 
-    def forward(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+    def compute_outputs(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         vectors = self.pair_vectors(inputs, training=training)
         a, b = vectors[:, 0], vectors[:, 1]
         return self.logits_dense(ops.concatenate([a, b, ops.abs(a - b)], axis=-1))

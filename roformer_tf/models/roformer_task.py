@@ -9,7 +9,9 @@ from roformer_tf.models.batches import (
     batched,
     check_not_empty,
     is_columns,
+    is_stream,
     split_columns,
+    stream_to_dataset,
     string_tensors,
     to_columns,
 )
@@ -46,15 +48,17 @@ class RoFormerTask(RoFormerModel):
         """Trains the model; see `keras.Model.fit`.
 
         Args:
-            x: With a preprocessor a list or array of strings, or for pairs a tuple of two of them.
-                Otherwise model inputs. Or a `tf.data.Dataset` of batches.
-            y: Labels, unless `x` is a dataset.
+            x: A list or array of strings, or for pairs a tuple of two of them. Or a dictionary of
+                model inputs, which a preprocessor leaves as they are. Or batches `(x, y)` of these:
+                a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator.
+            y: Labels, unless `x` gives batches.
             sample_weight: Optional weights.
-            batch_size: int, 32 by default. Not for datasets.
-            validation_data: `(x, y)` or `(x, y, sample_weight)`, or a `tf.data.Dataset` of batches.
+            batch_size: int, 32 by default. Not for batches.
+            validation_data: `(x, y)` or `(x, y, sample_weight)`, or batches like `x`.
             validation_split: float. Share of the examples, the last ones, to validate on. Not for
-                datasets.
-            shuffle: Whether to shuffle the examples in every epoch. Datasets keep their own order.
+                batches.
+            shuffle: Whether to shuffle the examples, or the batches of a `PyDataset`, in every
+                epoch. Datasets and generators keep their own order.
             **kwargs: Arguments of `keras.Model.fit`.
 
         Returns:
@@ -65,8 +69,10 @@ class RoFormerTask(RoFormerModel):
                 range.
             TypeError: If the task has a preprocessor and an example is not a string.
         """
-        x = self._check_data(x, y)
-        if isinstance(validation_data, tuple | list):
+        x = self._check_data(x, y, shuffle)
+        if is_stream(validation_data):
+            validation_data = self._check_data(validation_data)
+        elif isinstance(validation_data, tuple | list):
             values = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
             value_x = self._check_data(*values[:2])
             if is_columns(value_x):
@@ -171,11 +177,23 @@ class RoFormerTask(RoFormerModel):
                 f"`model.preprocessor = {self.preprocessor_cls.__name__}(tokenizer)`."
             )
 
-    def _check_data(self, x, y=None):
+    def preprocess_samples(self, x, y=None, sample_weight=None):
+        if self._is_preprocessed(x):
+            return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+        return super().preprocess_samples(x, y, sample_weight)
+
+    def _is_preprocessed(self, x):
+        return isinstance(x, dict) and set(x) <= set(self.input_dtypes)
+
+    def _check_data(self, x, y=None, shuffle=False):
         """Returns `x` with texts as string tensors. Checks examples and labels."""
+        if is_stream(x):
+            return stream_to_dataset(x, self._check_data, shuffle)
         check_not_empty(x)
         self.check_labels(y)
-        return x if self.preprocessor is None else string_tensors(x)
+        if self.preprocessor is None or self._is_preprocessed(x):
+            return x
+        return string_tensors(x)
 
     def get_config(self):
         config = super().get_config()

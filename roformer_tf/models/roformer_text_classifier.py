@@ -95,10 +95,12 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         )
 
         # === Functional model ===
-        super().__init__(inputs=backbone.input, outputs=self.forward(backbone.input), **kwargs)
+        super().__init__(
+            inputs=backbone.input, outputs=self.compute_outputs(backbone.input), **kwargs
+        )
 
-    def forward(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.forward`."""
+    def compute_outputs(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         outputs = self.backbone(inputs, training=training)
         if self.pooling == "pooler":
             pooled = outputs["pooled_output"]

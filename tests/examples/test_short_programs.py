@@ -45,7 +45,7 @@ def test_translate(run, tmp_path):
     assert (tmp_path / "model" / "config.json").exists()
 
 
-@pytest.fixture(params=["tensorflow", "jax"])
+@pytest.fixture(params=["tensorflow", "jax", "torch"])
 def run_on(request, examples):
     """Runs a program on a backend; returns what it printed."""
     pytest.importorskip(request.param)

@@ -35,6 +35,11 @@ CASES = {
         {"num_heads": 4, "key_dim": 8, "num_key_value_heads": 2},
         {"query_shape": X, "value_shape": (2, 4, 12)},
     ),
+    "rotary_multi_head_linear_attention": lambda: (
+        layers.RotaryMultiHeadAttention,
+        {"num_heads": 4, "key_dim": 8, "feature_map": layers.EluFeatureMap()},
+        {"query_shape": X, "value_shape": (2, 4, 12)},
+    ),
     "attention_without_positions": lambda: attention(None),
     "attention_rotary": lambda: attention(layers.RotaryPosition(8)),
     "attention_learned_frequencies": lambda: attention(layers.RotaryPosition(8, learned=True)),

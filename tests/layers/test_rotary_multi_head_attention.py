@@ -4,7 +4,15 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.layers import RotaryMultiHeadAttention
+from roformer_tf.layers import (
+    CosineFeatureMap,
+    EluFeatureMap,
+    FavorFeatureMap,
+    LinearAttention,
+    RotaryMultiHeadAttention,
+    RotaryPosition,
+    SoftmaxFeatureMap,
+)
 from tests.layers.harness import numpy, randomize
 
 WIDTH, LENGTH = 16, 6
@@ -107,19 +115,113 @@ def test_cached_equals_uncached(num_key_value_heads, rng):
     np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=2e-6)
 
 
-def test_masks_that_keras_carries_along(rng):
+def elu_plus_one(x):
+    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+
+
+def linear_oracle(layer, x, visible):
+    """Equation 19 in float64: weights of rotated features, divided by those of plain ones."""
+    w = {v.path.split("/", 1)[1]: numpy(v.value).astype("float64") for v in layer.weights}
+    query, key, value = (
+        np.einsum("btd,dnk->bntk", x.astype("float64"), w[f"{name}/kernel"])
+        + w[f"{name}/bias"][None, :, None]
+        for name in ("query", "key", "value")
+    )
+    query, key = elu_plus_one(query), elu_plus_one(key)
+    size = layer.key_dim // 2
+    angles = np.arange(x.shape[1])[:, None] * 10000.0 ** (-np.arange(size) / size)
+
+    def rotated(features):
+        pairs = (features[..., :size] + 1j * features[..., size:]) * np.exp(1j * angles)
+        return np.concatenate([pairs.real, pairs.imag], -1)
+
+    groups = layer.num_heads // layer.num_key_value_heads
+    key, value = (np.repeat(part, groups, axis=1) for part in (key, value))
+    plain = np.einsum("bnik,bnjk->bnij", query, key) * visible[:, None]
+    weights = np.einsum("bnik,bnjk->bnij", rotated(query), rotated(key)) * visible[:, None]
+    heads = weights @ value / plain.sum(-1, keepdims=True)
+    return (
+        np.einsum("bnik,nkd->bid", heads, w["attention_output/kernel"])
+        + (w["attention_output/bias"])
+    )
+
+
+@pytest.mark.parametrize("num_key_value_heads", [None, 2])
+@pytest.mark.parametrize("mask", ["none", "causal", "padding", "padding and causal"])
+def test_linear_attention_equals_the_oracle(num_key_value_heads, mask, rng):
+    layer = attention(num_key_value_heads=num_key_value_heads, feature_map=EluFeatureMap())
+    x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
+    visible, options = np.ones((2, LENGTH, LENGTH), "bool"), {}
+    if "causal" in mask:
+        visible &= np.tril(visible[0])
+        options["use_causal_mask"] = True
+    if "padding" in mask:
+        keys = np.arange(LENGTH) < np.array([4, 6])[:, None, None]
+        visible &= keys
+        options["attention_mask"] = keys
+    expected = linear_oracle(layer, x, visible)
+    # float32 noise of sums of 16 numbers
+    np.testing.assert_allclose(numpy(layer(x, x, **options)), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "feature_map",
+    [
+        EluFeatureMap(),
+        CosineFeatureMap(),
+        SoftmaxFeatureMap(normalize_keys=False),
+        FavorFeatureMap(16, seed=1),
+        FavorFeatureMap(16, seed=1, rotate_inputs=True),
+    ],
+    ids=lambda feature_map: type(feature_map).__name__,
+)
+def test_every_feature_map_gives_the_numbers_of_linear_attention(feature_map, rng):
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4}
+    scheme = RotaryPosition(feature_map.rotated_dim(4), rope_scaling=yarn)
+    linear = LinearAttention(4, 4, feature_map, causal=True, position_scheme=scheme)
+    linear.build((None, None, WIDTH))
+    randomize(linear)
+    ours = attention(feature_map=feature_map, rope_scaling=yarn)
+    thirds = [np.split(numpy(w), 3, axis=-1) for w in linear.qkv.weights]
+    weights = [third[i] for i in range(3) for third in thirds]
+    weights += [numpy(w) for w in linear.output_dense.weights]
+    own = [w for w in ours.weights if "feature_map" not in w.path]
+    for weight, value in zip(own, weights, strict=True):
+        weight.assign(value.reshape(weight.shape))
+    x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
+    whole = numpy(ours(x, x, use_causal_mask=True))
+    np.testing.assert_allclose(whole, numpy(linear(x)), atol=2e-6)
+
+    cache = ours.build_cache(2, None)
+    outputs, start = [], 0
+    for count in (3, 1, 2):
+        part = x[:, start : start + count]
+        options = {"cache": cache, "cache_update_index": start, "use_causal_mask": count > 1}
+        output, cache = ours(part, part, **options)
+        outputs.append(numpy(output))
+        start += count
+    np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=5e-6)
+
+
+@pytest.mark.parametrize("feature_map", [None, EluFeatureMap()], ids=["softmax", "linear"])
+def test_masks_that_keras_carries_along(feature_map):
     inputs = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(10, WIDTH, mask_zero=True)(inputs)
-    x = attention()(x, x)
+    x = attention(feature_map=feature_map)(x, x)
     model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(x))
     short, padded = model(np.array([[3, 4]])), model(np.array([[3, 4, 0, 0]]))
     np.testing.assert_allclose(numpy(short), numpy(padded), atol=2e-6)
 
 
-def test_trains_saves_and_loads(tmp_path, rng):
+@pytest.mark.parametrize("feature_map", [None, EluFeatureMap()], ids=["softmax", "linear"])
+def test_trains_saves_and_loads(feature_map, tmp_path, rng):
     inputs = keras.Input((LENGTH, WIDTH))
     outputs = RotaryMultiHeadAttention(
-        4, 4, num_key_value_heads=2, rope_scaling={"rope_type": "linear", "factor": 2.0}
+        4,
+        4,
+        num_key_value_heads=2,
+        rope_scaling={"rope_type": "linear", "factor": 2.0},
+        feature_map=feature_map,
     )(inputs, inputs, use_causal_mask=True)
     model = keras.Model(inputs, outputs)
     model.compile("adam", "mse")
@@ -129,7 +231,10 @@ def test_trains_saves_and_loads(tmp_path, rng):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-6)
-    assert again.layers[-1].get_config() == model.layers[-1].get_config()
+    for name, value in model.layers[-1].get_config().items():
+        if name != "feature_map":
+            assert again.layers[-1].get_config()[name] == value
+    assert type(again.layers[-1].feature_map) is type(feature_map)
 
 
 def test_errors(rng):
@@ -143,3 +248,18 @@ def test_errors(rng):
     dynamic = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
     with pytest.raises(ValueError, match="does not depend on the length"):
         attention(rope_scaling=dynamic).build_cache(1, 4)
+    with pytest.raises(ValueError, match="must be a `FeatureMap`"):
+        attention(feature_map="elu")
+    linear = attention(feature_map=EluFeatureMap())
+    for options, message in (
+        ({"return_attention_scores": True}, "computes no scores"),
+        ({"attention_mask": np.ones((1, 2, 2))}, "the same for all queries"),
+        (
+            {"cache": linear.build_cache(1, 4), "cache_update_index": 0},
+            "pass `use_causal_mask=True`",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            linear(x, x, **options)
+    with pytest.raises(ValueError, match="as many keys as queries"):
+        linear(x, x[:, :1], use_causal_mask=True)
