@@ -1,0 +1,35 @@
+"""The program of each page of `docs/layers` runs, and its model learns its task."""
+
+import re
+from pathlib import Path
+
+import keras
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "docs" / "layers"
+PAGES = sorted(page.stem for page in FOLDER.glob("*.md") if page.stem != "README")
+
+
+def test_every_page_is_listed():
+    assert len(PAGES) == 7
+    overview = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert all(f"]({page}.md)" in overview for page in PAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_learn(page):
+    text = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert program.count("\n") <= 25
+    keras.utils.set_random_seed(0)
+    names = {}
+    exec(compile(program, page, "exec"), names)
+    accuracy = names["history"].history["accuracy"]
+    if page == "position_schemes":  # of which the last has no positions
+        accuracies = names["accuracies"]
+        assert accuracies["RotaryPosition"] > 0.9 and accuracies["T5RelativeBias"] > 0.5
+        assert accuracies["PositionScheme"] < 0.3
+    else:
+        assert accuracy[-1] > (0.7 if page == "self_attention" else 0.9)
+        assert accuracy[-1] > accuracy[0] + 0.2
