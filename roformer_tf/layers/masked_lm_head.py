@@ -108,7 +108,7 @@ class MaskedLMHead(keras.layers.Layer):
     def compute_output_spec(self, x, mask_positions=None, training=None):
         count = x.shape[1] if mask_positions is None else mask_positions.shape[1]
         shape = (x.shape[0], count, self.token_embedding.input_dim)
-        return keras.KerasTensor(shape, self.compute_dtype)
+        return keras.KerasTensor(shape, self.token_embedding.reverse_dtype)
 
     def get_config(self):
         arguments = arguments_of(
