@@ -40,6 +40,7 @@ def test_embed(folders, sim, capsys, monkeypatch, printed_json):
     assert printed.count(f"{vectors[0] @ vectors[1]:.3f}") == 2
 
 
+@pytest.mark.slow
 def test_embed_by_a_classifier_of_pairs(sim, tmp_path, error_of, printed_json):
     preprocessor = roformer_tf.RoFormerSimClassifierPreprocessor(sim.preprocessor.tokenizer)
     classifier = roformer_tf.RoFormerSimClassifier(sim.backbone, preprocessor)
@@ -68,6 +69,7 @@ def test_similar(folders, sim, capsys, printed_json):
     assert TEXTS[0] in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_small_sim(repository, printed_json):
     """The checkpoint in the repository pairs paraphrases that it was not trained on."""
     folder = repository / "checkpoints" / "english_roformer_sim_tiny"

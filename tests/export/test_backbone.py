@@ -60,6 +60,7 @@ def test_embeddings(build, ask, tokenizer, texts, tmp_path, embedding, normalize
     assert ask(folder, texts=[])["embedding"].shape == (0, 16)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_is_enough(build, ask, tokenizer, tmp_path):
     model = build(RoFormerBackbone)
     folder = export_saved_model(model, tmp_path / "served", preprocessor=tokenizer)

@@ -280,7 +280,9 @@ def test_score_is_that_of_the_language_model(model, rng):
     pairs = texts(rng, 3), texts(rng, 3)
     found, expected = model.score(pairs), causal_lm.score(pairs)
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
+        # The perplexity is the exponential of a loss of some 10, whose float32 rounding it shows.
+        rtol = 1e-5 if name == "perplexity" else 1e-6
+        np.testing.assert_allclose(found[name], value, rtol=rtol, err_msg=name)
 
 
 def test_supervised_stage(model, tmp_path, rng):
