@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 600.0
 def training_batches(
     corpus, tokenizer, stage, data, seed, stage_index, start=(0, 0), service=None, threads=None
 ):
-    """Makes an endless dataset of a stage's global batches, each a function of its place only.
+    """Makes an endless dataset of a stage's global batches, each a function of its position only.
 
     The shards of the corpus are read in a random order, a new one in each epoch. A *window* is a
     group of shards with text for about `data.window_batches` batches. Its documents are split at
@@ -42,7 +42,7 @@ def training_batches(
         data: `DataSettings`.
         seed: int.
         stage_index: int. Number of the stage; each stage draws differently.
-        start: tuple `(window, index)`. Place of the first batch.
+        start: tuple `(window, index)`. Position of the first batch in the stream.
         service: str. Address of a dispatcher of the tf.data service, such as
             `"grpc://host:5000"`. Its workers make the batches, which come in the same order.
             Workers need only TensorFlow, and the shards at the same paths. Defaults to
@@ -54,7 +54,7 @@ def training_batches(
         sequence_length)`, int32: `token_ids`, `segment_ids`, `padding_mask`, and with
         `packing="block_diagonal"` `position_ids` and `document_ids`. `(batch, slots)`:
         `mask_positions` and `labels`, int32, and `label_weights`, float32. `(batch,)`, int64: the
-        place `window` and `index`, the same for each sequence.
+        position `window` and `index` of the batch, the same for each sequence.
 
     Raises:
         ValueError: If the corpus is far too small.
@@ -166,7 +166,7 @@ def ordered_batches(batches, service, start=(0, 0), timeout=None):
     """Runs a dataset on the workers of a tf.data service and yields its batches in order.
 
     The dispatcher hands windows to workers as they become free, so batches arrive out of order.
-    Each carries its place and waits here for those before it.
+    Each carries its position and is held back until those before it have come.
 
     A worker that dies takes its window with it, and no other worker makes it again. Then an error
     is raised: when no batch has come for `timeout` seconds, or when the other workers have been
@@ -183,7 +183,7 @@ def ordered_batches(batches, service, start=(0, 0), timeout=None):
         batches: dataset made from a range of windows. Its elements are dicts with `window`,
             `index` and `count`, the number of batches in the window, each `(batch,)`.
         service: str. Address of the dispatcher, such as `"grpc://host:5000"`.
-        start: tuple `(window, index)`. Place of the first batch.
+        start: tuple `(window, index)`. Position of the first batch in the stream.
         timeout: float. Seconds to wait for a batch. Defaults to 600.
 
     Returns:
@@ -253,11 +253,11 @@ def _sorted(arrived, service, start, timeout):
                 raise RuntimeError(f"{lost} (none came in {timeout:g} seconds).") from None
             if isinstance(batch, Exception):
                 raise RuntimeError(f"{lost} ({batch}).") from batch
-            place = (int(batch["window"][0]), int(batch["index"][0]))
-            waiting[place] = batch
+            position = (int(batch["window"][0]), int(batch["index"][0]))
+            waiting[position] = batch
             is_late = time.monotonic() - began > min(timeout, _MAX_SECONDS_AHEAD)
-            if is_late and place[0] > window + _MAX_WINDOWS_AHEAD:
-                raise RuntimeError(f"{lost} (other workers are at window {place[0]}).")
+            if is_late and position[0] > window + _MAX_WINDOWS_AHEAD:
+                raise RuntimeError(f"{lost} (other workers are at window {position[0]}).")
         batch = waiting.pop((window, index))
         yield batch
         index += 1

@@ -140,15 +140,15 @@ def prepare_corpus(
         "max_bad_lines": max_bad_lines,
     }
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    place = Path(folder).absolute() / digest[:16]
-    target = place / "corpus"
+    parent = Path(folder).absolute() / digest[:16]
+    target = parent / "corpus"
     corpus = _load(target)
     if corpus is not None:
         return corpus
     try:
-        with lock_folder(place, wait=True) as locked:
+        with lock_folder(parent, wait=True) as locked:
             if locked:  # nobody else writes
-                remove_temporary(place)
+                remove_temporary(parent)
             corpus = _load(target)  # another process may just have written it
             return corpus or _prepare(paths, target, key, reader)
     except OSError as error:

@@ -60,8 +60,8 @@ class Pretrainer(keras.Model):
     >>> ids = np.array([[2, 4, 31, 3]] * 2, "int32")
     >>> batch = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
     >>> targets = {"mask_positions": ids[:, :1] * 0 + 1, "labels": ids[:, :1] * 0 + 15}
-    >>> place = {"window": np.zeros(2, "int64"), "index": np.zeros(2, "int64")}
-    >>> batch |= targets | place | {"label_weights": np.ones((2, 1), "float32")}
+    >>> position = {"window": np.zeros(2, "int64"), "index": np.zeros(2, "int64")}
+    >>> batch |= targets | position | {"label_weights": np.ones((2, 1), "float32")}
     >>> history = pretrainer.fit(batch, batch_size=2, verbose=0)
     >>> sorted(history.history)
     ['accuracy', 'input_ready', 'learning_rate', 'loss', 'padding', 'skipped', ...]

@@ -30,7 +30,7 @@ class Windows:
     The shards of the corpus form an endless stream: all of them in a random order, then all of them
     in another, and so on. Window w is the w-th group of `num_shards` consecutive shards. Its chunks
     are shuffled and formed into sequences, and the sequences into batches, with the stateless seed
-    (seed, stage, window). So a batch depends on its place in the stream only.
+    (seed, stage, window). So a batch depends on its position in the stream only.
 
     Args:
         shards: list of str. Paths.
@@ -177,8 +177,8 @@ class Windows:
             own = order[index]
             lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), own)
             width = tf.minimum(rounded_width(tf.reduce_max(lengths)), self.stage.max_length)
-            place = {"window": sequences["window"], "index": index, "count": count}
-            return {**take_sequences(sequences, own, width), **place}
+            position = {"window": sequences["window"], "index": index, "count": count}
+            return {**take_sequences(sequences, own, width), **position}
 
         return tf.data.Dataset.range(tf.cast(first, tf.int64), count).map(batch)
 
@@ -197,11 +197,11 @@ class Windows:
             made["document_ids"] = documents
             made["position_ids"] = positions_in_documents(documents)
         shape = tf.shape(batch["lengths"])
-        place = {name: tf.fill(shape, batch[name]) for name in ("window", "index", "count")}
+        position = {name: tf.fill(shape, batch[name]) for name in ("window", "index", "count")}
         size = self.stage.global_batch_size
         return {
             name: tf.ensure_shape(value, [size, *value.shape[1:]])
-            for name, value in {**made, **place}.items()
+            for name, value in {**made, **position}.items()
         }
 
 

@@ -102,14 +102,16 @@ class GraphDetokenizer(tf.Module):
 
             # what precedes each token, according to the nearest earlier token that defines it
             lasts = tf.gather(self._lasts, values)
-            says = tf.not_equal(lasts, UNCHANGED)
-            said = lengths_to_splits(tf.cast(says, tf.int32))
-            said_before_row = tf.gather(said, splits[:-1])
-            said = said[:-1]
-            rows = tf.RaggedTensor.from_row_splits(said, tf.cast(splits, tf.int64), validate=False)
-            any_in_row = (rows - said_before_row[:, tf.newaxis]).values > 0
-            lasts = tf.concat([[OTHER], tf.boolean_mask(lasts, says)], 0)
-            after_cjk = any_in_row & tf.equal(tf.gather(lasts, said), CJK)
+            is_defined = tf.not_equal(lasts, UNCHANGED)
+            num_defined = lengths_to_splits(tf.cast(is_defined, tf.int32))
+            num_defined_before_row = tf.gather(num_defined, splits[:-1])
+            num_defined = num_defined[:-1]
+            rows = tf.RaggedTensor.from_row_splits(
+                num_defined, tf.cast(splits, tf.int64), validate=False
+            )
+            any_in_row = (rows - num_defined_before_row[:, tf.newaxis]).values > 0
+            lasts = tf.concat([[OTHER], tf.boolean_mask(lasts, is_defined)], 0)
+            after_cjk = any_in_row & tf.equal(tf.gather(lasts, num_defined), CJK)
 
             texts = tf.gather(self._texts, values)
             spaced = tf.equal(kinds, WORD) & ~after_cjk

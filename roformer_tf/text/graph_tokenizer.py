@@ -94,12 +94,12 @@ class GraphTokenizer(tf.Module):
         with tf.device("CPU"):
             symbols, splits, origin = self._symbols(texts, with_origin=True)
             entries, unk_size, _ = self._entries(symbols)
-            index, place, splits = self._parts(entries, splits)
-            begin = place + tf.gather(t.entry_begin, index)
-            end = place + tf.gather(t.entry_end, index)
+            index, position, splits = self._parts(entries, splits)
+            begin = position + tf.gather(t.entry_begin, index)
+            end = position + tf.gather(t.entry_end, index)
             # [UNK] stands for a whole run
-            size = tf.gather(unk_size, place)
-            end = tf.where(size > 0, place + size, end)
+            size = tf.gather(unk_size, position)
+            end = tf.where(size > 0, position + size, end)
             flat = (
                 tf.gather(t.entry_ids, index),
                 tf.gather(origin, begin),
@@ -119,14 +119,16 @@ class GraphTokenizer(tf.Module):
         with tf.device("CPU"):
             symbols, splits, origin = self._symbols(texts, with_origin=True)
             entries, _, letters = self._entries(symbols)
-            index, place, splits = self._parts(entries, splits)
+            index, position, splits = self._parts(entries, splits)
             # each entry is a word, except for later wordpieces of a run of letters
             later_piece = letters & tf.concat([[False], letters[:-1]], 0)
-            begins = tf.equal(index, tf.gather(self._tables.entry_start, tf.gather(entries, place)))
+            begins = tf.equal(
+                index, tf.gather(self._tables.entry_start, tf.gather(entries, position))
+            )
             flat = (
                 tf.gather(self._tables.entry_ids, index),
-                begins & ~tf.gather(later_piece, place),
-                tf.gather(origin, place + tf.gather(self._tables.entry_begin, index)),
+                begins & ~tf.gather(later_piece, position),
+                tf.gather(origin, position + tf.gather(self._tables.entry_begin, index)),
             )
             return tuple(tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in flat)
 
@@ -150,10 +152,10 @@ class GraphTokenizer(tf.Module):
         """Returns the index in `entry_ids` and the position of each token's entry, and row splits."""
         count = tf.gather(self._tables.entry_count, entries)
         splits = tf.cast(tf.gather(lengths_to_splits(count), splits), tf.int64)
-        place = true_indices(count > 0)
-        entries, count = tf.gather(entries, place), tf.gather(count, place)
+        position = true_indices(count > 0)
+        entries, count = tf.gather(entries, position), tf.gather(count, position)
         index = ranges(tf.gather(self._tables.entry_start, entries), count)
-        return index, tf.repeat(place, count), splits
+        return index, tf.repeat(position, count), splits
 
     # -- characters
 
@@ -163,7 +165,7 @@ class GraphTokenizer(tf.Module):
         rows = tf.strings.unicode_decode(texts + "\n", "UTF-8")
         codes, splits = rows.flat_values, tf.cast(rows.row_splits, tf.int32)
         # arrays that are expanded and filtered together with the symbols
-        extra = [_places_in_rows(splits)] if with_origin else []
+        extra = [_positions_in_rows(splits)] if with_origin else []
 
         def look_up(page, table):
             return tf.gather(table, tf.gather(page, codes // 256) * 256 + codes % 256)
@@ -193,9 +195,9 @@ class GraphTokenizer(tf.Module):
             many = tf.maximum(-symbols, 0)
             count = tf.where(symbols < 0, tf.gather(t.expand_count, many), 1)
             own = tf.repeat(symbols, count)
-            place = tf.where(own < 0, ranges(tf.gather(t.expand_start, many), count), 0)
+            position = tf.where(own < 0, ranges(tf.gather(t.expand_start, many), count), 0)
             return (
-                tf.where(own < 0, tf.gather(t.expand_symbols, place), own),
+                tf.where(own < 0, tf.gather(t.expand_symbols, position), own),
                 tf.gather(lengths_to_splits(count), splits),
                 *(tf.repeat(x, count) for x in extra),
             )
@@ -221,18 +223,18 @@ class GraphTokenizer(tf.Module):
             For each match: its index into `starts`, its length, its entry.
         """
 
-        def body(depth, who, node, m_who, m_len, m_entry):
-            symbol = tf.gather(symbols, tf.gather(starts, who) + depth)
+        def body(depth, start, node, m_start, m_len, m_entry):
+            symbol = tf.gather(symbols, tf.gather(starts, start) + depth)
             node = self._edges.lookup(node * self._n_symbols + tf.cast(symbol, tf.int64))
             alive = true_indices(node >= 0)
-            who, node = tf.gather(who, alive), tf.gather(node, alive)
+            start, node = tf.gather(start, alive), tf.gather(node, alive)
             hit = true_indices(node < self._n_entries)
             depth += 1
             return (
                 depth,
-                who,
+                start,
                 node,
-                tf.concat([m_who, tf.gather(who, hit)], 0),
+                tf.concat([m_start, tf.gather(start, hit)], 0),
                 tf.concat([m_len, tf.fill([tf.size(hit)], depth)], 0),
                 tf.concat([m_entry, tf.cast(tf.gather(node, hit), tf.int32)], 0),
             )
@@ -241,7 +243,7 @@ class GraphTokenizer(tf.Module):
         # variable's initial value for that of its final value, and folds its tf.size to 0
         none = true_indices(starts < 0)
         return tf.while_loop(
-            lambda depth, who, *_: tf.size(who) > 0,
+            lambda depth, start, *_: tf.size(start) > 0,
             body,
             [0, tf.range(tf.size(starts)), roots, none, none, none],
             shape_invariants=[tf.TensorShape([])] + [tf.TensorShape([None])] * 5,
@@ -255,24 +257,24 @@ class GraphTokenizer(tf.Module):
             letter or digit. Runs of these go through WordPiece.
         """
         t = self._tables
-        place, first, run, left = runs(tf.gather(t.symbol_block, symbols))
-        n_places = tf.size(place)
-        root = tf.fill([n_places], tf.constant(self._roots[0], tf.int64))
-        who, size, entry = self._matches(symbols, place, root)
+        position, first, run, left = runs(tf.gather(t.symbol_block, symbols))
+        num_positions = tf.size(position)
+        root = tf.fill([num_positions], tf.constant(self._roots[0], tf.int64))
+        start, size, entry = self._matches(symbols, position, root)
         score = tf.gather(t.entry_score, entry)
-        best = best_word_lengths(first, run, left, who, size, score, self._unknown_score)
+        best = best_word_lengths(first, run, left, start, size, score, self._unknown_score)
         begins = visited(best, left, first)
-        taken = tf.gather(begins, who) & tf.equal(size, tf.gather(best, who)) & (size > 1)
+        taken = tf.gather(begins, start) & tf.equal(size, tf.gather(best, start)) & (size > 1)
         word = tf.math.unsorted_segment_max(
-            tf.boolean_mask(entry, taken), tf.boolean_mask(who, taken), n_places
+            tf.boolean_mask(entry, taken), tf.boolean_mask(start, taken), num_positions
         )
-        symbol = tf.gather(symbols, place)
+        symbol = tf.gather(symbols, position)
         single = begins & tf.equal(best, 1)
         letter = single & tf.gather(t.symbol_alnum, symbol)
         word = tf.where(single, tf.where(letter, 0, symbol), tf.maximum(word, 0))
         return (
-            tf.tensor_scatter_nd_update(symbols, place[:, None], word),
-            indices_to_mask(tf.size(symbols), tf.boolean_mask(place, letter)),
+            tf.tensor_scatter_nd_update(symbols, position[:, None], word),
+            indices_to_mask(tf.size(symbols), tf.boolean_mask(position, letter)),
         )
 
     def _word_piece(self, symbols, letters, entries):
@@ -282,15 +284,15 @@ class GraphTokenizer(tf.Module):
             `entries` with those of the wordpieces; and, for each symbol, the length of the run that
             begins there if all of it is [UNK], or 0.
         """
-        place, first, run, left = runs(letters)
-        n_places = tf.size(place)
-        who, size, entry = self._matches(
+        position, first, run, left = runs(letters)
+        num_positions = tf.size(position)
+        start, size, entry = self._matches(
             tf.where(letters, symbols, 0),
-            place,
+            position,
             tf.where(first, *(tf.constant(root, tf.int64) for root in self._roots[1:])),
         )
-        last = tf.math.unsorted_segment_max(tf.range(tf.size(who)), who, n_places)
-        last = tf.where(last < 0, tf.size(who), last)
+        last = tf.math.unsorted_segment_max(tf.range(tf.size(start)), start, num_positions)
+        last = tf.where(last < 0, tf.size(start), last)
         longest = tf.gather(tf.concat([size, [0]], 0), last)
         piece = tf.gather(tf.concat([entry, [0]], 0), last)
         begins = visited(longest, left, first)
@@ -303,12 +305,12 @@ class GraphTokenizer(tf.Module):
         piece = tf.where(bad, tf.where(first, self._unk_entry, 0), tf.where(begins, piece, 0))
         unk_size = tf.where(bad & first, left, 0)
         return (
-            tf.tensor_scatter_nd_update(entries, place[:, None], piece),
-            tf.scatter_nd(place[:, None], unk_size, [tf.size(symbols)]),
+            tf.tensor_scatter_nd_update(entries, position[:, None], piece),
+            tf.scatter_nd(position[:, None], unk_size, [tf.size(symbols)]),
         )
 
 
-def _places_in_rows(splits):
+def _positions_in_rows(splits):
     """Returns 0, 1, 2, … for each row. No row may be empty."""
     begins, size = splits[:-1], splits[-1]
     # at the start of each row: the length of the row before
@@ -316,7 +318,7 @@ def _places_in_rows(splits):
     return tf.range(size) - tf.cumsum(tf.scatter_nd(begins[:, None], steps, [size]))
 
 
-def best_word_lengths(first, run, left, who, size, score, unknown_score):
+def best_word_lengths(first, run, left, start, size, score, unknown_score):
     """Returns the length of jieba's best word at each position of the runs.
 
     jieba goes from the end of each run to its start, and at each position takes the maximum of
@@ -327,7 +329,7 @@ def best_word_lengths(first, run, left, who, size, score, unknown_score):
 
     Args:
         first, run, left: For each position, as `ragged_ops.runs` returns them.
-        who, size, score: For each word found: the position where it begins, its length, and its
+        start, size, score: For each word found: the position where it begins, its length, and its
             float64 score.
         unknown_score: float. Score of a character that is not a word.
 
@@ -336,9 +338,10 @@ def best_word_lengths(first, run, left, who, size, score, unknown_score):
 
     Source: `jieba.Tokenizer.calc` of jieba 0.42.1.
     """
-    n_places = tf.size(run)
-    alone = true_indices(~indices_to_mask(n_places, who))  # where no word of the dictionary begins
-    who = tf.concat([who, alone], 0)
+    num_positions = tf.size(run)
+    # where no word of the dictionary begins
+    alone = true_indices(~indices_to_mask(num_positions, start))
+    start = tf.concat([start, alone], 0)
     size = tf.concat([size, tf.ones_like(alone)], 0)
     unknown = tf.fill([tf.size(alone)], tf.constant(unknown_score, tf.float64))
     score = tf.concat([score, unknown], 0)
@@ -352,9 +355,9 @@ def best_word_lengths(first, run, left, who, size, score, unknown_score):
     order = tf.gather(splits, left - 1) + tf.gather(rank, run)
 
     # (position, widest): column widest - s is for words of s characters; missing ones score lowest
-    cell = tf.gather(order, who) * widest + widest - size
-    scores = tf.math.unsorted_segment_max(score, cell, n_places * widest)
-    scores = tf.reshape(scores, [n_places, widest])
+    cell = tf.gather(order, start) * widest + widest - size
+    scores = tf.math.unsorted_segment_max(score, cell, num_positions * widest)
+    scores = tf.reshape(scores, [num_positions, widest])
     sizes = tf.range(widest, 0, -1)[None]
 
     def body(t, route, best):
@@ -401,11 +404,11 @@ def tokenize_with_word_starts(graph, segmenter, texts):
     if segmenter is None:
         return ids, begins
     with tf.device("CPU"):
-        _, theirs, places = segmenter.tokenize_with_word_starts(texts)
-        width = tf.reduce_max(tf.concat([starts.flat_values, places.flat_values, [0]], 0)) + 1
-        words = tf.boolean_mask(_unique_places(places, width), theirs.flat_values)
+        _, theirs, positions = segmenter.tokenize_with_word_starts(texts)
+        width = tf.reduce_max(tf.concat([starts.flat_values, positions.flat_values, [0]], 0)) + 1
+        words = tf.boolean_mask(_unique_positions(positions, width), theirs.flat_values)
         # the number of words begun so far grows at each token that begins one
-        begun = tf.searchsorted(words, _unique_places(starts, width), side="right")
+        begun = tf.searchsorted(words, _unique_positions(starts, width), side="right")
         grows = tf.concat([[True], tf.not_equal(begun[1:], begun[:-1])], 0)[: tf.size(begun)]
         # each text begins a word, even if the segmenter drops its first token
         row_starts = tf.boolean_mask(starts.row_starts(), starts.row_lengths() > 0)
@@ -415,12 +418,12 @@ def tokenize_with_word_starts(graph, segmenter, texts):
         return ids, begins.with_flat_values(begins.flat_values & grows)
 
 
-def _unique_places(places, width):
+def _unique_positions(positions, width):
     """Maps positions in rows to int64 numbers that increase over all rows."""
-    lengths = places.row_lengths()
+    lengths = positions.row_lengths()
     # the row of each token; value_rowids would cost rows x longest row
     begins = tf.math.unsorted_segment_sum(
-        tf.ones_like(lengths), places.row_starts(), tf.size(places.flat_values) + 1
+        tf.ones_like(lengths), positions.row_starts(), tf.size(positions.flat_values) + 1
     )
     row = tf.cumsum(begins)[:-1]
-    return row * tf.cast(width, tf.int64) + tf.cast(places.flat_values, tf.int64)
+    return row * tf.cast(width, tf.int64) + tf.cast(positions.flat_values, tf.int64)

@@ -203,14 +203,14 @@ def join_segments(rows, start, end, maxlen, index, repeat_start=False):
             )
     kept = [tf.maximum(n - cut - skip, 0) for n, cut, skip in zip(full, cuts, skips, strict=True)]
     lengths = tf.add_n(kept)
-    place = tf.range(tf.reduce_max(tf.concat([lengths, [0]], 0)))[tf.newaxis]
+    position = tf.range(tf.reduce_max(tf.concat([lengths, [0]], 0)))[tf.newaxis]
 
-    token_ids = tf.zeros_like(lengths)[:, tf.newaxis] * place
+    token_ids = tf.zeros_like(lengths)[:, tf.newaxis] * position
     segment_ids = token_ids
     begin = tf.zeros_like(lengths)
     for number, row in enumerate(rows):
         n, cut, hole, keep, skip = (x[number] for x in (full, cuts, holes, kept, skips))
-        own = place - begin[:, tf.newaxis]  # position in the segment, negative before it
+        own = position - begin[:, tf.newaxis]  # position in the segment, negative before it
         inside = (own >= 0) & (own < keep[:, tf.newaxis])
         own += skip
         own = tf.where(

@@ -35,11 +35,12 @@ def runs(mask):
         For each True: its position; whether it is the first in its run; the number of its run;
         and how many positions are left in the run, including itself.
     """
-    place = true_indices(mask)
-    first = tf.concat([[True], tf.not_equal(place[1:], place[:-1] + 1)], 0)[: tf.size(place)]
+    position = true_indices(mask)
+    first = tf.concat([[True], tf.not_equal(position[1:], position[:-1] + 1)], 0)
+    first = first[: tf.size(position)]
     run = tf.cumsum(tf.cast(first, tf.int32)) - 1
-    ends = tf.concat([true_indices(first)[1:], [tf.size(place)]], 0)
-    return place, first, run, tf.gather(ends, run) - tf.range(tf.size(place))
+    ends = tf.concat([true_indices(first)[1:], [tf.size(position)]], 0)
+    return position, first, run, tf.gather(ends, run) - tf.range(tf.size(position))
 
 
 def visited(size, left, first):

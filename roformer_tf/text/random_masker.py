@@ -155,11 +155,11 @@ def masked_positions(chosen, slots):
     >>> positions.numpy().tolist(), used.numpy().tolist()
     ([[1, 2], [0, 0]], [[True, True], [True, False]])
     """
-    places = tf.where(chosen)  # (chosen tokens, 2): row, column
-    slot = tf.gather_nd(tf.cumsum(tf.cast(chosen, tf.int64), axis=1) - 1, places)
+    positions = tf.where(chosen)  # (chosen tokens, 2): row, column
+    slot = tf.gather_nd(tf.cumsum(tf.cast(chosen, tf.int64), axis=1) - 1, positions)
     fits = slot < tf.cast(slots, tf.int64)
-    target = tf.boolean_mask(tf.stack([places[:, 0], slot], 1), fits)
-    column = tf.cast(tf.boolean_mask(places[:, 1], fits), tf.int32)
+    target = tf.boolean_mask(tf.stack([positions[:, 0], slot], 1), fits)
+    column = tf.cast(tf.boolean_mask(positions[:, 1], fits), tf.int32)
     shape = tf.stack([tf.shape(chosen, tf.int64)[0], tf.cast(slots, tf.int64)])
     positions = tf.scatter_nd(target, column, shape)
     count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)

@@ -90,20 +90,20 @@ def _split(codes, starts, ends, separator, limit):
     pointer doubling then finds those that are reached from the start of each text.
     """
     size = tf.size(codes)
-    place = true_indices(tf.equal(codes, separator))
+    position = true_indices(tf.equal(codes, separator))
     whole = ends - starts <= limit
     # A segment can begin with the first part of a text, and with each non-empty part
-    owner = tf.searchsorted(starts, place, side="right")
-    opens = place + 1 < tf.gather(tf.concat([[0], tf.where(whole, 0, ends)], 0), owner)
-    opens &= tf.not_equal(tf.gather(codes, tf.minimum(place + 1, size - 1)), separator)
-    opening = tf.boolean_mask(place, opens) + 1
+    owner = tf.searchsorted(starts, position, side="right")
+    opens = position + 1 < tf.gather(tf.concat([[0], tf.where(whole, 0, ends)], 0), owner)
+    opens &= tf.not_equal(tf.gather(codes, tf.minimum(position + 1, size - 1)), separator)
+    opening = tf.boolean_mask(position, opens) + 1
     # merge both in order
     at = tf.range(tf.size(starts)) + tf.searchsorted(opening, starts)
     at = tf.concat([at, tf.range(tf.size(opening)) + tf.boolean_mask(owner, opens)], 0)
     part = tf.scatter_nd(at[:, None], tf.concat([starts, opening], 0), tf.shape(at))
     first = indices_to_mask(tf.size(at), at[: tf.size(starts)])
     owner = tf.cumsum(tf.cast(first, tf.int32)) - 1
-    end = tf.gather(tf.concat([place, [size]], 0), tf.searchsorted(place, part))
+    end = tf.gather(tf.concat([position, [size]], 0), tf.searchsorted(position, part))
     own_end = tf.gather(ends, owner)
     end = tf.where(tf.gather(whole, owner), own_end, tf.minimum(end, own_end))
 
@@ -129,13 +129,13 @@ def _cut(starts, ends, limit):
 def _stripper(codes):
     """Returns a function that strips white space from segments and drops blank ones."""
     space = tf.constant(_white_space())
-    place = true_indices(~tf.gather(space, tf.minimum(codes, tf.size(space) - 1)))
+    position = true_indices(~tf.gather(space, tf.minimum(codes, tf.size(space) - 1)))
 
     def strip(starts, ends):
-        low, high = tf.searchsorted(place, starts), tf.searchsorted(place, ends)
+        low, high = tf.searchsorted(position, starts), tf.searchsorted(position, ends)
         filled = high > low
         low, high = tf.boolean_mask(low, filled), tf.boolean_mask(high, filled)
-        return tf.gather(place, low), tf.gather(place, high - 1) + 1
+        return tf.gather(position, low), tf.gather(position, high - 1) + 1
 
     return strip
 

@@ -61,8 +61,8 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
             f"max_tokens={max_tokens}, max_length={max_length}, multiple_of={multiple_of}"
         )
 
-    def with_length(places):
-        texts = tf.gather(sources, places), tf.gather(targets, places)
+    def with_length(positions):
+        texts = tf.gather(sources, positions), tf.gather(targets, positions)
         lengths = [tokenizer.tokenize(x).row_lengths() + 2 for x in texts]
         length = tf.cast(tf.maximum(*lengths), tf.int32)
         return {"encoder_text": texts[0], "decoder_text": texts[1]}, length
@@ -70,18 +70,18 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
     def is_short(texts, length):
         return length <= max_length
 
-    places = tf.data.Dataset.range(count)
+    positions = tf.data.Dataset.range(count)
     # otherwise an endless dataset without any short pair would hang
     if not any(
-        places.batch(TOKENIZED_TOGETHER).map(with_length).unbatch().filter(is_short).take(1)
+        positions.batch(TOKENIZED_TOGETHER).map(with_length).unbatch().filter(is_short).take(1)
     ):
         raise ValueError(
             "No pair has at most `max_length` tokens, special tokens included. Received: "
             f"max_length={max_length}"
         )
     if seed is not None:
-        places = places.shuffle(count, seed=seed).repeat()
-    rows = places.batch(TOKENIZED_TOGETHER).map(with_length, num_parallel_calls=2).unbatch()
+        positions = positions.shuffle(count, seed=seed).repeat()
+    rows = positions.batch(TOKENIZED_TOGETHER).map(with_length, num_parallel_calls=2).unbatch()
     limits = _limits(max_length)
     sizes = [max_tokens // limit // multiple_of * multiple_of for limit in limits]
     batches = (

@@ -325,18 +325,18 @@ def _basic_tokenize(word, kind, vocabulary, unk, word_maxlen):
 
     Source: `Tokenizer._tokenize` of bert4keras.
     """
-    ids, place = [], 0
+    ids, position = [], 0
     for isolated, run in itertools.groupby(word, key=lambda c: kind[ord(c)] == ISOLATED):
         run = "".join(run)
         if isolated:
-            ids += ((vocabulary.get(c, unk), i, i + 1) for i, c in enumerate(run, place))
+            ids += ((vocabulary.get(c, unk), i, i + 1) for i, c in enumerate(run, position))
         else:
-            ids += _word_piece(run, place, vocabulary, unk, word_maxlen)
-        place += len(run)
+            ids += _word_piece(run, position, vocabulary, unk, word_maxlen)
+        position += len(run)
     return tuple(ids)
 
 
-def _word_piece(word, place, vocabulary, unk, word_maxlen):
+def _word_piece(word, position, vocabulary, unk, word_maxlen):
     """Splits a word into wordpieces, greedy and longest match first, or returns one [UNK]."""
     pieces, start = [], 0
     while start < len(word) <= word_maxlen:
@@ -345,11 +345,11 @@ def _word_piece(word, place, vocabulary, unk, word_maxlen):
         end = next((end for end in ends if prefix + word[start:end] in vocabulary), None)
         if end is None:
             break
-        pieces.append((vocabulary[prefix + word[start:end]], place + start, place + end))
+        pieces.append((vocabulary[prefix + word[start:end]], position + start, position + end))
         start = end
     if start == len(word):
         return pieces
-    return [(vocabulary.get(word, unk), place, place + len(word))]
+    return [(vocabulary.get(word, unk), position, position + len(word))]
 
 
 def _tries(strings, roots, code, n_symbols, first_entry, next_node):
