@@ -1,14 +1,18 @@
 """Writes files and folders completely or not at all, locks folders, and reads compressed files."""
 
 import contextlib
+import ctypes
 import errno
+import fnmatch
 import gzip
 import io
+import json
 import lzma
 import os
 import shutil
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 try:
@@ -18,6 +22,9 @@ except ImportError:  # Windows
 
 COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
 BUFFER_BYTES = 2**20
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Names in and beside a folder that is being written.
+SAVING, COMPLETE, STALE, OLD = ".saving-", ".complete-", ".stale.json", ".old"
 
 
 @contextlib.contextmanager
@@ -72,23 +79,30 @@ def replace_file(path):
 
 
 @contextlib.contextmanager
-def replace_files(folder, whole=False):
+def replace_files(folder, whole=False, remove=(), exist_ok=True):
     """Writes the files of a folder completely or not at all.
 
     Yields an empty folder on the same disk. If the block succeeds, its files are moved to `folder`.
-    A new folder appears at once, complete. In an existing folder, files of the same name are
-    replaced and all others stay. If that fails halfway, the old files are restored.
+    If it fails, nothing has changed. A process that is killed leaves the old version or the new
+    one: a new folder appears at once, and a folder that is replaced as a whole is exchanged at
+    once. In an existing folder files are moved one after the other; if the process is killed in
+    between, the rest is in a hidden folder, and `finish_replacing` or the next `replace_files`
+    moves it.
 
     Args:
         folder: str or path. The folder to write. Its parents are created.
         whole: bool. Whether to replace an existing folder as a whole, and remove its other files.
+        remove: tuple of str. Patterns of files of the old version, such as `"*.h5"`. They are
+            removed unless the new version has them. All other files stay.
+        exist_ok: bool. Whether to write to a folder that another process has created meanwhile.
 
     Yields:
-        `pathlib.Path` of the temporary folder.
+        `pathlib.Path` of the temporary folder. Its name begins with `.saving-`.
 
     Raises:
         NotADirectoryError: If `folder` is a file.
-        OSError: If another process has written a new `folder` first.
+        FileExistsError: If the folder exists in the end and `exist_ok` is `False`.
+        OSError: If the files cannot be written, for instance because the disk is full.
 
     Example:
 
@@ -100,46 +114,166 @@ def replace_files(folder, whole=False):
     >>> [file.name for file in target.iterdir()]
     ['a.txt']
     """
-    folder = Path(folder)
+    folder = Path(os.path.realpath(folder))
     _check_not_a_file(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     inside = folder.is_dir() and not whole
-    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder if inside else folder.parent))
-    new, old = temporary / "new", temporary / "old"
+    prefix = SAVING if inside else f"{SAVING}{folder.name}-"
+    _remove_abandoned(folder if inside else folder.parent, prefix)
+    temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder if inside else folder.parent))
+    new = temporary / f"{SAVING}new"
     new.mkdir()  # with the user's ordinary permissions, unlike mkdtemp's
-    old.mkdir()
+    with _locked(temporary):  # so that nobody takes it for a killed process' folder
+        try:
+            yield new
+            if inside or not _rename_to_new(new, folder):
+                if not exist_ok:
+                    raise FileExistsError(errno.EEXIST, f"Another process has written {folder}")
+                if whole:
+                    _exchange(new, folder, temporary / "old")
+                else:
+                    with lock_folder(folder, wait=True):
+                        finish_replacing(folder, locked=True)
+                        _move_files(new, folder, remove)
+        except Exception as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if _is_disk_full(error):
+                raise OSError(
+                    errno.ENOSPC,
+                    f"The disk is full, or the file is larger than allowed: {folder} could not be "
+                    "written. Nothing there has changed. Make room, or write to another folder",
+                ) from error
+            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def finish_replacing(folder, locked=False):
+    """Completes what a killed `replace_files` began to move into a folder.
+
+    Warns if there was something to complete. Removes folders that were not complete.
+
+    Args:
+        folder: `pathlib.Path`.
+        locked: bool. Whether the caller has locked the folder.
+
+    Raises:
+        OSError: If the files cannot be moved, for instance in a folder that is read-only.
+    """
+    if not any(name.startswith((SAVING, COMPLETE)) for name in os.listdir(folder)):
+        return
+    with contextlib.nullcontext() if locked else lock_folder(folder, wait=True):
+        for complete in sorted(folder.glob(f"{COMPLETE}*")):
+            _move_complete(complete, folder, [])
+            warnings.warn(
+                f"A process was killed while it wrote to {folder}. Its files were complete, and "
+                "have been moved to their places now.",
+                stacklevel=3,
+            )
+    _remove_abandoned(folder, SAVING)
+
+
+def _rename_to_new(new, folder):
+    """Renames a folder unless there is one with files already; returns whether it did."""
     try:
-        yield new
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    names = sorted(os.listdir(new))
-    moves = [(new / name, folder / name) for name in names] if inside else [(new, folder)]
+        os.rename(new, folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
+
+
+def _move_files(new, folder, remove):
+    """Moves files into an existing folder. A kill leaves the rest in a folder `.complete-…`."""
+    names = os.listdir(new)
+    stale = [
+        name
+        for name in os.listdir(folder)
+        if name not in names and any(fnmatch.fnmatch(name, pattern) for pattern in remove)
+    ]
+    (new / STALE).write_text(json.dumps(stale), encoding="utf-8")
+    complete = folder / new.parent.name.replace(SAVING, COMPLETE)
+    os.rename(new, complete)  # from here on it is the new version
     renamed = []
+    try:
+        _move_complete(complete, folder, renamed)
+    except OSError:
+        for source, target in reversed(renamed):
+            os.rename(target, source)
+        shutil.rmtree(complete, ignore_errors=True)  # reached only if every old file is restored
+        raise
+
+
+def _move_complete(complete, folder, renamed):
+    """Moves the files of a complete version; appends each `(source, target)` to `renamed`."""
+    stale, old = complete / STALE, complete / OLD
+    old.mkdir(exist_ok=True)
 
     def rename(source, target):
-        os.replace(source, target)
+        os.rename(source, target)
         renamed.append((source, target))
 
+    def put_away(path):
+        with contextlib.suppress(FileNotFoundError):
+            rename(path, Path(tempfile.mkdtemp(dir=old), path.name))
+
+    for name in sorted(set(os.listdir(complete)) - {STALE, OLD}):
+        put_away(folder / name)
+        rename(complete / name, folder / name)
+    if stale.exists():
+        for name in json.loads(stale.read_text(encoding="utf-8")):
+            put_away(folder / name)
+    shutil.rmtree(complete, ignore_errors=True)
+
+
+def _exchange(new, folder, old):
+    """Exchanges two folders at once, or where the system cannot, by two renames."""
     try:
-        for source, target in moves:
-            while True:
-                if inside or whole:
-                    with contextlib.suppress(FileNotFoundError):  # there was no old one
-                        rename(target, Path(tempfile.mkdtemp(dir=old), target.name))
-                try:
-                    rename(source, target)
-                    break
-                except OSError as error:  # another process put its folder there in between
-                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not whole:
-                        raise
-    except BaseException:
-        for source, target in reversed(renamed):
-            os.replace(target, source)
-        # reached only if every old file is restored
-        shutil.rmtree(temporary, ignore_errors=True)
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        rename = None
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename and rename(here, os.fsencode(new), here, os.fsencode(folder), exchange) == 0:
+        return
+    os.rename(folder, old)
+    try:
+        os.rename(new, folder)
+    except OSError:
+        os.rename(old, folder)
         raise
-    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_abandoned(folder, prefix):
+    """Removes temporary folders whose process was killed."""
+    for left in folder.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _locked(left) as locked:
+            if locked:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder):
+    """Locks a folder if nobody else has; yields whether it is locked."""
+    if fcntl is None:
+        yield False
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked = True
+    except OSError:  # another process has locked it, or the file system has no locks
+        locked = False
+    try:
+        yield locked
+    finally:
+        os.close(handle)
+
+
+def _is_disk_full(error):
+    return getattr(error, "errno", None) in NO_SPACE or any(
+        text in str(error) for text in ("No space left", "File too large", "quota exceeded")
+    )
 
 
 def remove_temporary(folder):

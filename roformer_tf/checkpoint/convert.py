@@ -9,7 +9,7 @@ import numpy as np
 
 from roformer_tf import rotary
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.folder import compare_shapes, open_folder
+from roformer_tf.checkpoint.folder import check_layout, compare_shapes, open_folder
 from roformer_tf.checkpoint.hugging_face import (
     HF_CONFIG_FILE,
     HF_WEIGHTS_FILE,
@@ -21,6 +21,8 @@ from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_files
 
 LAYOUTS = ("original", "huggingface")
+# files that belong to the model that is overwritten
+_STALE = (VOCABULARY_FILE, "*.safetensors*", "pytorch_model*.bin*", "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class ConvertReport:
     dropped: tuple
 
 
-def convert(source, target, to=None, family=None):
+def convert(source, target, to=None, family=None, overwrite=False):
     """Converts a RoFormer v1 checkpoint between the original layout and Hugging Face's.
 
     To Hugging Face: writes `config.json`, `model.safetensors` and `vocab.txt` for
@@ -63,12 +65,15 @@ def convert(source, target, to=None, family=None):
             `source`.
         family: str. `"roformer"` overrides the family found in the files, see
             `inspect_checkpoint`.
+        overwrite: bool. Whether to replace a model in the same layout that `target` holds.
 
     Returns:
         `ConvertReport`.
 
     Raises:
         FileNotFoundError: If a file is missing.
+        FileExistsError: If `target` holds a model in another layout, or in the same layout and
+            `overwrite` is `False`.
         ValueError: If a file is damaged, a variable is missing, unknown or of another shape, the
             model is not RoFormer v1 (Hugging Face has no other), or the target layout does not
             support it.
@@ -96,6 +101,7 @@ def convert(source, target, to=None, family=None):
         )
     check_one_of("to", to, LAYOUTS, optional=True)
     to = to or LAYOUTS[1 - LAYOUTS.index(folder.layout)]
+    _check_target(folder, target, to, overwrite)
     config, arrays = folder.config, folder.arrays
     found = folder.identity(family)
     if found.family != "roformer":
@@ -118,7 +124,7 @@ def convert(source, target, to=None, family=None):
         pooler=config.get("pooler"),
     )
     variables = _select(arrays, sizes_of_config(config))
-    with replace_files(target) as temporary:
+    with replace_files(target, remove=_STALE) as temporary:
         if to == "original":
             write_checkpoint(temporary, ((name, arrays.read(name)) for name in variables))
         else:
@@ -134,6 +140,24 @@ def convert(source, target, to=None, family=None):
             shutil.copyfile(folder.path / VOCABULARY_FILE, temporary / VOCABULARY_FILE)
     dropped = tuple(name for name in arrays.shapes if name not in variables)
     return ConvertReport(Path(target), to, tuple(variables), dropped)
+
+
+def _check_target(folder, target, to, overwrite):
+    """Raises an error if the target holds a model that must not be overwritten."""
+    if Path(target).resolve() == folder.path.resolve():
+        raise ValueError(
+            f"`target` must be another folder than the source. Received: {target} for both"
+        )
+    check_layout(target, to)
+    try:
+        is_model = open_folder(target).has_weights
+    except FileNotFoundError:
+        return
+    if is_model and not overwrite:
+        raise FileExistsError(
+            f"{target} already holds a model. Pass another folder, or `overwrite=True` "
+            "(--overwrite) to replace it."
+        )
 
 
 def _select(arrays, sizes):

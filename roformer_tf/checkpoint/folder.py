@@ -20,6 +20,7 @@ from roformer_tf.checkpoint.original_files import (
 )
 from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
 from roformer_tf.checks import check_one_of
+from roformer_tf.files import finish_replacing
 
 # Variables of optimizers of TF1, Google's BERT and NEZHA, and counters of the training loop.
 _SLOT = re.compile(
@@ -68,7 +69,38 @@ def open_folder(path):
     (100, 16)
     """
     path = Path(str(path))
+    if path.is_dir():
+        _finish_replacing(path)
     return CheckpointFolder(path, _layout(path))
+
+
+def _finish_replacing(path):
+    """Completes a save that was killed while it moved its files."""
+    try:
+        finish_replacing(path)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"A process was killed while it wrote to {path}, and the rest of its files cannot be "
+            f"moved there ({error.strerror}). Make the folder writable and load it once, or save "
+            "the model again",
+        ) from error
+
+
+def check_layout(path, layout):
+    """Raises `FileExistsError` if a folder holds a model in another layout.
+
+    Two models in one folder would hide each other.
+    """
+    try:
+        folder = open_folder(path)
+    except FileNotFoundError:
+        return
+    if folder.layout != layout and (folder.has_weights or folder.config_file.exists()):
+        raise FileExistsError(
+            f"{folder.path} holds a model in the {folder.layout} layout, and this one is saved in "
+            f"the {layout} layout. Save it to another folder, or remove the other model first."
+        )
 
 
 def _layout(path):

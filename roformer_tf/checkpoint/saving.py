@@ -1,4 +1,4 @@
-"""Writes a model as an original folder."""
+"""Writes a model as an original folder, or as a preset."""
 
 import os
 import shutil
@@ -7,11 +7,16 @@ from pathlib import Path
 
 import keras
 
+from roformer_tf.checkpoint.folder import check_layout
 from roformer_tf.checkpoint.loading import ModelBinding, family_of
 from roformer_tf.checkpoint.original_config import original_config
 from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE, write_checkpoint
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size
-from roformer_tf.files import replace_files
+from roformer_tf.files import SAVING, replace_files
+
+# files of a preset that another model may have left in its folder
+STALE_WEIGHTS = ("task.json", "task.weights.h5", "model*.weights.h5", "model.weights.json")
+STALE_PARTS = ("tokenizer.json", "preprocessor.json", "assets")
 
 
 def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=False):
@@ -39,7 +44,8 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     Raises:
         ValueError: If the format does not support a part or setting of the model (a classifier's
             head, another `max_wavelength`), or the vocabulary's size or `settings` contradict the
-            model.
+            model, also of a `vocab.txt` that is in the folder and would stay.
+        FileExistsError: If the folder holds a model in another layout.
         NotADirectoryError: If `folder` is a file.
 
     Example:
@@ -75,6 +81,11 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         is_file = isinstance(vocabulary, (str, os.PathLike))
         parsed = Vocabulary(vocabulary)
         check_vocabulary_size(parsed, binding.backbone.vocabulary_size, "`vocabulary`")
+    check_layout(folder, "original")
+    left = Path(folder, VOCABULARY_FILE)
+    if vocabulary is None and left.is_file():
+        source = f"{left}, which is in the folder already,"
+        check_vocabulary_size(Vocabulary(left), binding.backbone.vocabulary_size, source)
 
     with replace_files(folder) as temporary:
         write_checkpoint(temporary, original_tensors(binding))
@@ -85,6 +96,26 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
             text = "".join(f"{token}\n" for token in parsed.tokens)
             (temporary / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
     return Path(folder)
+
+
+def save_preset(save, folder, stale=()):
+    """Calls KerasHub's `save_to_preset` such that it writes the folder completely or not at all.
+
+    Args:
+        save: Function of a path, KerasHub's method.
+        folder: str or path.
+        stale: tuple of str. Patterns of files to remove unless they are written now.
+
+    Raises:
+        FileExistsError: If the folder holds a model in another layout.
+        OSError: If the files cannot be written.
+    """
+    if Path(folder).name.startswith(SAVING):  # a part of the model that is being saved
+        save(str(folder))
+        return
+    check_layout(folder, "preset")
+    with replace_files(folder, remove=stale) as temporary:
+        save(str(temporary))
 
 
 def has_original_format(backbone):

@@ -12,12 +12,15 @@ def add_arguments(parser):
         "--to", choices=("original", "huggingface"), help="default: the layout that SOURCE is not"
     )
     parser.add_argument("--family", help="roformer, if the family is not recognized")
+    parser.add_argument("--overwrite", action="store_true", help="replace a model in TARGET")
 
 
 def run(args):
     from roformer_tf.checkpoint import convert
 
-    report = convert(args.source, args.target, to=args.to, family=args.family)
+    report = convert(
+        args.source, args.target, to=args.to, family=args.family, overwrite=args.overwrite
+    )
     print(f"{report.folder}: {len(report.converted)} variables in the {report.layout} layout")
     if report.dropped:
         names = ", ".join(report.dropped)

@@ -1,9 +1,11 @@
 from contextlib import nullcontext
+from functools import partial
 
 import keras
 from keras import ops
 
 from roformer_tf.checkpoint import open_folder
+from roformer_tf.checkpoint.saving import STALE_PARTS, STALE_WEIGHTS, save_preset
 from roformer_tf.models.presets import (
     arguments_for_preset,
     check_backbone_class,
@@ -137,6 +139,28 @@ class RoFormerModel:
                     if not isinstance(layer, keras.Model):
                         layer.quantize(mode)
         return model
+
+    def save_to_preset(self, preset_dir, max_shard_size=10):
+        """Saves the model to a folder that `from_preset` reads, completely or not at all.
+
+        Files of another model of which nothing is written, such as the head of a task that was
+        saved there before, are removed. A backbone leaves a tokenizer where it is.
+
+        Args:
+            preset_dir: str or path. Created if it does not exist.
+            max_shard_size: float. Gigabytes of a file of weights, or `None` for a single file.
+
+        Raises:
+            FileExistsError: If the folder holds an original or Hugging Face checkpoint.
+            OSError: If the files cannot be written, for instance because the disk is full. The
+                folder is as it was.
+        """
+        is_task = self.backbone_cls is not None
+        save_preset(
+            partial(super().save_to_preset, max_shard_size=max_shard_size),
+            preset_dir,
+            STALE_WEIGHTS + (STALE_PARTS if is_task else ()),
+        )
 
     @classmethod
     def from_preset(cls, preset, load_weights=True, **kwargs):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import json
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from roformer_tf.checks import check_number, check_positive_integer
-from roformer_tf.files import lock_folder, remove_temporary, replace_files
+from roformer_tf.files import NO_SPACE, lock_folder, remove_temporary, replace_files
 from roformer_tf.pretraining.text_files import TextFileReader, list_text_files, split_suffixes
 
 CORPUS_FORMAT = 2  # raise it when the shards change, so that caches of older ones are not used
@@ -23,7 +22,6 @@ MIN_SHARD_BYTES = 2**15
 MAX_SHARDS = 16000
 EXPANSION = {"": 1, ".gz": 3, ".xz": 4}  # rough: bytes of Chinese text per byte on disk
 BYTES_WORTH_A_BAR = 2**25
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,14 +179,11 @@ def _prepare(paths, target, key, reader):
     if target.exists():
         shutil.rmtree(target)  # damaged, or `_load` would have taken it
     try:
-        with replace_files(target) as folder:
+        with replace_files(target, exist_ok=False) as folder:
             manifest = _write(paths, folder, key, reader)
             (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    except OSError as error:
-        # without locks another process may have come first
-        corpus = _load(target) if error.errno in (errno.ENOTEMPTY, errno.EEXIST) else None
-        if corpus is None:
-            raise
+    except FileExistsError:  # without locks another process may have come first
+        pass
     return _load(target)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from roformer_tf.files import lock_folder, replace_files
+from roformer_tf.files import lock_folder, replace_file
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.callbacks import RunLog, TensorBoardLog, log_number
 from roformer_tf.pretraining.corpus import prepare_corpus
@@ -244,8 +244,8 @@ class _Run:
             _logger.info("Resuming after step %d", state["step"])
         if self.chief:
             text = json.dumps(dataclasses.asdict(self.settings), indent=1, ensure_ascii=False)
-            with replace_files(self.folder) as folder:
-                (folder / "settings.json").write_text(text + "\n", encoding="utf-8")
+            with replace_file(self.folder / "settings.json") as file:
+                file.write(f"{text}\n".encode())
         if self.together:
             self._check_workers()
         if self.chief:

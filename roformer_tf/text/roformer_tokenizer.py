@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checkpoint import open_folder
+from roformer_tf.checkpoint.saving import save_preset
 from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_file
@@ -141,6 +142,10 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
                 self._add_special_token(token, name)
         self.set_vocabulary(vocabulary)
         self.file_assets = [VOCABULARY_FILE, TABLES_FILE]
+
+    def save_to_preset(self, preset_dir):
+        """Saves the tokenizer to a folder, completely or not at all."""
+        save_preset(super().save_to_preset, preset_dir)
 
     @classmethod
     def from_preset(cls, preset, **kwargs):

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from roformer_tf.checkpoint import open_folder
+from roformer_tf.checkpoint.saving import save_preset
 from roformer_tf.naming import automatic_name
 from roformer_tf.text.strings import to_string_tensor
 
@@ -65,6 +66,10 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         kwargs.setdefault("_allow_python_workflow", False)  # eager calls use the same ops as graphs
         kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(proto=proto, **kwargs)
+
+    def save_to_preset(self, preset_dir):
+        """Saves the tokenizer to a folder, completely or not at all."""
+        save_preset(super().save_to_preset, preset_dir)
 
     @classmethod
     def from_preset(cls, preset, **kwargs):
