@@ -17,12 +17,14 @@ from pathlib import Path
 
 try:
     import fcntl
+    import resource
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = resource = None
 
 COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
 BUFFER_BYTES = 2**20
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 # Names in and beside a folder that is being written.
 SAVING, COMPLETE, STALE, OLD = ".saving-", ".complete-", ".stale.json", ".old"
 
@@ -117,13 +119,13 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True):
     folder = Path(os.path.realpath(folder))
     _check_not_a_file(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(folder.parent, f"{SAVING}{folder.name}-")
+    _remove_abandoned(folder, SAVING)
     inside = folder.is_dir() and not whole
     prefix = SAVING if inside else f"{SAVING}{folder.name}-"
-    _remove_abandoned(folder if inside else folder.parent, prefix)
-    temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder if inside else folder.parent))
-    new = temporary / f"{SAVING}new"
-    new.mkdir()  # with the user's ordinary permissions, unlike mkdtemp's
-    with _locked(temporary):  # so that nobody takes it for a killed process' folder
+    with _temporary_folder(folder if inside else folder.parent, prefix) as temporary:
+        new = temporary / f"{SAVING}new"
+        new.mkdir()  # with the user's ordinary permissions, unlike mkdtemp's
         try:
             yield new
             if inside or not _rename_to_new(new, folder):
@@ -138,11 +140,7 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True):
         except Exception as error:
             shutil.rmtree(temporary, ignore_errors=True)
             if _is_disk_full(error):
-                raise OSError(
-                    errno.ENOSPC,
-                    f"The disk is full, or the file is larger than allowed: {folder} could not be "
-                    "written. Nothing there has changed. Make room, or write to another folder",
-                ) from error
+                raise _no_room(folder) from error
             raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -229,13 +227,12 @@ def _move_complete(complete, folder, renamed):
 
 def _exchange(new, folder, old):
     """Exchanges two folders at once, or where the system cannot, by two renames."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):
-        rename = None
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    if rename and rename(here, os.fsencode(new), here, os.fsencode(folder), exchange) == 0:
-        return
+    if RENAME_EXCHANGE is not None:
+        with contextlib.suppress(AttributeError, OSError, TypeError):
+            rename = ctypes.CDLL(None).renameat2
+            paths = AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(folder)
+            if rename(*paths, RENAME_EXCHANGE) == 0:
+                return
     os.rename(folder, old)
     try:
         os.rename(new, folder)
@@ -253,14 +250,27 @@ def _remove_abandoned(folder, prefix):
 
 
 @contextlib.contextmanager
-def _locked(folder):
+def _temporary_folder(parent, prefix):
+    """Makes a folder and locks it, so that nobody takes it for that of a killed process."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+            with contextlib.suppress(FileNotFoundError):
+                stack.enter_context(_locked(temporary, wait=True))
+                if temporary.exists():  # else another process removed it before it was locked
+                    break
+        yield temporary
+
+
+@contextlib.contextmanager
+def _locked(folder, wait=False):
     """Locks a folder if nobody else has; yields whether it is locked."""
     if fcntl is None:
         yield False
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         locked = True
     except OSError:  # another process has locked it, or the file system has no locks
         locked = False
@@ -270,10 +280,30 @@ def _locked(folder):
         os.close(handle)
 
 
-def _is_disk_full(error):
-    return getattr(error, "errno", None) in NO_SPACE or any(
-        text in str(error) for text in ("No space left", "File too large", "quota exceeded")
+def check_room(folder, num_bytes):
+    """Raises `OSError` if a file of so many bytes does not fit on the disk of a folder."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    room = shutil.disk_usage(existing).free
+    if resource is not None:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        room = room if limit == resource.RLIM_INFINITY else min(room, limit)
+    if num_bytes > room:
+        raise _no_room(folder)
+
+
+def _no_room(folder):
+    return OSError(
+        errno.ENOSPC,
+        f"The disk is full, or a file is larger than allowed: {folder} could not be written. "
+        "Nothing there has changed. Make room, or write to another folder",
     )
+
+
+def _is_disk_full(error):
+    if isinstance(error, OSError):
+        return error.errno in NO_SPACE
+    texts = "No space left", "File too large", "quota exceeded"
+    return any(text in str(error) for text in texts)  # of TensorFlow, for instance
 
 
 def remove_temporary(folder):

@@ -44,7 +44,10 @@ class Recorder:
         self.points += 1
         key = hashlib.sha256()
         for path in sorted(self.root.rglob("*")):
-            key.update(str(path.relative_to(self.root)).encode())
+            name = path.relative_to(self.root)
+            if any(part.startswith(".saving-") for part in name.parent.parts):
+                continue  # never read: one state, however much of it is written
+            key.update(str(name).encode())
             if path.is_file():
                 key.update(path.read_bytes())
         if key.digest() not in self.states:
@@ -196,7 +199,7 @@ def test_a_full_disk_leaves_the_old_model(name, tmp_path, request):
     save_old(folder)
     old = load(folder)
     request.getfixturevalue("small_files")
-    with pytest.raises(OSError, match="The disk is full, or .* Nothing there has changed"):
+    with pytest.raises(OSError, match="The disk is full, or .*Nothing there has changed"):
         save_new(folder)
     assert _equal(load(folder), old)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -263,7 +266,7 @@ def test_models_that_are_not_overwritten(tmp_path):
     convert(original, target)
     with pytest.raises(FileExistsError, match="Pass another folder, or `overwrite=True`"):
         convert(original, target)
-    with pytest.raises(FileExistsError, match="holds a model in the huggingface layout"):
+    with pytest.raises(FileExistsError, match="holds a model in the preset layout"):
         convert(target, preset, overwrite=True)
     convert(original, target, overwrite=True)
     (original / "vocab.txt").write_text("[PAD]\n[UNK]\n")

@@ -6,13 +6,14 @@ from json import dumps
 from pathlib import Path
 
 import keras
+from keras.src.utils.summary_utils import weight_memory_size
 
 from roformer_tf.checkpoint.folder import check_layout
 from roformer_tf.checkpoint.loading import ModelBinding, family_of
 from roformer_tf.checkpoint.original_config import original_config
 from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE, write_checkpoint
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size
-from roformer_tf.files import SAVING, replace_files
+from roformer_tf.files import SAVING, check_room, replace_files
 
 # files of a preset that another model may have left in its folder
 STALE_WEIGHTS = ("task.json", "task.weights.h5", "model*.weights.h5", "model.weights.json")
@@ -98,13 +99,15 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     return Path(folder)
 
 
-def save_preset(save, folder, stale=()):
+def save_preset(save, folder, stale=(), weights=()):
     """Calls KerasHub's `save_to_preset` such that it writes the folder completely or not at all.
 
     Args:
         save: Function of a path, KerasHub's method.
         folder: str or path.
         stale: tuple of str. Patterns of files to remove unless they are written now.
+        weights: list of variables that `save` writes to one file. HDF5 cannot recover from a full
+            disk, so their size is checked before.
 
     Raises:
         FileExistsError: If the folder holds a model in another layout.
@@ -114,8 +117,17 @@ def save_preset(save, folder, stale=()):
         save(str(folder))
         return
     check_layout(folder, "preset")
+    check_room(Path(folder).absolute(), weight_memory_size(weights))
     with replace_files(folder, remove=stale) as temporary:
         save(str(temporary))
+
+
+class SavedWhole:
+    """A part of a preset whose `save_to_preset` writes its folder completely or not at all."""
+
+    def save_to_preset(self, preset_dir):
+        """Saves to a folder that `from_preset` reads, completely or not at all."""
+        save_preset(super().save_to_preset, preset_dir)
 
 
 def has_original_format(backbone):

@@ -5,7 +5,7 @@ from pathlib import Path
 import keras
 
 from roformer_tf.checkpoint import load_checkpoint, open_folder
-from roformer_tf.checkpoint.saving import save_preset
+from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size, edited_size
 from roformer_tf.naming import automatic_name
 
@@ -22,7 +22,7 @@ _CLASSES = {
 }
 
 
-class PreprocessorFromPreset:
+class PreprocessorFromPreset(SavedWhole):
     """Mixin of preprocessors: `from_preset` takes every kind of folder, `call` a pair of texts."""
 
     def __init__(self, *args, name=None, **kwargs):
@@ -35,10 +35,6 @@ class PreprocessorFromPreset:
     def __call__(self, x, y=None, sample_weight=None, **kwargs):
         # By keyword: KerasHub takes a lone tuple for `(x, y)`, and would lose the second text.
         return super().__call__(x, y=y, sample_weight=sample_weight, **kwargs)
-
-    def save_to_preset(self, preset_dir):
-        """Saves preprocessor and tokenizer to a folder, completely or not at all."""
-        save_preset(super().save_to_preset, preset_dir)
 
     @classmethod
     def from_preset(cls, preset, config_file="preprocessor.json", **kwargs):

@@ -160,6 +160,7 @@ class RoFormerModel:
             partial(super().save_to_preset, max_shard_size=max_shard_size),
             preset_dir,
             STALE_WEIGHTS + (STALE_PARTS if is_task else ()),
+            self.weights,
         )
 
     @classmethod

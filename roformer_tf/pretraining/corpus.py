@@ -154,7 +154,7 @@ def prepare_corpus(
             raise
         raise OSError(
             error.errno,
-            f"{error.strerror}: the corpus does not fit into {folder}. It needs very roughly "
+            f"{os.strerror(error.errno)}: the corpus does not fit into {folder}. It needs very roughly "
             f"{text_bytes / 1e9:.1g} GB. Make room or name another folder. Nothing was left there, "
             "and everything that was there before is unchanged.",
         ) from error

@@ -262,8 +262,7 @@ class StageModels:
             save_checkpoint(task, target, vocabulary=tokenizer.get_vocabulary())
         else:
             task.preprocessor = task.preprocessor_cls(tokenizer)
-            with replace_files(target) as folder:
-                task.save_to_preset(str(folder))
+            task.save_to_preset(target)
         self.remove_earlier(index)
 
     def remove_earlier(self, index):

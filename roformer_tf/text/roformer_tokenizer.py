@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checkpoint import open_folder
-from roformer_tf.checkpoint.saving import save_preset
+from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_file
@@ -25,7 +25,7 @@ SPECIAL_TOKENS = ("pad_token", "unk_token", "start_token", "end_token", "mask_to
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
+class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
     r"""The original tokenizer of RoFormer: the same token ids as bert4keras on every input.
 
     At word level, as the released word models were trained, it removes case and accents, then
@@ -143,10 +143,6 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
         self.set_vocabulary(vocabulary)
         self.file_assets = [VOCABULARY_FILE, TABLES_FILE]
 
-    def save_to_preset(self, preset_dir):
-        """Saves the tokenizer to a folder, completely or not at all."""
-        save_preset(super().save_to_preset, preset_dir)
-
     @classmethod
     def from_preset(cls, preset, **kwargs):
         """Builds the tokenizer from the folder of a model.
@@ -195,8 +191,6 @@ class RoFormerTokenizer(keras_hub.tokenizers.Tokenizer):
                 "`set_vocabulary(path)` on the new tokenizer."
             )
         return cls(**config)
-
-    # -- strings and ids
 
     # Not decorated: KerasHub would convert a list of strings by way of an array, where each takes
     # the space of the longest one

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from roformer_tf.checkpoint import open_folder
-from roformer_tf.checkpoint.saving import save_preset
+from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.naming import automatic_name
 from roformer_tf.text.strings import to_string_tensor
 
@@ -21,7 +21,7 @@ SPECIAL = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer):
+class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePieceTokenizer):
     """KerasHub's SentencePiece tokenizer with the special tokens of a translation model.
 
     Uses TensorFlow and TensorFlow Text ops only, so the same object serves Python calls, `tf.data`
@@ -66,10 +66,6 @@ class RoFormerSentencePieceTokenizer(keras_hub.tokenizers.SentencePieceTokenizer
         kwargs.setdefault("_allow_python_workflow", False)  # eager calls use the same ops as graphs
         kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(proto=proto, **kwargs)
-
-    def save_to_preset(self, preset_dir):
-        """Saves the tokenizer to a folder, completely or not at all."""
-        save_preset(super().save_to_preset, preset_dir)
 
     @classmethod
     def from_preset(cls, preset, **kwargs):
