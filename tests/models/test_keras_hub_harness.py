@@ -4,7 +4,9 @@ Left out, as it contradicts what we promise:
 
 * the name of a backbone: KerasHub wants "ro_former_backbone", our models are called "roformer_…",
   so the backbones of these tests get KerasHub's name;
-* Performer's random features under `bfloat16`: they stay in float32 under every dtype policy.
+* Performer's random features under `bfloat16`: they stay in float32 under every dtype policy;
+* the preprocessor of RoFormer-Sim: it makes two sequences of a pair, as the original does, and
+  KerasHub wants a sequence for each example.
 """
 
 import numpy as np
@@ -13,7 +15,7 @@ from keras_hub.src.tests.test_case import TestCase
 
 import roformer_tf
 from roformer_tf.text import train_sentencepiece
-from tests.models import builders
+from tests.models import builders, seq_2_seq
 
 # the harness' own calls of Keras and TensorFlow
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -27,7 +29,7 @@ SEQ_2_SEQ_IDS = {
     for side in ("encoder", "decoder")
     for name in ("token_ids", "padding_mask")
 }
-SEQ_2_SEQ_SIZES = {**builders.SIZES, "vocabulary_size": 30}
+SEQ_2_SEQ_SIZES = {**builders.SIZES, "vocabulary_size": seq_2_seq.SIZES["vocabulary_size"]}
 TEXTS = ["天地玄黄", "宇宙洪荒。日月"]
 BACKBONES = {
     "v1": {},
@@ -93,6 +95,13 @@ def test_saving(harness, kind):
     harness.run_model_saving_test(roformer_tf.RoFormerBackbone, arguments(kind), IDS)
 
 
+# Options that leave nothing to chance.
+CHANCE = {
+    "masked_lm": {"mask_selection_rate": 1.0, "mask_token_rate": 1.0, "random_token_rate": 0.0},
+    "sim": {"source_mask_rate": 0.0},
+}
+
+
 def task(name):
     """Returns the class of a task, its arguments, and data to train on."""
     tokenizer = builders.tokenizer()
@@ -112,9 +121,7 @@ def task(name):
             (2, 3),
         )
     if name == "masked_lm":
-        preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(
-            tokenizer, mask_selection_rate=1.0, mask_token_rate=1.0, random_token_rate=0.0, **full
-        )  # nothing is left to chance
+        preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer, **CHANCE[name], **full)
         return roformer_tf.RoFormerMaskedLM, backbone, preprocessor, {}, (TEXTS,), None
     if name == "causal_lm":
         preprocessor = roformer_tf.RoFormerCausalLMPreprocessor(tokenizer, **full)
@@ -123,11 +130,25 @@ def task(name):
         preprocessor = roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer, **full)
         data = ((TEXTS, TEXTS[::-1]), [0, 3])
         return roformer_tf.RoFormerSimClassifier, backbone, preprocessor, {}, data, (2, 5)
+    if name == "sim":
+        preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer, **CHANCE[name], **full)
+        data = ((TEXTS, TEXTS[::-1]),)
+        return roformer_tf.RoFormerSim, backbone, preprocessor, {}, data, None
+    if name == "seq_2_seq":
+        tokenizer = seq_2_seq.tokenizer()
+        backbone = roformer_tf.RoFormerSeq2SeqBackbone(**SEQ_2_SEQ_SIZES)
+        lengths = {"encoder_sequence_length": 9, "decoder_sequence_length": 9}
+        preprocessor = roformer_tf.RoFormerSeq2SeqLMPreprocessor(tokenizer, **lengths)
+        data = ((["a cat", "a dog ran"], ["eine Katze", "ein Hund lief"]),)
+        return roformer_tf.RoFormerSeq2SeqLM, backbone, preprocessor, {}, data, None
     raise AssertionError(name)
 
 
+TASKS = ["classifier", "masked_lm", "causal_lm", "sim_classifier", "sim", "seq_2_seq"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["classifier", "masked_lm", "causal_lm", "sim_classifier"])
+@pytest.mark.parametrize("name", TASKS)
 def test_task(harness, name):
     cls, backbone, preprocessor, given, data, shape = task(name)
     harness.run_task_test(
@@ -155,12 +176,14 @@ def test_sentence_piece_tokenizer(harness):
     )
 
 
-@pytest.mark.parametrize("name", ["classifier", "causal_lm", "sim_classifier"])
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "sim"])
 def test_preprocessor(harness, name):
     cls, backbone, preprocessor, given, data, shape = task(name)
-    harness.init_kwargs = {
-        "tokenizer": builders.tokenizer(),
-        "sequence_length": 9,
-        "padding": "max_length",
-    }
-    harness.run_preprocessor_test(type(preprocessor), harness.init_kwargs, data)
+    config = preprocessor.get_config()
+    harness.init_kwargs = {"tokenizer": preprocessor.tokenizer, "padding": "max_length"}
+    for option in ("sequence_length", "encoder_sequence_length", "decoder_sequence_length"):
+        if config.get(option) is not None:
+            harness.init_kwargs[option] = config[option]
+    harness.init_kwargs |= CHANCE.get(name, {})
+    key = "decoder_token_ids" if name == "seq_2_seq" else "token_ids"
+    harness.run_preprocessor_test(type(preprocessor), harness.init_kwargs, data, token_id_key=key)
