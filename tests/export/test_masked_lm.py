@@ -35,7 +35,13 @@ def filled_by_numpy(task, text, top_k):
 
 
 @pytest.mark.parametrize(
-    "backbone", [{}, {"norm": "rms_norm", "activation": "relu", "embedding_dim": 8}]
+    "backbone",
+    [
+        {},
+        pytest.param(
+            {"norm": "rms_norm", "activation": "relu", "embedding_dim": 8}, marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_masks_are_filled(build, ask, rng, texts, tmp_path, backbone):
     task = build(RoFormerMaskedLM, backbone, {"sequence_length": 64})

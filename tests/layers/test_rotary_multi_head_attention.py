@@ -213,7 +213,11 @@ def test_masks_that_keras_carries_along(feature_map):
     np.testing.assert_allclose(numpy(short), numpy(padded), atol=2e-6)
 
 
-@pytest.mark.parametrize("feature_map", [None, EluFeatureMap()], ids=["softmax", "linear"])
+@pytest.mark.parametrize(
+    "feature_map",
+    [None, pytest.param(EluFeatureMap(), marks=pytest.mark.slow)],
+    ids=["softmax", "linear"],
+)
 def test_trains_saves_and_loads(feature_map, tmp_path, rng):
     inputs = keras.Input((LENGTH, WIDTH))
     outputs = RotaryMultiHeadAttention(

@@ -123,8 +123,9 @@ def test_other_settings_are_an_error_for_the_same_folder(texts, whole):
 
 @pytest.mark.parametrize(
     ("objective", "packing"),
-    [("causal_lm", "block_diagonal"), pytest.param("unilm", "none", marks=pytest.mark.slow)],
+    [("causal_lm", "block_diagonal"), ("unilm", "none")],
 )
+@pytest.mark.slow
 def test_other_objectives(texts, tmp_path, objective, packing):
     stages = [{**STAGES[0], "steps": 12, "learning_rate": 2e-2}]
     settings = make_settings(
