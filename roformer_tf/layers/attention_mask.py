@@ -221,7 +221,7 @@ def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
         causal: bool. Whether a query sees only the keys up to its own position.
 
     Returns:
-        `None` where every key is visible. Otherwise a dictionary as of `AttentionMask(dense=False)`,
+        `None` where every key is visible. Otherwise one like `AttentionMask(dense=False)`'s,
         or with `attention_mask` a float32 tensor `(batch, 1 or num_heads, length, length)`.
     """
     if padding_mask is None:

@@ -149,7 +149,7 @@ class GraphTokenizer(tf.Module):
         return *self._word_piece(symbols, letters, entries), letters
 
     def _parts(self, entries, splits):
-        """Returns the index in `entry_ids` and the position of each token's entry, and row splits."""
+        """Returns each token's index in `entry_ids`, its entry's position, and row splits."""
         count = tf.gather(self._tables.entry_count, entries)
         splits = tf.cast(tf.gather(lengths_to_splits(count), splits), tf.int64)
         position = true_indices(count > 0)
@@ -160,7 +160,7 @@ class GraphTokenizer(tf.Module):
     # -- characters
 
     def _symbols(self, texts, with_origin=False):
-        """Returns normalized symbols, row splits, and optionally each symbol's position in its text."""
+        """Returns normalized symbols, row splits, and optionally each symbol's position."""
         t = self._tables
         rows = tf.strings.unicode_decode(texts + "\n", "UTF-8")
         codes, splits = rows.flat_values, tf.cast(rows.row_splits, tf.int32)

@@ -37,7 +37,8 @@ class RandomMasker:
     >>> from roformer_tf.text import RandomMasker
     >>> masker = RandomMasker(100, 4, [0, 2, 3], 0.5, 3, mask_token_rate=1.0, random_token_rate=0.0)
     >>> ids, positions, labels, weights = masker(tf.constant([[2, 7, 7, 7, 7, 3, 0]]))
-    >>> int(tf.reduce_sum(tf.cast(ids == 4, tf.int32))), labels.numpy().tolist(), weights.numpy().tolist()
+    >>> masked = int(tf.reduce_sum(tf.cast(ids == 4, tf.int32)))
+    >>> masked, labels.numpy().tolist(), weights.numpy().tolist()
     (2, [[7, 7, 0]], [[1.0, 1.0, 0.0]])
 
     Reference: `create_masked_lm_predictions` of BERT's `create_pretraining_data.py`.
@@ -151,7 +152,8 @@ def masked_positions(chosen, slots):
         `(positions, used)`: int32 and bool tensors `(batch, slots)`. Positions are 0 where `used`
         is False.
 
-    >>> positions, used = masked_positions(tf.constant([[False, True, True], [True, False, False]]), 2)
+    >>> chosen = tf.constant([[False, True, True], [True, False, False]])
+    >>> positions, used = masked_positions(chosen, 2)
     >>> positions.numpy().tolist(), used.numpy().tolist()
     ([[1, 2], [0, 0]], [[True, True], [True, False]])
     """

@@ -148,8 +148,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         """Builds the tokenizer from the folder of a model.
 
         Args:
-            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one written
-                by `save_to_preset`.
+            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one
+                written by `save_to_preset`.
             **kwargs: Arguments of the class. In a checkpoint `word_level` defaults to whether the
                 vocabulary has Chinese words.
 
@@ -246,8 +246,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         """Returns token ids, and which tokens begin a word, for whole-word masking.
 
         At word level the words are jieba's, whether or not they are in the vocabulary. At character
-        level they are the tokens of BERT's basic tokenizer: a Chinese character, a punctuation mark,
-        or all wordpieces of a run of letters. An [UNK] is one word. With a `segmenter`, all tokens
+        level they are the tokens of BERT's basic tokenizer: a Chinese character, a punctuation
+        mark, or all wordpieces of a run of letters. An [UNK] is one word. With a `segmenter`, all tokens
         in one of its words belong together.
 
         Args:
@@ -314,7 +314,7 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         return texts[0] if unbatched else texts
 
     def encode(self, first, second=None, maxlen=None, truncate_from="right", pattern="S*E*E"):
-        """Encodes `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated as the original.
+        """Encodes `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated as bert4keras.
 
         While there are more than `maxlen` tokens, one is dropped from the longest text, from the
         first of two equally long ones. For the padded inputs of a model see `PairPacker`.
@@ -354,8 +354,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         ranks = {text.shape.rank for text in texts}
         if not ranks <= {0, 1} or len(ranks) > 1:
             raise ValueError(
-                "`first` and `second` must both be strings, or both batches of strings. Received shapes: "
-                f"{[tuple(text.shape) for text in texts]}"
+                "`first` and `second` must both be strings, or both batches of strings. Received: "
+                f"shapes {[tuple(text.shape) for text in texts]}"
             )
         index = truncation_index(
             truncate_from, self.start_token is not None, self.end_token is not None

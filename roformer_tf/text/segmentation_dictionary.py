@@ -149,7 +149,7 @@ def _open_dictionary(path):
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(
             "The dictionary must be a complete file of the format that its name says. Received: "
-            f"{os.fspath(path)!r} ({error}). Compress or copy it again, or pass the text file itself."
+            f"{os.fspath(path)!r} ({error}). Compress or copy it again, or pass the text file."
         ) from error
 
 

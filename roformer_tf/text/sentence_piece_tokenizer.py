@@ -37,8 +37,8 @@ class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePi
         inputs: str, bytes, or a list, NumPy array or string tensor of them.
 
     Returns:
-        int32 token ids without special tokens: a list of lists, or a tensor `(tokens,)` for a single
-        string; in a `tf.function` or `tf.data` a RaggedTensor `(batch, tokens)`.
+        int32 token ids without special tokens: a list of lists, or a tensor `(tokens,)` for a
+        single string; in a `tf.function` or `tf.data` a RaggedTensor `(batch, tokens)`.
 
     Raises:
         ValueError: If the file does not exist, is not a SentencePiece model, or lacks these special

@@ -24,7 +24,7 @@ def text_segmentate(texts, max_characters, separators="\n。", cut_long=False):
         texts: string tensor `(batch,)`, or a list of strings. An invalid byte counts as one
             U+FFFD, as in the tokenizer.
         max_characters: int. At least 1.
-        separators: str. The separator characters, in the order in which they are tried. May be empty.
+        separators: str. Separator characters, in the order in which they are tried. May be empty.
         cut_long: bool. Whether to cut segments without a separator after every
             `max_characters` characters. By default they stay whole, as in the original.
 
@@ -142,7 +142,7 @@ def _stripper(codes):
 
 @functools.cache
 def _white_space():
-    """Returns bool: whether `str.strip` drops a code point. The last entry is for all higher ones."""
+    """Returns bool: whether `str.strip` drops a code point; the last entry is for all higher."""
     spaces = [code for code in range(0x110000) if chr(code).isspace()]
     table = np.zeros(max(spaces) + 2, bool)
     table[spaces] = True

@@ -133,7 +133,7 @@ class TokenizerTables:
         found = arrays.pop("tables_format", None)
         if found != TABLES_FORMAT or set(arrays) != {f.name for f in dataclasses.fields(cls)}:
             raise ValueError(
-                f"{os.fspath(path)!r} holds tokenizer tables of format {found}; expected {TABLES_FORMAT}. "
+                f"{os.fspath(path)!r} holds tables of format {found}; expected {TABLES_FORMAT}. "
                 "Delete it: the tables are rebuilt from the vocabulary."
             )
         return cls(**arrays)
@@ -376,7 +376,7 @@ def _tries(strings, roots, code, n_symbols, first_entry, next_node):
 
 
 def _two_stage(dense):
-    """Splits into pages of 256 values. Returns each page's index, and the distinct pages' values."""
+    """Splits into pages of 256 values. Returns each page's index and the distinct pages."""
     pages = {}
     index = [pages.setdefault(page.tobytes(), len(pages)) for page in dense.reshape(-1, 256)]
     return np.int32(index), np.frombuffer(b"".join(pages), dense.dtype)
