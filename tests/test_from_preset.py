@@ -194,3 +194,20 @@ def test_masking_from_the_name_of_a_folder_warns(folders, tmp_path):
     assert unilm.backbone.masking == "unilm"
     masked_lm = roformer_tf.RoFormerMaskedLM.from_preset(folders / "original_sim", **options)
     assert masked_lm.backbone.pooler is None  # it has no use for one
+
+
+@pytest.mark.parametrize("name", ["classifier", "masked_lm"])
+def test_a_missing_head_is_an_error(name, tmp_path):
+    """A head without weights would be random, and nobody would notice."""
+    model = builders.task(name, preprocessor={})
+    model.save_to_preset(tmp_path)
+    (tmp_path / "task.weights.h5").unlink()
+    with pytest.raises(FileNotFoundError, match="task.weights.h5 is missing. It holds .* the head"):
+        type(model).from_preset(tmp_path)
+    assert type(model).from_preset(tmp_path, load_weights=False).built
+    backbone = roformer_tf.RoFormerBackbone.from_preset(tmp_path)
+    for mine, other in zip(backbone.get_weights(), model.backbone.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    if name == "classifier":
+        new = roformer_tf.RoFormerTextClassifier.from_preset(tmp_path, num_classes=5)
+        assert new.num_classes == 5

@@ -264,6 +264,19 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
     return kwargs
 
 
+def check_head_is_there(model, folder):
+    """Raises `FileNotFoundError` if KerasHub left a head random, as its file is missing."""
+    file = folder.path / "task.weights.h5"
+    is_task = type(model).backbone_cls is not None
+    if is_task and _holds_task(folder.path, type(model)) and not file.exists():
+        if model.has_task_weights():
+            raise FileNotFoundError(
+                f"{file} is missing. It holds the weights of the head of the "
+                f"{type(model).__name__} that was saved there. Copy it from where the model was "
+                f"saved, or load the backbone alone: {type(model.backbone).__name__}.from_preset."
+            )
+
+
 def _holds_task(path, cls):
     """Whether the folder holds a whole task of this class, which KerasHub makes from its config."""
     file = Path(path) / "task.json"

@@ -9,6 +9,7 @@ from roformer_tf.checkpoint.saving import STALE_PARTS, STALE_WEIGHTS, save_prese
 from roformer_tf.models.presets import (
     arguments_for_preset,
     check_backbone_class,
+    check_head_is_there,
     from_checkpoint,
 )
 from roformer_tf.naming import automatic_name
@@ -203,7 +204,10 @@ class RoFormerModel:
         check_backbone_class(cls, folder)
         if folder.layout == "preset":
             kwargs = arguments_for_preset(cls, folder, load_weights, kwargs)
-            return super().from_preset(str(folder.path), load_weights=load_weights, **kwargs)
+            model = super().from_preset(str(folder.path), load_weights=load_weights, **kwargs)
+            if load_weights and "num_classes" not in kwargs:  # which asks for a new head
+                check_head_is_there(model, folder)
+            return model
         return from_checkpoint(cls, folder, load_weights, kwargs)
 
 
