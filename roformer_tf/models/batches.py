@@ -156,6 +156,23 @@ def stream_to_dataset(stream, convert, shuffle=False):
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
 
+def squeeze_labels(y):
+    """Returns labels `(batch, 1)` as `(batch,)`, and other ones as they are.
+
+    Keras takes both, but a model that has seen the one fails on the other.
+
+    >>> squeeze_labels([[0], [1]]), squeeze_labels([0, 1])
+    ([0, 1], [0, 1])
+    """
+    if isinstance(y, list):
+        is_column = all(isinstance(label, list | tuple) and len(label) == 1 for label in y)
+        return [label[0] for label in y] if is_column else y
+    shape = getattr(y, "shape", None)
+    if shape is None or isinstance(shape, tf.TensorShape) and shape.rank is None:
+        return y
+    return y[:, 0] if tuple(shape[1:]) == (1,) else y
+
+
 def is_columns(x):
     """Whether `x` is an array or list of examples, or a tuple or dictionary of them."""
     if isinstance(x, tuple | dict):

@@ -11,6 +11,7 @@ from roformer_tf.models.batches import (
     is_columns,
     is_stream,
     split_columns,
+    squeeze_labels,
     stream_to_dataset,
     string_tensors,
     to_columns,
@@ -178,6 +179,7 @@ class RoFormerTask(RoFormerModel):
             )
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
+        y = squeeze_labels(y)
         if self._is_preprocessed(x):
             return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
         return super().preprocess_samples(x, y, sample_weight)
