@@ -1,6 +1,7 @@
 """Argument checks whose errors name the argument and what was received."""
 
 import math
+import numbers
 
 
 def check_positive_integer(name, value):
@@ -10,7 +11,7 @@ def check_positive_integer(name, value):
     Traceback (most recent call last):
     ValueError: `num_heads` must be a positive integer. Received: num_heads=0
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value <= 0:
         raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 

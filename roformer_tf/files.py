@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import fnmatch
+import glob
 import gzip
 import io
 import json
@@ -55,7 +56,8 @@ def open_compressed(path):
 def replace_file(path):
     """Replaces a file at once: writes bytes to a temporary file, then renames it to `path`.
 
-    A reader of `path` finds the old file or the new one, never a part of it.
+    A reader of `path` finds the old file or the new one, never a part of it. What a killed process
+    leaves beside it is removed by the next call.
 
     >>> path = os.path.join(tempfile.mkdtemp(), "numbers.bin")
     >>> with replace_file(path) as file:
@@ -63,10 +65,11 @@ def replace_file(path):
     >>> os.path.getsize(path), os.listdir(os.path.dirname(path))
     (3, ['numbers.bin'])
     """
-    path = os.fspath(path)
-    handle, temporary = tempfile.mkstemp(
-        prefix=os.path.basename(path) + ".", dir=os.path.dirname(path) or "."
-    )
+    path = Path(path)
+    prefix = f"{SAVING}{path.name}-"
+    _remove_abandoned(path.parent, prefix)
+    handle, temporary = _locked_file(path.parent, prefix)
+    lock = None if fcntl is None else os.dup(handle)  # it lasts until the file has its name
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -78,10 +81,13 @@ def replace_file(path):
     except BaseException:
         os.unlink(temporary)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 @contextlib.contextmanager
-def replace_files(folder, whole=False, remove=(), exist_ok=True):
+def replace_files(folder, whole=False, remove=(), exist_ok=True, before_moving=None):
     """Writes the files of a folder completely or not at all.
 
     Yields an empty folder on the same disk. If the block succeeds, its files are moved to `folder`.
@@ -97,6 +103,8 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True):
         remove: tuple of str. Patterns of files of the old version, such as `"*.h5"`. They are
             removed unless the new version has them. All other files stay.
         exist_ok: bool. Whether to write to a folder that another process has created meanwhile.
+        before_moving: Function of the temporary folder and `folder`. Called when all files are
+            written and `folder` is locked.
 
     Yields:
         `pathlib.Path` of the temporary folder. Its name begins with `.saving-`.
@@ -128,6 +136,8 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True):
         new.mkdir()  # with the user's ordinary permissions, unlike mkdtemp's
         try:
             yield new
+            if not folder.exists() and before_moving is not None:
+                before_moving(new, folder)
             if inside or not _rename_to_new(new, folder):
                 if not exist_ok:
                     raise FileExistsError(errno.EEXIST, f"Another process has written {folder}")
@@ -136,6 +146,8 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True):
                 else:
                     with lock_folder(folder, wait=True):
                         finish_replacing(folder, locked=True)
+                        if before_moving is not None:
+                            before_moving(new, folder)
                         _move_files(new, folder, remove)
         except Exception as error:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -242,11 +254,13 @@ def _exchange(new, folder, old):
 
 
 def _remove_abandoned(folder, prefix):
-    """Removes temporary folders whose process was killed."""
-    for left in folder.glob(f"{prefix}*"):
+    """Removes temporary files and folders whose process was killed."""
+    for left in folder.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError), _locked(left) as locked:
-            if locked:
+            if locked and left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
+            elif locked:
+                left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -262,13 +276,25 @@ def _temporary_folder(parent, prefix):
         yield temporary
 
 
+def _locked_file(parent, prefix):
+    """Makes a file, locked until it is closed; returns its handle and its path."""
+    while True:
+        handle, temporary = tempfile.mkstemp(prefix=prefix, dir=parent)
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.exists(temporary):  # else another process removed it before it was locked
+            return handle, temporary
+        os.close(handle)
+
+
 @contextlib.contextmanager
-def _locked(folder, wait=False):
-    """Locks a folder if nobody else has; yields whether it is locked."""
+def _locked(path, wait=False):
+    """Locks a file or folder if nobody else has; yields whether it is locked."""
     if fcntl is None:
         yield False
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         locked = True
@@ -308,8 +334,11 @@ def _is_disk_full(error):
 
 def remove_temporary(folder):
     """Removes what killed processes left of `replace_files`; no other process may be writing."""
-    for left in Path(folder).glob(".saving-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for left in Path(folder).glob(f"{SAVING}*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def flush_to_disk(path):

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from json import dumps
 from pathlib import Path
 
@@ -9,13 +10,19 @@ import numpy as np
 
 from roformer_tf import rotary
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.folder import check_layout, compare_shapes, open_folder
+from roformer_tf.checkpoint.digests import add_digests
+from roformer_tf.checkpoint.folder import check_layout, checked_folder, compare_shapes, open_folder
 from roformer_tf.checkpoint.hugging_face import (
     HF_CONFIG_FILE,
     HF_WEIGHTS_FILE,
     import_safetensors,
 )
-from roformer_tf.checkpoint.original_config import masking_of, sizes_of_config, spell_settings
+from roformer_tf.checkpoint.original_config import (
+    check_sizes,
+    masking_of,
+    sizes_of_config,
+    spell_settings,
+)
 from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE, write_checkpoint
 from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_files
@@ -93,7 +100,11 @@ def convert(source, target, to=None, family=None, overwrite=False):
 
     Reference: `RoFormerForMaskedLM` of Hugging Face's transformers.
     """
-    folder = open_folder(source)
+    with checked_folder(source) as folder:
+        return _convert(folder, target, to, family, overwrite)
+
+
+def _convert(folder, target, to, family, overwrite):
     if folder.layout not in LAYOUTS:
         raise ValueError(
             f"{folder.path} was written by `save_to_preset`. Load it with `from_preset` and write "
@@ -111,6 +122,7 @@ def convert(source, target, to=None, family=None, overwrite=False):
             f"Known from: {found.reasons[0]}. If that is wrong, pass family='roformer'."
         )
     arguments = folder.backbone_arguments("roformer")
+    check_sizes(config, arrays, str(folder.config_file))
     if to == "original" and arguments.get("position_options"):
         raise ValueError(
             "The original has no rotated values, and would compute different numbers from the "
@@ -124,7 +136,8 @@ def convert(source, target, to=None, family=None, overwrite=False):
         pooler=config.get("pooler"),
     )
     variables = _select(arrays, sizes_of_config(config))
-    with replace_files(target, remove=_STALE) as temporary:
+    add = partial(add_digests, stale=_STALE)
+    with replace_files(target, remove=_STALE, before_moving=add) as temporary:
         if to == "original":
             write_checkpoint(temporary, ((name, arrays.read(name)) for name in variables))
         else:

@@ -1,23 +1,24 @@
 """Opens the folder of a model: finds its layout, family, settings, vocabulary and arrays."""
 
-import json
+import contextlib
 import re
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import h5py
-
+from roformer_tf.checkpoint.damage import named_errors, read_json
+from roformer_tf.checkpoint.digests import check_digests
 from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, WEIGHTS_FILES, HuggingFaceArrays
 from roformer_tf.checkpoint.mapping import FAMILIES, find_family
-from roformer_tf.checkpoint.original_config import backbone_arguments, masking_of, read_config
+from roformer_tf.checkpoint.original_config import backbone_arguments, masking_of
 from roformer_tf.checkpoint.original_files import (
     CONFIG_FILE,
     VOCABULARY_FILE,
     OriginalArrays,
     nothing_found,
 )
+from roformer_tf.checkpoint.preset import PresetArrays, check_part, check_preset_sizes
 from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
 from roformer_tf.checks import check_one_of
 from roformer_tf.files import finish_replacing
@@ -74,6 +75,23 @@ def open_folder(path):
     return CheckpointFolder(path, _layout(path))
 
 
+@contextlib.contextmanager
+def checked_folder(path, weights=True):
+    """Opens the folder of a model to load it: checks its files, and names it in every error.
+
+    Args:
+        path: str or path, see `open_folder`.
+        weights: bool. Whether to check the files of weights, too.
+
+    Yields:
+        `CheckpointFolder`.
+    """
+    with named_errors(path):
+        folder = open_folder(path)
+        folder.check_files(weights)
+        yield folder
+
+
 def _finish_replacing(path):
     """Completes a save that was killed while it moved its files."""
     try:
@@ -115,16 +133,18 @@ def _layout(path):
     if any(path.glob(CONFIG_FILE)) or any(path.glob("*.index")):
         return "original"
     if (path / HF_CONFIG_FILE).is_file():
-        return "preset" if "registered_name" in _read_json(path / HF_CONFIG_FILE) else "huggingface"
+        is_preset = "registered_name" in _readable_json(path / HF_CONFIG_FILE)
+        is_preset = is_preset or (path / "metadata.json").exists()  # its config.json is damaged
+        return "preset" if is_preset else "huggingface"
     if any(path.glob(VOCABULARY_FILE)) or any(path.glob("*.data-*-of-*")):
         return "original"
     raise FileNotFoundError(nothing_found(path))
 
 
-def _read_json(file):
+def _readable_json(file):
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
+        return read_json(file, "")
+    except (ValueError, OSError):
         return {}  # `CheckpointFolder.config` explains what is wrong
 
 
@@ -162,7 +182,9 @@ class CheckpointFolder:
 
     @cached_property
     def config(self):
-        return read_config(self.config_file)
+        purpose = "it holds the sizes of the model. Copy it from the release."
+        config = read_json(self.config_file, purpose)
+        return check_part(config, self.config_file) if self.layout == "preset" else config
 
     @cached_property
     def arrays(self):
@@ -189,9 +211,36 @@ class CheckpointFolder:
     def tokenizer_class(self):
         """Name of the tokenizer's class, or `None` if the folder holds no tokenizer."""
         if self.layout == "preset":
-            file = self.path / "tokenizer.json"
-            return _read_json(file).get("class_name") if file.is_file() else None
+            part = self.part("tokenizer.json")
+            return None if part is None else part["class_name"]
         return "RoFormerTokenizer" if (self.path / VOCABULARY_FILE).exists() else None
+
+    def part(self, name):
+        """Returns the stored configuration of a part of a preset, or `None` if there is none.
+
+        Args:
+            name: str. `"task.json"`, `"preprocessor.json"` or `"tokenizer.json"`.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
+        file = self.path / name
+        if not file.exists() and not file.is_symlink():
+            return None
+        return check_part(read_json(file, "it holds a part of the model."), file)
+
+    def check_files(self, weights=True):
+        """Raises an error if a file has changed since it was saved, or a preset is damaged.
+
+        Args:
+            weights: bool. Whether to check the files of weights, too.
+        """
+        check_digests(self.path, weights)
+        if self.layout == "preset":
+            for name in ("task.json", "preprocessor.json", "tokenizer.json"):
+                self.part(name)
+            if weights:
+                check_preset_sizes(self)
 
     @property
     def has_weights(self):
@@ -277,7 +326,7 @@ class CheckpointFolder:
         arguments = {"vocabulary": parsed.tokens, "word_level": has_words(parsed.ids)}
         file = self.path / "tokenizer_config.json"
         if self.layout == "huggingface" and file.is_file():
-            settings = _read_json(file)
+            settings = read_json(file, "it holds the settings of the tokenizer.")
             if isinstance(settings.get("do_lower_case"), bool):
                 arguments["lowercase"] = settings["do_lower_case"]
             for theirs, ours in _SPECIAL_TOKENS.items():
@@ -286,29 +335,6 @@ class CheckpointFolder:
                 if token in parsed.ids:
                     arguments[ours] = token
         return {**arguments, **overrides}
-
-
-class PresetArrays:
-    """The weights in the `.h5` files of a folder written by `save_to_preset`, by Keras' names."""
-
-    def __init__(self, folder):
-        self.source, self.shapes, self.dtypes, self._files = folder, {}, {}, {}
-        for file in sorted(folder.glob("*.weights*.h5")):
-            prefix = "" if file.name.startswith("model") else f"{file.name.split('.')[0]}/"
-            with h5py.File(file) as stored:
-                keys = []
-                stored.visit(keys.append)
-                for key in keys:
-                    if isinstance(stored[key], h5py.Dataset) and "seed_generator" not in key:
-                        name = prefix + key
-                        self.shapes[name], self.dtypes[name] = stored[key].shape, stored[key].dtype
-                        self._files[name] = (file, key)
-
-    def read(self, name):
-        """Returns one array by its name."""
-        file, key = self._files[name]
-        with h5py.File(file) as stored:
-            return stored[key][()]
 
 
 @dataclass(frozen=True)

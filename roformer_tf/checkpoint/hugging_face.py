@@ -1,12 +1,13 @@
 """Hugging Face's layout of RoFormer v1, read through the names of the original."""
 
-import json
+import os
+import re
+import zipfile
 
 import numpy as np
 
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.original_config import sizes_of_config
-from roformer_tf.checkpoint.original_files import check_file
+from roformer_tf.checkpoint.damage import check_file, named_errors, read_json
 
 HF_CONFIG_FILE = "config.json"
 HF_WEIGHTS_FILE = "model.safetensors"
@@ -14,6 +15,7 @@ _INDEX_FILE = "model.safetensors.index.json"
 _TORCH_FILE = "pytorch_model.bin"
 WEIGHTS_FILES = (HF_WEIGHTS_FILE, _INDEX_FILE, _TORCH_FILE)
 
+_LAYER = re.compile(r"\bencoder\.layer\.(\d+)\.")
 # Not learned: tables of sines, ids 0, 1, 2, … and the second name of the tied output.
 _DERIVED = (
     "encoder.embed_positions.weight",
@@ -51,12 +53,14 @@ class HuggingFaceArrays:
             )
         name = path.name
         if path.is_dir():
-            present = (name for name in WEIGHTS_FILES if (path / name).is_file())
+            present = (name for name in WEIGHTS_FILES if os.path.lexists(path / name))
             name = next(present, HF_WEIGHTS_FILE)
         self.source = folder / name
         check_file(self.source, "it holds the weights.")
         self._tensors = _open_tensors(self.source)
-        sizes = sizes_of_config(config, HF_CONFIG_FILE)
+        layers = {match[1] for match in map(_LAYER.search, self._tensors.names) if match}
+        # any sizes do, as only the names are used
+        sizes = mapping.Sizes(2, len(layers), 1, 2, 2, embedding_dim=4, num_segments=1)
         table = {v.hugging_face: v for v in mapping.variables("roformer", sizes) if v.hugging_face}
         self._theirs = {}
         for stored in self._tensors.names:
@@ -67,6 +71,11 @@ class HuggingFaceArrays:
         self.shapes, self.dtypes = {}, {}
         for ours in sorted(self._theirs):
             shape, dtype = self._tensors.describe(self._theirs[ours])
+            if dtype.kind != "f" and ours != self._theirs[ours]:
+                raise ValueError(
+                    f"{self.source} is damaged: the weight {self._theirs[ours]} must have a float "
+                    f"dtype. Received: {dtype}"
+                )
             self.shapes[ours] = shape[::-1] if ours.endswith("/kernel") else shape
             self.dtypes[ours] = dtype
         decoder, embeddings = _DERIVED[2], self._theirs.get("bert/embeddings/word_embeddings")
@@ -90,12 +99,26 @@ def _open_tensors(file):
     if file.name == _TORCH_FILE:
         return _TorchTensors(file)
     if file.name == _INDEX_FILE:
-        names = json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()
-        shards = [file.parent / name for name in sorted(set(names))]
-        for shard in shards:
-            check_file(shard, "the index names it.")
-        return _SafeTensors(shards)
+        return _SafeTensors(_shards(file))
     return _SafeTensors([file])
+
+
+def _shards(index):
+    """Returns the files that an index of shards names."""
+    weight_map = read_json(index, "it names the files of weights.").get("weight_map")
+    names = set(weight_map.values() if isinstance(weight_map, dict) else ())
+    if not names or not all(
+        isinstance(name, str) and name == os.path.basename(name) and name.endswith(".safetensors")
+        for name in names
+    ):
+        raise ValueError(
+            f'{index} must hold {{"weight_map": {{tensor: file, …}}}} with the names of '
+            f".safetensors files beside it. Received: {str(weight_map)[:100]}"
+        )
+    shards = [index.parent / name for name in sorted(names)]
+    for shard in shards:
+        check_file(shard, "the index names it.")
+    return shards
 
 
 def import_safetensors():
@@ -112,16 +135,17 @@ def import_safetensors():
 class _SafeTensors:
     def __init__(self, files):
         safetensors = import_safetensors()
-        self._of = {}
+        self._of, self._file = {}, {}
         for file in files:
             try:
                 stream = safetensors.safe_open(file, framework="numpy")
-            except safetensors.SafetensorError as error:
+            except Exception as error:  # SafetensorError, OSError, MemoryError, …
                 raise ValueError(
                     f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): {error}. "
                     "Copy it again."
                 ) from error
             self._of.update(dict.fromkeys(stream.keys(), stream))
+            self._file.update(dict.fromkeys(stream.keys(), file))
         self.names = sorted(self._of)
 
     def describe(self, name):
@@ -135,7 +159,8 @@ class _SafeTensors:
         return tuple(part.get_shape()), np.dtype(kind.replace("F", "float").replace("I", "int"))
 
     def read(self, name):
-        return self._of[name].get_tensor(name)
+        with named_errors(self._file[name]):
+            return self._of[name].get_tensor(name)
 
 
 class _TorchTensors:
@@ -147,12 +172,28 @@ class _TorchTensors:
                 f"{file.name} needs the package torch: pip install torch. Or convert the folder "
                 "once with transformers: `model.save_pretrained(folder)` writes model.safetensors."
             ) from error
-        self._state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        try:
+            # files of the old form, before PyTorch 1.6, are no archives and cannot be mapped
+            mapped = zipfile.is_zipfile(file)
+            state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+        except Exception as error:  # pickle.UnpicklingError, EOFError, RuntimeError, …
+            raise ValueError(
+                f"{file} is damaged, cut off ({file.stat().st_size:,} bytes) or not a file of "
+                f"weights: {str(error).strip().splitlines()[0] if str(error) else error!r}. Copy "
+                "it again."
+            ) from error
+        if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
+            raise ValueError(
+                f"{file} must hold a dict of tensors, as `torch.save(model.state_dict(), file)` "
+                f"writes it. Received: {type(state).__name__}"
+            )
+        self._state = {str(name): tensor for name, tensor in state.items()}
         self.names = sorted(self._state)
 
     def describe(self, name):
-        tensor = self._state[name]
-        return tuple(tensor.shape), np.dtype(str(tensor.dtype).removeprefix("torch."))
+        return tuple(self._state[name].shape), self.read(name).dtype
 
     def read(self, name):
-        return self._state[name].numpy()
+        tensor = self._state[name]
+        # NumPy has no bfloat16, whose values float32 holds exactly
+        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()

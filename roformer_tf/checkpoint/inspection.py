@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roformer_tf.checkpoint import mapping
+from roformer_tf.checkpoint.damage import named_errors
 from roformer_tf.checkpoint.folder import compare_shapes, is_optimizer_slot, open_folder
 from roformer_tf.checkpoint.original_config import sizes_of_config
 from roformer_tf.checkpoint.vocabulary import has_words
@@ -185,8 +186,13 @@ def inspect_checkpoint(path, family=None):
     >>> report.family, report.masking, report.num_parameters == backbone.count_params()
     ('roformer', 'bidirectional', True)
     """
-    folder, notes = open_folder(path), []
-    arrays = folder.arrays
+    with named_errors(path):
+        return _inspect(open_folder(path), family)
+
+
+def _inspect(folder, family):
+    notes, arrays = [], folder.arrays
+    _or_note(notes, lambda: folder.check_files(weights=False))
     config = _or_note(notes, lambda: folder.config)
     size = None
     if folder.tokenizer_class != "RoFormerSentencePieceTokenizer":
@@ -202,7 +208,8 @@ def inspect_checkpoint(path, family=None):
         config = config.get("config")
         groups = {name: "optimizer" if "optimizer/" in name else "model" for name in arrays.shapes}
     else:
-        sizes = None if config is None else _or_note(notes, lambda: sizes_of_config(config))
+        source = str(folder.config_file)
+        sizes = None if config is None else _or_note(notes, lambda: sizes_of_config(config, source))
         if sizes is not None and size not in (None, sizes.vocabulary_size):
             notes.append(
                 f"vocab.txt has {size} tokens, but vocab_size in bert_config.json is "
@@ -243,7 +250,7 @@ def inspect_checkpoint(path, family=None):
 def _or_note(notes, read):
     try:
         return read()
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         notes.append(str(error))
         return None
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.folder import compare_shapes, is_optimizer_slot, open_folder
+from roformer_tf.checkpoint.folder import checked_folder, compare_shapes, is_optimizer_slot
 from roformer_tf.checkpoint.vocabulary import edit_rows, edited_size
 
 # A checkpoint may contain these even if the model has no such part.
@@ -204,7 +204,7 @@ def load_checkpoint(
     Raises:
         FileNotFoundError: If a file is missing.
         ValueError: If a file is damaged, the checkpoint is of another family, or, if `strict`, it
-            does not fit the model. One error lists every difference.
+            does not fit the model or a weight is NaN or infinite. One error lists every difference.
 
     Example:
 
@@ -222,7 +222,12 @@ def load_checkpoint(
 
     Reference: `load_weights_from_checkpoint` and `load_embeddings` of bert4keras' `models.py`.
     """
-    folder = path if hasattr(path, "arrays") else open_folder(path)
+    if not hasattr(path, "arrays"):
+        with checked_folder(path) as folder:
+            return load_checkpoint(
+                model, folder, strict, family, keep_tokens, compound_tokens, nsp_head
+            )
+    folder = path
     if folder.layout == "preset":
         raise ValueError(
             f"{folder.path} was written by `save_to_preset`. Build the model with "
@@ -238,8 +243,32 @@ def load_checkpoint(
     for name, variables in binding.by_weight().items():
         variables = [v for v in variables if v.name in loaded]
         if variables:
-            _assign(binding.variable(name), variables, reader, keep_tokens, compound_tokens)
+            weight = binding.variable(name)
+            _assign(weight, variables, reader, keep_tokens, compound_tokens)
+            if strict and not keras.ops.all(keras.ops.isfinite(weight.value)):
+                raise _not_finite(" and ".join(v.name for v in variables), reader.source)
     return report
+
+
+def check_finite(weights, source):
+    """Raises `ValueError` if a weight holds NaN or infinity, and names it.
+
+    Args:
+        weights: list of variables.
+        source: The file or folder that they were read from.
+    """
+    for weight in weights:
+        if keras.backend.is_float_dtype(weight.dtype):
+            if not keras.ops.all(keras.ops.isfinite(weight.value)):
+                raise _not_finite(weight.path, source)
+
+
+def _not_finite(name, source):
+    return ValueError(
+        f"The weight {name} in {source} holds NaN or infinite values, so every output would be "
+        "NaN. The file is damaged, or the training diverged before it was saved: use an earlier "
+        "checkpoint. If a float16 model was saved, train in bfloat16."
+    )
 
 
 def _assign(weight, variables, reader, keep_tokens, compound_tokens):

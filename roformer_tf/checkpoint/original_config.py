@@ -1,9 +1,9 @@
 """Translates `bert_config.json` to the arguments of `RoFormerBackbone` and back."""
 
-import json
+import re
 
 from roformer_tf.checkpoint.mapping import FAMILIES, Sizes
-from roformer_tf.checkpoint.original_files import CONFIG_FILE, check_file
+from roformer_tf.checkpoint.original_files import CONFIG_FILE
 
 MASKINGS = ("bidirectional", "causal", "unilm")
 
@@ -25,8 +25,26 @@ _OPTIONAL = {
     "layer_norm_epsilon": ("layer_norm_eps",),
 }
 _SPELLINGS = {**_REQUIRED, **_OPTIONAL}
-_COUNTS = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim")
-_RATES = ("dropout", "attention_dropout")
+# The largest models have some 10^2 layers of 10^4 features: what is far beyond is a mistake.
+_LARGEST = {
+    "vocabulary_size": 2**31 - 1,
+    "num_layers": 10_000,
+    "num_heads": 2**16,
+    "hidden_dim": 2**20,
+    "intermediate_dim": 2**24,
+    "embedding_dim": 2**20,
+    "num_segments": 2**16,
+}
+_NUMBERS = {  # in the original's spelling: the lowest and the highest value
+    "layer_norm_eps": (1e-30, 0.1),
+    "dropout_rate": (0, 0.999),
+    "hidden_dropout_prob": (0, 0.999),
+    "attention_dropout_rate": (0, 0.999),
+    "attention_probs_dropout_prob": (0, 0.999),
+    "initializer_range": (0, 100),
+}
+_FLAGS = ("rotary_value", "use_relative_position", "is_decoder", "tie_word_embeddings")
+_POSITIONS = ("max_position", "max_position_embeddings")
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -40,33 +58,8 @@ _ACTIVATIONS = {
     "swish": "silu",
     "linear": "linear",
 }
+_LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _EPSILONS = {"layer_norm": 1e-12, "rms_norm": 1e-7}
-
-
-def read_config(file):
-    """Reads a JSON file of settings.
-
-    Raises:
-        FileNotFoundError: If the file is missing.
-        ValueError: If it is not a JSON object. The message contains line and column.
-    """
-    check_file(file, "it holds the sizes of the model. Copy it from the release.")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{file} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
-            "Copy it again from the release or correct it by hand."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file} is not UTF-8 text: {error.reason} at byte {error.start}."
-        ) from error
-    if not isinstance(config, dict):
-        raise ValueError(
-            f"{file} must hold a JSON object `{{…}}`. Received: {type(config).__name__}"
-        )
-    return config
 
 
 def backbone_arguments(config, family, source=CONFIG_FILE):
@@ -125,7 +118,13 @@ def masking_of(config):
     if masking is None:
         return "causal" if config.get("is_decoder") else None
     where, rule = "the checkpoint's settings", f"one of {MASKINGS}"
-    _check(masking in MASKINGS, "masking", where, rule, f"masking={masking!r}")
+    _check(
+        isinstance(masking, str) and masking in MASKINGS,
+        "masking",
+        where,
+        rule,
+        f"masking={masking!r}",
+    )
     return masking
 
 
@@ -183,7 +182,8 @@ def spell_settings(arguments, **others):
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _settings(config, source):
+def _settings(config, source=CONFIG_FILE):
+    """Returns the settings by our names, after a check of every entry that is read."""
     missing = [names[0] for names in _REQUIRED.values() if config.get(names[0]) is None]
     if missing:
         raise ValueError(
@@ -194,19 +194,78 @@ def _settings(config, source):
     settings = {}
     for name, spellings in _SPELLINGS.items():
         given = (config[spelling] for spelling in spellings if config.get(spelling) is not None)
-        value = settings[name] = next(given, defaults.get(name))
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
-        if name in _COUNTS:
-            holds, rule = is_integer and value > 0, "a positive integer"
-        elif name == "num_segments":
-            holds, rule = is_integer and value >= 0, "0 or a positive integer"
-        elif name in _RATES:
-            holds = isinstance(value, (int, float)) and 0 <= value < 1
-            rule = "a number in [0, 1)"
-        else:
-            continue
-        _check(holds, spellings[-1], source, rule, repr(value))
+        settings[name] = next(given, defaults.get(name))
+        if name in _LARGEST and settings[name] is not None:
+            _check_integer(config, spellings, settings[name], name, source)
+    for name, (low, high) in _NUMBERS.items():
+        value = config.get(name)
+        holds = _is_number(value) and low <= value <= high
+        rule = f"a number from {low:g} to {high:g}"
+        _check(value is None or holds, name, source, rule, repr(value))
+    for name in _FLAGS:
+        _check(
+            config.get(name) in (None, False, True), name, source, "true or false", config.get(name)
+        )
+    for name in _POSITIONS:
+        value = config.get(name)
+        holds = isinstance(value, int) and _is_number(value) and 0 < value < 2**31
+        _check(value is None or holds, name, source, "a positive integer", repr(value))
+    rule = "'tanh', 'linear' or absent"
+    _check(
+        config.get("pooler") in (None, "tanh", "linear"),
+        "pooler",
+        source,
+        rule,
+        config.get("pooler"),
+    )
     return settings
+
+
+def _is_number(value):
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_integer(config, spellings, value, name, source):
+    spelling = next((s for s in spellings if config.get(s) is not None), spellings[-1])
+    lowest = 0 if name == "num_segments" else 1
+    holds = isinstance(value, int) and _is_number(value) and lowest <= value
+    rule = "a positive integer" if lowest else "0 or a positive integer"
+    _check(holds, spelling, source, rule, repr(value))
+    _check(value <= _LARGEST[name], spelling, source, f"at most {_LARGEST[name]:,}", value)
+
+
+def check_sizes(config, arrays, source=CONFIG_FILE):
+    """Raises `ValueError` if sizes in the settings are not those of the weights.
+
+    Reads shapes only, so that no model of a wrong size is built.
+
+    Args:
+        config: dict. The settings, in any of the original's spellings.
+        arrays: The weights, with the attributes `shapes` and `source`.
+        source: str. Name of the settings in the message.
+    """
+    shapes, sizes = arrays.shapes, sizes_of_config(config, source)
+    words = shapes.get("bert/embeddings/word_embeddings", ())
+    segments = shapes.get("bert/embeddings/token_type_embeddings", ())
+    layers = {match[1] for match in map(_LAYER.match, shapes) if match}
+    found = {"num_layers": len(layers) or None}
+    if len(words) == 2:
+        found |= {"vocabulary_size": words[0], "embedding_dim": words[1]}
+    if len(segments) == 2:
+        found["num_segments"] = segments[0]
+    kernel = shapes.get("bert/encoder/layer_0/intermediate/dense/kernel", ())
+    if len(kernel) == 2:
+        found |= {"hidden_dim": kernel[0], "intermediate_dim": kernel[1]}
+    differences = [
+        f"`{_SPELLINGS[name][-1]}` is {getattr(sizes, name)}, the weights have {size}"
+        for name, size in found.items()
+        if size is not None and size != getattr(sizes, name)
+    ]
+    if differences:
+        raise ValueError(
+            f"{source} does not fit {arrays.source}: {'; '.join(differences)}. One of the two "
+            "belongs to another model. Copy both from the same release."
+        )
 
 
 def _check_supported(config, settings, source):

@@ -2,36 +2,21 @@
 
 import contextlib
 import glob
+import os
 import re
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from roformer_tf.checkpoint.damage import check_file
+
 CONFIG_FILE = "bert_config.json"
 VOCABULARY_FILE = "vocab.txt"
 CHECKPOINT_NAME = "bert_model.ckpt"
 
-_LFS_HEADER = b"version https://git-lfs.github.com/spec/"
 _SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
 _STATE_KEYS = ("model_checkpoint_path", "all_model_checkpoint_paths")
-
-
-def check_file(file, purpose):
-    """Raises an error if a file does not exist or is only a Git LFS pointer."""
-    if not file.is_file():
-        raise FileNotFoundError(f"{file} is missing: {purpose}")
-    check_not_lfs_pointer(file)
-
-
-def check_not_lfs_pointer(file):
-    """Raises `ValueError` if `file` is a Git LFS pointer."""
-    with open(file, "rb") as stream:
-        if stream.read(len(_LFS_HEADER)) == _LFS_HEADER:
-            raise ValueError(
-                f"{file} is a Git LFS pointer, not the file itself. Fetch the content with "
-                "`git lfs install && git lfs pull` in the repository it came from."
-            )
 
 
 def find_checkpoint(path):
@@ -60,7 +45,7 @@ def find_checkpoint(path):
         prefix = path.with_name(_SHARD.sub("", path.name))
     index = Path(f"{prefix}.index")
     shards = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))
-    if not index.exists():
+    if not os.path.lexists(index):
         if shards:
             raise FileNotFoundError(
                 f"The index of the checkpoint is missing: expected {index} beside "
@@ -68,17 +53,17 @@ def find_checkpoint(path):
                 "be rebuilt."
             )
         raise FileNotFoundError(nothing_found(path))
-    check_not_lfs_pointer(index)
+    check_file(index, "it lists the weights.")
     count = max((int(_SHARD.search(s.name)[2]) for s in shards if _SHARD.search(s.name)), default=1)
     expected = [Path(f"{prefix}.data-{i:05d}-of-{count:05d}") for i in range(count)]
-    missing = [file.name for file in expected if not file.exists()]
+    missing = [file.name for file in expected if not os.path.lexists(file)][:5]
     if missing:
         raise FileNotFoundError(
             f"The data of the checkpoint {prefix} is missing: expected {', '.join(missing)} in "
             f"{prefix.parent}. The index alone holds no weights: copy the data file next to it."
         )
     for shard in shards:
-        check_not_lfs_pointer(shard)
+        check_file(shard, "it holds weights.")
     return prefix, shards
 
 

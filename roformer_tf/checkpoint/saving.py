@@ -2,12 +2,14 @@
 
 import os
 import shutil
+from functools import partial
 from json import dumps
 from pathlib import Path
 
 import keras
 from keras.src.utils.summary_utils import weight_memory_size
 
+from roformer_tf.checkpoint.digests import add_digests
 from roformer_tf.checkpoint.folder import check_layout
 from roformer_tf.checkpoint.loading import ModelBinding, family_of
 from roformer_tf.checkpoint.original_config import original_config
@@ -24,7 +26,7 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     """Saves a model in the original format, which bert4keras and `from_preset` read.
 
     Writes `bert_config.json`, `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001`,
-    `checkpoint` and, if there is a vocabulary, `vocab.txt`. If anything fails, the folder stays as
+    `checkpoint`, `SHA256SUMS` and, if there is a vocabulary, `vocab.txt`. If anything fails, the folder stays as
     it was. Other files in the folder are kept. Loading a checkpoint and saving it again gives the
     same bytes per variable. LoRA weights are merged. Weights are stored in float32.
 
@@ -60,6 +62,7 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     >>> folder = save_checkpoint(backbone, tempfile.mkdtemp())
     >>> for file in sorted(folder.iterdir()):
     ...     print(file.name)
+    SHA256SUMS
     bert_config.json
     bert_model.ckpt.data-00000-of-00001
     bert_model.ckpt.index
@@ -88,7 +91,7 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         source = f"{left}, which is in the folder already,"
         check_vocabulary_size(Vocabulary(left), binding.backbone.vocabulary_size, source)
 
-    with replace_files(folder) as temporary:
+    with replace_files(folder, before_moving=add_digests) as temporary:
         write_checkpoint(temporary, original_tensors(binding))
         (temporary / CONFIG_FILE).write_text(dumps(config, indent=2) + "\n", encoding="utf-8")
         if vocabulary is not None and is_file:
@@ -118,7 +121,8 @@ def save_preset(save, folder, stale=(), weights=()):
         return
     check_layout(folder, "preset")
     check_room(Path(folder).absolute(), weight_memory_size(weights))
-    with replace_files(folder, remove=stale) as temporary:
+    add = partial(add_digests, stale=stale)
+    with replace_files(folder, remove=stale, before_moving=add) as temporary:
         save(str(temporary))
 
 

@@ -4,10 +4,11 @@ import hashlib
 import os
 import string
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 
-from roformer_tf.checkpoint.original_files import check_not_lfs_pointer
+from roformer_tf.checkpoint.damage import check_file
 
 # The blocks that BERT treats as CJK: `Tokenizer._is_cjk_character` of bert4keras
 CJK_BLOCKS = (
@@ -74,14 +75,12 @@ def load_vocabulary(path):
 
 def read_tokens(path):
     """Returns the tokens of a vocabulary file, one per line."""
+    check_file(
+        Path(path),
+        "it is the vocabulary. Checkpoints have one, `vocab.txt`, with one token per line: copy it "
+        "from the release. To load a model without it, pass `preprocessor=None`.",
+    )
     path = os.fspath(path)
-    if not os.path.isfile(path):
-        raise FileNotFoundError(
-            f"There is no vocabulary file {path!r}. Checkpoints have one, `vocab.txt`, with one "
-            "token per line: copy it from the release. To load a model without it, pass "
-            "`preprocessor=None`."
-        )
-    check_not_lfs_pointer(path)
     try:
         with open(path, encoding="utf-8") as file:
             tokens = [(line.split() or [""])[0] for line in file]

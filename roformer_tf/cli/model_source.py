@@ -1,6 +1,5 @@
 """Loads the model of a command: from a folder in any layout, or a `.keras` file."""
 
-import json
 from pathlib import Path
 
 TASKS = ("classifier", "masked_lm", "causal_lm", "sim", "seq_2_seq_lm", "backbone")
@@ -70,11 +69,14 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
 def _from_keras_file(path, classes, dtype):
     import keras
 
+    from roformer_tf.checkpoint.damage import named_errors
+
     if dtype is not None:
         raise ValueError(
             "--dtype cannot change a .keras file. Load it, `save_to_preset`, and give that folder."
         )
-    model = keras.saving.load_model(path, compile=False)
+    with named_errors(path):
+        model = keras.saving.load_model(path, compile=False)
     if not isinstance(model, classes):
         raise ValueError(
             f"{path} holds a {type(model).__name__}; expected one of "
@@ -89,6 +91,7 @@ def _from_folder(path, classes, tasks, options):
     from roformer_tf.checkpoint import open_folder
 
     folder = open_folder(path)
+    folder.check_files(weights=False)
     if folder.layout == "preset":
         task = _saved_task(folder, classes)
     else:
@@ -105,10 +108,10 @@ def _from_folder(path, classes, tasks, options):
 
 
 def _saved_task(folder, classes):
-    file = folder.path / "task.json"
-    if not file.is_file():
+    stored = folder.part("task.json")
+    if stored is None:
         return "backbone"
-    name = json.loads(file.read_text(encoding="utf-8")).get("class_name")
+    name = stored["class_name"]
     for task, cls in classes.items():
         if cls.__name__ == name:
             return task

@@ -1,13 +1,14 @@
 import inspect
-import json
-from pathlib import Path
 
 import keras
 
-from roformer_tf.checkpoint import load_checkpoint, open_folder
+from roformer_tf.checkpoint import load_checkpoint
+from roformer_tf.checkpoint.folder import checked_folder
+from roformer_tf.checkpoint.original_config import check_sizes
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size, edited_size
 from roformer_tf.naming import automatic_name
+from roformer_tf.text.strings import check_one_length, to_string_tensor
 
 KERAS_ARGUMENTS = ("name", "trainable", "compile")
 _TOKENIZER_ARGUMENTS = (
@@ -34,7 +35,7 @@ class PreprocessorFromPreset(SavedWhole):
 
     def __call__(self, x, y=None, sample_weight=None, **kwargs):
         # By keyword: KerasHub takes a lone tuple for `(x, y)`, and would lose the second text.
-        return super().__call__(x, y=y, sample_weight=sample_weight, **kwargs)
+        return super().__call__(_texts(x), y=y, sample_weight=sample_weight, **kwargs)
 
     @classmethod
     def from_preset(cls, preset, config_file="preprocessor.json", **kwargs):
@@ -57,18 +58,30 @@ class PreprocessorFromPreset(SavedWhole):
         """
         if "://" in str(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), config_file, **kwargs)
-        folder = open_folder(preset)
-        check_backbone_class(cls, folder)
-        if folder.layout == "preset":
+        with checked_folder(preset, weights=False) as folder:
+            check_backbone_class(cls, folder)
+            if folder.layout == "preset":
+                if "tokenizer" not in kwargs:
+                    check_tokenizer(cls, folder)
+                return super().from_preset(str(folder.path), config_file, **kwargs)
             if "tokenizer" not in kwargs:
-                check_tokenizer(cls, folder)
-            return super().from_preset(str(folder.path), config_file, **kwargs)
-        if "tokenizer" not in kwargs:
-            options = _take(kwargs, _TOKENIZER_ARGUMENTS)
-            kwargs["tokenizer"] = cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
-        if folder.has_weights and folder.identity().family == "bert":
-            _limit_to_positions(kwargs, folder.backbone_arguments("bert"))
-        return cls(**kwargs)
+                options = _take(kwargs, _TOKENIZER_ARGUMENTS)
+                kwargs["tokenizer"] = cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
+            if folder.has_weights and folder.identity().family == "bert":
+                _limit_to_positions(kwargs, folder.backbone_arguments("bert"))
+            return cls(**kwargs)
+
+
+def _texts(x):
+    """Returns strings of any form as tensors. Raises errors that say which is no string."""
+    if isinstance(x, dict):
+        return {name: _texts(part) for name, part in x.items()}
+    if not isinstance(x, tuple):
+        is_python = isinstance(x, list | str | bytes) or type(x).__module__ == "numpy"
+        return to_string_tensor(x) if is_python else x
+    parts = tuple(map(_texts, x))
+    check_one_length(parts)
+    return parts
 
 
 def check_backbone_class(cls, folder):
@@ -109,6 +122,8 @@ def from_checkpoint(cls, folder, load_weights, kwargs):
             f"Wrong family: {folder.arrays.source} cannot be built. {identity.reasons[0]}"
         )
     identity.warn_if_from_name("family", folder)
+    if load_weights and kwargs.get("strict", True):
+        check_sizes(folder.config, folder.arrays, str(folder.config_file))
     surgery = _take(kwargs, ("keep_tokens", "compound_tokens"))
     options = {"family": identity.family, **_take(kwargs, ("strict", "nsp_head"))}
     is_task = cls.backbone_cls is not None
@@ -235,6 +250,9 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
         kwargs = {"dtype": policy, **kwargs}
     kwargs = {name: value for name, value in kwargs.items() if value is not None}
     if cls.backbone_cls is None:
+        unknown = set(kwargs) - {*arguments_of(cls), *KERAS_ARGUMENTS}
+        if unknown:
+            raise _unknown_arguments(cls, unknown)
         return kwargs
     if "backbone" not in kwargs:
         _check_pooler(cls, folder, config.get("pooler"))
@@ -250,7 +268,7 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
     if cls.saved_masking and config.get("masking") == "bidirectional":
         overrides.setdefault("masking", cls.saved_masking)
     if set(overrides) - {"dtype"} and "backbone" not in kwargs:
-        kept = {"dtype"} if _holds_task(folder.path, cls) else set()
+        kept = {"dtype"} if _holds_task(folder, cls) else set()
         kwargs = {k: value for k, value in kwargs.items() if k not in overrides or k in kept}
         kwargs["backbone"] = cls.backbone_cls.from_preset(
             folder.path, load_weights=load_weights, **overrides
@@ -259,7 +277,7 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
     if "preprocessor" not in kwargs:
         if options:
             kwargs["preprocessor"] = cls.preprocessor_cls.from_preset(folder.path, **options)
-        elif not _holds_task(folder.path, cls):
+        elif not _holds_task(folder, cls):
             check_tokenizer(cls.preprocessor_cls, folder)
     return kwargs
 
@@ -268,7 +286,7 @@ def check_head_is_there(model, folder):
     """Raises `FileNotFoundError` if KerasHub left a head random, as its file is missing."""
     file = folder.path / "task.weights.h5"
     is_task = type(model).backbone_cls is not None
-    if is_task and _holds_task(folder.path, type(model)) and not file.exists():
+    if is_task and _holds_task(folder, type(model)) and not file.exists():
         if model.has_task_weights():
             raise FileNotFoundError(
                 f"{file} is missing. It holds the weights of the head of the "
@@ -277,13 +295,12 @@ def check_head_is_there(model, folder):
             )
 
 
-def _holds_task(path, cls):
+def _holds_task(folder, cls):
     """Whether the folder holds a whole task of this class, which KerasHub makes from its config."""
-    file = Path(path) / "task.json"
-    if not file.is_file():
+    task = folder.part("task.json")
+    if task is None:
         return False
-    saved = json.loads(file.read_text(encoding="utf-8")).get("registered_name")
-    saved = keras.saving.get_registered_object(saved)
+    saved = keras.saving.get_registered_object(task["registered_name"])
     return isinstance(saved, type) and issubclass(saved, cls)
 
 

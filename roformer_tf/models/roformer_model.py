@@ -2,10 +2,13 @@ from contextlib import nullcontext
 from functools import partial
 
 import keras
+import numpy as np
 from keras import ops
 
-from roformer_tf.checkpoint import open_folder
+from roformer_tf.checkpoint.folder import checked_folder
+from roformer_tf.checkpoint.loading import check_finite
 from roformer_tf.checkpoint.saving import STALE_PARTS, STALE_WEIGHTS, save_preset
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.presets import (
     arguments_for_preset,
     check_backbone_class,
@@ -52,6 +55,12 @@ class RoFormerModel:
         # Keras would demand every input of the graph; `complete_inputs` checks them
         self.input_spec = None
 
+    def __call__(self, inputs, *args, **kwargs):
+        if isinstance(inputs, dict):
+            inputs = {name: value for name, value in inputs.items() if value is not None}
+            self.check_inputs(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
     def call(self, inputs, training=None, mask=None):
         return self.compute_outputs(self.complete_inputs(inputs), training)
 
@@ -67,6 +76,44 @@ class RoFormerModel:
         every call. It is not named `forward`, which on PyTorch calls the layer.
         """
         raise NotImplementedError
+
+    def check_inputs(self, inputs):
+        """Raises `ValueError` if ids or masks are out of range, or have the wrong shape.
+
+        Checks arrays and eager tensors. In a graph the values are not known yet.
+
+        Args:
+            inputs: Dictionary of inputs.
+        """
+        backbone = getattr(self, "backbone", self)
+        arrays = {name: _values(x) for name, x in inputs.items() if name in self.input_dtypes}
+        for name, array in arrays.items():
+            if array is None or name == "position_ids":  # which may be any numbers
+                continue
+            tokens = arrays.get(f"{name.split('_')[0]}_token_ids", arrays.get("token_ids"))
+            same = tokens is not None and name.endswith(("segment_ids", "padding_mask"))
+            is_wrong = array.dtype.kind not in "biuf" or array.ndim != 2
+            if is_wrong or (same and array.shape != tokens.shape):
+                wanted = f", as the token ids: {tokens.shape}" if same else ""
+                raise ValueError(
+                    f"`{name}` must hold whole numbers of shape (batch, length){wanted}. "
+                    f"Received: an array of shape {array.shape} and dtype {array.dtype}"
+                )
+            highest = np.inf
+            if name.endswith("padding_mask"):
+                highest = 1
+            elif name.endswith("token_ids"):
+                highest = backbone.vocabulary_size - 1
+            elif name == "segment_ids" and backbone.num_segments:
+                highest = backbone.num_segments - 1
+            elif name == "mask_positions" and tokens is not None:
+                highest = tokens.shape[1] - 1
+            wrong = array[~((array >= 0) & (array <= highest) & (array == np.floor(array)))]
+            if wrong.size:
+                span = " of at least 0" if highest == np.inf else f" from 0 to {highest}"
+                raise ValueError(
+                    f"`{name}` must hold whole numbers{span}. Received: {wrong[0]} as one of them"
+                )
 
     def complete_inputs(self, inputs):
         """Converts inputs to tensors and adds those that are left out.
@@ -116,6 +163,11 @@ class RoFormerModel:
         context = portable_operations() if format in ("litert", "onnx") else nullcontext()
         with context:
             super().export(filepath, format=format, **kwargs)
+
+    def enable_lora(self, rank, target_layer_names=None):
+        """See `keras_hub.models.Backbone.enable_lora`."""
+        check_positive_integer("rank", rank)
+        super().enable_lora(rank, target_layer_names)
 
     def get_config(self):
         config = super().get_config()
@@ -200,15 +252,28 @@ class RoFormerModel:
         """
         if "://" in str(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), load_weights=load_weights, **kwargs)
-        folder = open_folder(preset)
-        check_backbone_class(cls, folder)
-        if folder.layout == "preset":
+        with checked_folder(preset, weights=load_weights) as folder:
+            check_backbone_class(cls, folder)
+            if folder.layout != "preset":
+                return from_checkpoint(cls, folder, load_weights, kwargs)
             kwargs = arguments_for_preset(cls, folder, load_weights, kwargs)
             model = super().from_preset(str(folder.path), load_weights=load_weights, **kwargs)
-            if load_weights and "num_classes" not in kwargs:  # which asks for a new head
-                check_head_is_there(model, folder)
+            if load_weights:
+                if "num_classes" not in kwargs:  # which asks for a new head
+                    check_head_is_there(model, folder)
+                check_finite(model.weights, folder.path)
             return model
-        return from_checkpoint(cls, folder, load_weights, kwargs)
+
+
+def _values(x):
+    """Returns the numbers of an array or eager tensor, or `None` if they are not known."""
+    if isinstance(x, keras.KerasTensor):
+        return None
+    try:
+        array = np.asarray(x)
+    except Exception:  # each backend has another error for a tensor in a graph
+        return None
+    return array
 
 
 def convert(x, dtype):

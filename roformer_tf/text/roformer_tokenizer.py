@@ -7,7 +7,7 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.checkpoint import open_folder
+from roformer_tf.checkpoint.folder import checked_folder
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.checks import check_one_of
@@ -162,11 +162,11 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         """
         if "://" in str(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), **kwargs)
-        folder = open_folder(preset)
-        folder.check_tokenizer_class("RoFormerTokenizer")
-        if folder.layout == "preset":
-            return super().from_preset(str(folder.path), **kwargs)
-        return cls(**folder.tokenizer_arguments(**kwargs))
+        with checked_folder(preset, weights=False) as folder:
+            folder.check_tokenizer_class("RoFormerTokenizer")
+            if folder.layout == "preset":
+                return super().from_preset(str(folder.path), **kwargs)
+            return cls(**folder.tokenizer_arguments(**kwargs))
 
     def get_config(self):
         return {
@@ -345,9 +345,10 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         """
         self._check_vocabulary()
         check_one_of("pattern", pattern, ("S*E*E", "S*ES*E"))
-        if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 0):
+        lowest = 0 if self.end_token is None else 1
+        if maxlen is not None and (not isinstance(maxlen, int) or maxlen < lowest):
             raise ValueError(
-                f"`maxlen` must be None or an integer of at least 0. Received: {maxlen!r}"
+                f"`maxlen` must be None or an integer of at least {lowest}. Received: {maxlen!r}"
             )
         texts = (first,) if second is None else (first, second)
         texts = tuple(map(to_string_tensor, texts))

@@ -11,7 +11,8 @@ import keras_hub
 import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
-from roformer_tf.checkpoint import open_folder
+from roformer_tf.checkpoint.damage import check_file
+from roformer_tf.checkpoint.folder import checked_folder
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.naming import automatic_name
 from roformer_tf.text.strings import to_string_tensor
@@ -82,11 +83,11 @@ class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePi
             FileNotFoundError: If there is no such folder, or it has no vocabulary.
             ValueError: If the folder holds another kind of tokenizer. The message names its class.
         """
-        if "://" not in str(preset):  # KerasHub downloads it
-            folder = open_folder(preset)
+        if "://" in str(preset):  # KerasHub downloads it
+            return super().from_preset(str(preset), **kwargs)
+        with checked_folder(preset, weights=False) as folder:
             folder.check_tokenizer_class("RoFormerSentencePieceTokenizer")
-            preset = folder.path
-        return super().from_preset(str(preset), **kwargs)
+            return super().from_preset(str(folder.path), **kwargs)
 
     def set_proto(self, proto):
         # not `str`: KerasHub rejects paths in a model's config
@@ -127,8 +128,7 @@ class _SharedModel(sentencepiece_tokenizer._SentencepieceModelResource):
 
 
 def _read(file):
-    if not Path(file).is_file():
-        raise ValueError(f"There is no SentencePiece model at {file}.")
+    check_file(Path(file), "it is the SentencePiece model, the vocabulary.")
     return Path(file).read_bytes()
 
 

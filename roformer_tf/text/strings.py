@@ -51,6 +51,16 @@ def to_string_tensor(inputs):
     return tf.constant([encode_utf8(x) for x in inputs], tf.string, shape=[len(inputs)])
 
 
+def check_one_length(columns):
+    """Raises `ValueError` if columns of a batch, tensors, are known to have different lengths."""
+    sizes = [column.shape[0] for column in columns if tf.is_tensor(column) and column.shape.rank]
+    if len(set(sizes) - {None}) > 1:
+        raise ValueError(
+            "Expected pairs of texts: two columns of one length. Received: "
+            f"{' and '.join(map(str, sizes))} texts"
+        )
+
+
 def map_strings(tokenize, texts):
     """Applies `tokenize`, which maps `(batch,)` to `(batch, tokens)`, to strings of any rank."""
     with tf.device("CPU"):

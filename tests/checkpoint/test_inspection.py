@@ -91,7 +91,7 @@ def test_damaged_settings_and_missing_vocabulary_are_notes(folder):
     report = inspect_checkpoint(folder)
     assert report.family == "roformer" and report.config is None and not report.complete
     notes = "\n".join(report.notes)
-    assert "not valid JSON" in notes and "no vocabulary file" in notes
+    assert "not valid JSON" in notes and "vocab.txt is missing" in notes
     assert "cannot be checked without settings" in str(report)
 
 

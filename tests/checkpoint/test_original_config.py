@@ -5,7 +5,8 @@ import json
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoint.original_config import backbone_arguments, original_config, read_config
+from roformer_tf.checkpoint.damage import read_json
+from roformer_tf.checkpoint.original_config import backbone_arguments, original_config
 from tests.checkpoint.test_original_files import LFS_POINTER
 from tests.oracles.run_original import small_config
 
@@ -88,17 +89,17 @@ def test_harmless_settings_are_accepted():
 def test_damaged_settings(tmp_path, content, message):
     (tmp_path / "bert_config.json").write_bytes(content)
     with pytest.raises(ValueError, match=f"bert_config.json .*{message}"):
-        read_config(tmp_path / "bert_config.json")
+        read_json(tmp_path / "bert_config.json", "it holds the sizes of the model")
 
 
 def test_a_byte_order_mark_does_no_harm(tmp_path):
     (tmp_path / "bert_config.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"a": 1}).encode())
-    assert read_config(tmp_path / "bert_config.json") == {"a": 1}
+    assert read_json(tmp_path / "bert_config.json", "it holds the sizes of the model") == {"a": 1}
 
 
 def test_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match="config.json is missing: .* sizes of the model"):
-        read_config(tmp_path / "bert_config.json")
+        read_json(tmp_path / "bert_config.json", "it holds the sizes of the model")
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,7 @@ def check_complete(output, settings):
     for index, stage in enumerate(settings.stages):
         names = {path.name for path in (output / f"stage-{index + 1}-{stage.max_length}").iterdir()}
         assert names == {
+            "SHA256SUMS",
             "bert_config.json",
             "bert_model.ckpt.data-00000-of-00001",
             "bert_model.ckpt.index",

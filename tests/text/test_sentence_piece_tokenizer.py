@@ -95,5 +95,5 @@ def test_errors(protos):
         RoFormerSentencePieceTokenizer(protos["bpe"])([1, 2])
     with pytest.raises(ValueError, match="5 bytes that begin with b'wrong'"):
         RoFormerSentencePieceTokenizer(b"wrong")
-    with pytest.raises(ValueError, match="no SentencePiece model at nowhere.spm"):
+    with pytest.raises(FileNotFoundError, match="nowhere.spm is missing: it is the SentencePiece"):
         RoFormerSentencePieceTokenizer(Path("nowhere.spm"))

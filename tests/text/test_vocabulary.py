@@ -54,7 +54,7 @@ def test_a_shared_id(tmp_path):
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        (None, FileNotFoundError, "There is no vocabulary file"),
+        (None, FileNotFoundError, "is missing: it is the vocabulary"),
         (b"", ValueError, "has no tokens"),
         (b"\n\n", ValueError, "has no tokens"),
         ("你好".encode("gbk"), ValueError, "must be UTF-8 text; byte 0 is not"),

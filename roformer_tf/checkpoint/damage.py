@@ -1,0 +1,136 @@
+"""Turns what reading a folder may raise into one kind of error: what, where, and what to do."""
+
+import contextlib
+import json
+import stat
+import traceback
+from pathlib import Path
+
+import h5py
+
+_PACKAGE = str(Path(__file__).parent.parent)
+_LFS_HEADER = b"version https://git-lfs.github.com/spec/"
+_COPY = "Copy it again from where it was saved."
+
+
+@contextlib.contextmanager
+def named_errors(path):
+    """Names `path` in every error that reading it raises, and explains those from below.
+
+    An error that this package raises says what was expected already; it only gets the path, if it
+    lacks that. Any other, of Keras, HDF5, safetensors or Python itself, becomes a `ValueError`.
+
+    >>> with named_errors("model.bin"):
+    ...     [][0]
+    Traceback (most recent call last):
+    ValueError: model.bin cannot be loaded: IndexError: list index out of range. ...
+    """
+    try:
+        yield
+    except Exception as error:
+        message, kind = str(error), type(error)
+        if isinstance(error, Warning):  # where warnings are errors
+            raise
+        if _is_own(error):
+            if str(path) in message or kind not in (ValueError, TypeError):
+                raise
+            raise kind(f"{message} (while loading {path})") from error
+        raise ValueError(
+            f"{path} cannot be loaded: {kind.__name__}: {_reason(message)}. Either a file in it is "
+            "damaged or was written by another version, or an argument does not fit it. "
+            "`python -m roformer_tf inspect` shows what it holds."
+        ) from error
+
+
+def _is_own(error):
+    """Whether a line of this package that was written to raise it did so."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return last.filename.startswith(_PACKAGE) and (last.line or "").startswith("raise ")
+
+
+def _reason(message):
+    """Returns the part of a message that says what is wrong, on one line."""
+    # Keras prints the whole configuration before it
+    message = message.rsplit("Exception encountered: ", 1)[-1].strip()
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    reason = " ".join(lines[:3])
+    return (reason if len(reason) < 400 else f"{reason[:400]} …").rstrip(".") or "no message"
+
+
+def check_file(file, purpose):
+    """Raises an error unless `file` is a regular file with its own content.
+
+    Args:
+        file: Path.
+        purpose: str. What it is for, and what to do if it is missing.
+    """
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError) as error:  # a name may be too long, or have a null byte
+        reason = "is missing"
+        if file.is_symlink():
+            reason = f"is a link to {file.readlink()}, which does not exist"
+            if "symbolic links" in str(error):
+                reason = f"is a link to {file.readlink()}, which leads back to it"
+        raise FileNotFoundError(f"{file} {reason}: {purpose}") from error
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise ValueError(f"{file} must be a file, but is {kind}: {purpose}")
+    check_not_lfs_pointer(file)
+
+
+def check_not_lfs_pointer(file):
+    """Raises `ValueError` if `file` is a Git LFS pointer."""
+    with open(file, "rb") as stream:
+        if stream.read(len(_LFS_HEADER)) == _LFS_HEADER:
+            raise ValueError(
+                f"{file} is a Git LFS pointer, not the file itself. Fetch the content with "
+                "`git lfs install && git lfs pull` in the repository it came from."
+            )
+
+
+def read_json(file, purpose):
+    """Reads a JSON object.
+
+    Raises:
+        FileNotFoundError: If the file is missing.
+        ValueError: If it is not a JSON object. The message contains line and column.
+    """
+    check_file(file, purpose)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{file} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
+            f"{_COPY}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{file} is not UTF-8 text: {error.reason} at byte {error.start}. {_COPY}"
+        ) from error
+    except RecursionError as error:
+        raise ValueError(f"{file} is not valid JSON: it is nested too deep. {_COPY}") from error
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{file} must hold a JSON object `{{…}}`. Received: {type(content).__name__}. {_COPY}"
+        )
+    return content
+
+
+@contextlib.contextmanager
+def open_h5(file):
+    """Opens a file of weights that Keras wrote.
+
+    Raises:
+        FileNotFoundError: If the file is missing.
+        ValueError: If it is damaged.
+    """
+    check_file(file, "it holds weights of the model.")
+    try:
+        with h5py.File(file) as stored:
+            yield stored
+    except (OSError, RuntimeError, KeyError) as error:
+        raise ValueError(
+            f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): "
+            f"{_reason(str(error))}. {_COPY}"
+        ) from error
