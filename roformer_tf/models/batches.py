@@ -9,17 +9,22 @@ import tensorflow as tf
 from keras import ops, tree
 from keras.src.trainers.data_adapters import get_data_adapter
 
-from roformer_tf.text.strings import to_string_tensor
+from roformer_tf.checks import check_positive_integer
+from roformer_tf.text.strings import check_one_length, to_string_tensor
 
 
 def check_not_empty(x):
     """Raises `ValueError` if there is no example."""
+    if isinstance(x, tuple) and not x:
+        x = []
     first = x[0] if isinstance(x, tuple) and x else x
     if isinstance(first, dict):
         first = next(iter(first.values()), [])
     size = None
     if isinstance(first, (list, tuple, np.ndarray)):
         size = len(first)
+    elif tf.is_tensor(first) and first.shape.rank:
+        size = first.shape[0]
     elif hasattr(x, "cardinality"):
         size = int(x.cardinality())
     if size == 0:
@@ -46,22 +51,40 @@ def string_tensors(x):
             f"`([first], [second])`. Received: x={x!r}"
         )
     if isinstance(x, tuple):
-        return tuple(string_tensors(part) for part in x)
-    if isinstance(x, dict) or is_stream(x):
+        columns = tuple(string_tensors(part) for part in x)
+        check_one_length(columns)
+        return columns
+    if is_dataset(x):
+        return x
+    if tf.is_tensor(x) or isinstance(x, tf.RaggedTensor):
+        return _flat(to_string_tensor(x))
+    if not isinstance(x, list) and not hasattr(x, "__array__") or isinstance(x, type):
         raise TypeError(
             "Expected strings: a list or array of them, or a tuple of two lists for pairs. "
-            f"Received: {list(x) if isinstance(x, dict) else type(x).__name__}"
+            f"Received: {list(x) if isinstance(x, dict) else x!r} of type {type(x).__name__}"
         )
-    if tf.is_tensor(x) or not (isinstance(x, list) or hasattr(x, "__array__")):
-        return x
     texts = x if isinstance(x, list) else np.asarray(x).tolist()
+    if not isinstance(texts, list):
+        raise TypeError(f"Expected a list or array of strings. Received: {texts!r}")
     for i, text in enumerate(texts):
         if not isinstance(text, str | bytes) and not tf.is_tensor(text):
             raise TypeError(
                 "Every example must be a string; pairs are a tuple of two lists, `(firsts, "
                 f"seconds)`. Received: {text!r} of type {type(text).__name__} as example {i}."
             )
-    return to_string_tensor(texts)
+    return _flat(to_string_tensor(texts))
+
+
+def _flat(texts):
+    """Returns texts `(batch,)` or `(batch, 1)` as `(batch,)`. Raises `ValueError` for others."""
+    if isinstance(texts, tf.RaggedTensor) or texts.shape.rank not in (None, 1):
+        if texts.shape.rank != 2 or texts.shape[1] != 1:
+            raise ValueError(
+                "Expected a flat list of texts, or for pairs a tuple of two lists. Received: "
+                f"nested lists of shape {tuple(texts.shape)}"
+            )
+        return texts[:, 0]
+    return texts
 
 
 def prompt_columns(parts):
@@ -199,11 +222,25 @@ def to_columns(x, y=None, sample_weight=None):
             return {name: to_tensors(part) for name, part in data.items()}
         if data is None or tf.is_tensor(data):
             return data
-        return tf.convert_to_tensor(
-            ops.convert_to_numpy(data) if hasattr(data, "__array__") else data
-        )
+        try:
+            return tf.convert_to_tensor(
+                ops.convert_to_numpy(data) if hasattr(data, "__array__") else data
+            )
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                "Labels and sample weights must be numbers or arrays of them, one for each "
+                f"example. Received: {str(data)[:100]}"
+            ) from error
 
     columns = to_tensors((x, y, sample_weight))
+    for weights in tree.flatten(columns[2]):
+        if weights is not None and not (weights.dtype.is_floating or weights.dtype.is_integer):
+            raise ValueError(
+                f"Sample weights must be numbers. Received: dtype={weights.dtype.name}"
+            )
+        if weights is not None and weights.dtype.is_floating:
+            if not np.isfinite(weights.numpy()).all():
+                raise ValueError("A sample weight is NaN or infinite. Expected finite numbers.")
     flat = [column for column in tree.flatten(columns) if column is not None]
     if any(column.shape.rank == 0 for column in flat):
         raise ValueError(
@@ -233,6 +270,8 @@ def split_columns(columns, fraction):
 
 def batched(columns, batch_size=None, shuffle=False):
     """Makes a dataset of batches, of 32 examples by default; `shuffle` shuffles every epoch."""
+    if batch_size is not None:
+        check_positive_integer("batch_size", batch_size)
     count = _count(columns)
     indices = tf.data.Dataset.range(count)
     if shuffle:

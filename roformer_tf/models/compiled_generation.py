@@ -1,7 +1,11 @@
 import functools
 
 import keras
+import numpy as np
+from keras import ops
 
+from roformer_tf.models.roformer_preprocessor import LONGEST
+from roformer_tf.models.roformer_task import check_finite_outputs
 from roformer_tf.samplers import remove_stop_tokens, valid_token_mask
 
 
@@ -21,7 +25,19 @@ class CompiledGeneration:
         super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     def make_generate_function(self):
-        """Returns the compiled `generate_step`."""
+        """Returns the compiled `generate_step`; it raises an error if the outputs are NaN."""
+        function = self._make_generate_function()
+
+        def generate(inputs, stop_token_ids=None):
+            outputs = function(inputs, stop_token_ids=stop_token_ids)
+            name = next(name for name in outputs if name.endswith("token_ids"))
+            wrong = ops.convert_to_numpy(outputs[name]) < 0  # see `rows_are_finite`
+            check_finite_outputs(np.where(wrong, np.nan, 0.0), self)
+            return outputs
+
+        return generate
+
+    def _make_generate_function(self):
         uses_keras = self.run_eagerly or self.generates_with_xla
         if self.generate_function or uses_keras or keras.config.backend() != "tensorflow":
             return super().make_generate_function()
@@ -76,6 +92,16 @@ class CompiledGeneration:
         return token_ids, valid_token_mask(token_ids, prompt_mask, stop_token_ids, **rules)
 
 
+def rows_are_finite(x):
+    """Returns a bool tensor `(batch, 1)`: whether all numbers of an example are finite.
+
+    A graph raises no error on every backend, so `generate_step` returns -1 for all tokens of the
+    other examples.
+    """
+    is_finite = ops.isfinite(ops.cast(x, "float32"))
+    return ops.all(ops.reshape(is_finite, (ops.shape(x)[0], -1)), axis=-1, keepdims=True)
+
+
 def check_stop_token_ids(stop_token_ids):
     """Returns the ids as a list of integers, or `None`. Raises `ValueError` for anything else."""
     if stop_token_ids is None:
@@ -90,6 +116,11 @@ def check_stop_token_ids(stop_token_ids):
 
 def check_max_length(max_length, start_token):
     """Raises `ValueError` if `max_length` leaves no room for the start token and a new one."""
+    if isinstance(max_length, int) and max_length > LONGEST:
+        raise ValueError(
+            f"`max_length` must be at most {LONGEST:,} tokens, for which memory is taken at once. "
+            f"Received: max_length={max_length!r}"
+        )
     if max_length is not None and (not isinstance(max_length, int) or max_length < 2):
         raise ValueError(
             f"`max_length` must be an integer of at least 2, for {start_token} and a new token. "

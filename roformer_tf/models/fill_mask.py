@@ -5,6 +5,7 @@ from keras import ops
 from roformer_tf.checkpoint.vocabulary import assign_ids
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
+from roformer_tf.models.roformer_task import check_finite_outputs
 
 
 def fill_mask(task, texts, top_k=5, batch_size=32):
@@ -24,7 +25,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     Raises:
         ValueError: If the task has no preprocessor or its tokenizer no mask token, if `top_k` is
             not in `[1, vocabulary_size]`, if `batch_size` is not positive, or if a mask lies beyond
-            the preprocessor's `sequence_length`.
+            the preprocessor's `sequence_length`; or if the model's outputs are NaN.
 
     Example:
 
@@ -79,6 +80,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
             continue
         # KerasHub's `predict_on_batch` would preprocess the inputs again.
         logits = keras.Model.predict_on_batch(task, inputs)
+        check_finite_outputs(logits, task)
         ids, probabilities = map(ops.convert_to_numpy, top_tokens(logits, top_k))
         for count, text_ids, text_probabilities in zip(counts, ids, probabilities, strict=True):
             masks = zip(text_ids[:count], text_probabilities[:count], strict=True)

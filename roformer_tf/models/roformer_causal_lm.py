@@ -15,11 +15,12 @@ from roformer_tf.models.compiled_generation import (
     CompiledGeneration,
     check_max_length,
     check_stop_token_ids,
+    rows_are_finite,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
-from roformer_tf.models.roformer_task import RoFormerTask
+from roformer_tf.models.roformer_task import RoFormerTask, check_finite_outputs
 from roformer_tf.samplers import with_min_length
 
 
@@ -206,8 +207,10 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         if self.backbone.supports_cache:
             hidden_states, cache["backbone"] = self._build_cache(token_ids, cache, lengths)
             next = self._next_with_cache
+            is_finite = rows_are_finite(hidden_states)
         else:
             hidden_states, next = None, self._next_without_cache
+            is_finite = rows_are_finite(next(token_ids, cache, index)[0])
         if min_new_tokens is None:
             min_new_tokens = self._min_new_tokens
         token_ids, mask = self.sample(
@@ -219,7 +222,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             index=index,
             hidden_states=hidden_states,
         )
-        return {"token_ids": token_ids, "padding_mask": mask}
+        return {"token_ids": ops.where(is_finite, token_ids, -1), "padding_mask": mask}
 
     def call_with_cache(self, token_ids, cache, cache_update_index, segment_ids=None):
         """Runs the model a few tokens at a time, with a key/value cache.
@@ -375,7 +378,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             # KerasHub's `predict_on_batch` would preprocess the inputs again.
             logits = keras.Model.predict_on_batch(self, {k: v[part] for k, v in inputs.items()})
             logits = logits["logits"] if isinstance(logits, dict) else logits
-            logits = np.asarray(logits, "float32")
+            logits = check_finite_outputs(np.asarray(logits, "float32"), self)
             peak = logits.max(-1, keepdims=True)
             log_sum = np.log(np.exp(logits - peak).sum(-1, dtype="float64")) + peak[..., 0]
             chosen = np.take_along_axis(logits, targets[part][..., None], -1)[..., 0]

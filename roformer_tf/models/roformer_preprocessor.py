@@ -70,10 +70,13 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         return {**config, "truncate_from": self.truncate_from, "padding": self.padding}
 
 
+LONGEST = 2**20  # memory for it is taken at once
+
+
 def check_sequence_length(name, value):
     """Raises `ValueError` unless `value` is an integer with room for two special tokens."""
-    if not isinstance(value, int) or value < 2:
+    if not isinstance(value, int) or not 2 <= value <= LONGEST:
         raise ValueError(
-            f"`{name}` must be an integer of at least 2, the number of special tokens. "
-            f"Received: {name}={value!r}"
+            f"`{name}` must be an integer of at least 2, the number of special tokens, and at most "
+            f"{LONGEST:,}. Received: {name}={value!r}"
         )

@@ -4,11 +4,12 @@ from keras import ops
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.cache import has_fixed_shapes
-from roformer_tf.models.batches import check_not_empty, is_dataset, prompt_columns
+from roformer_tf.models.batches import check_not_empty, is_dataset, prompt_columns, string_tensors
 from roformer_tf.models.compiled_generation import (
     CompiledGeneration,
     check_max_length,
     check_stop_token_ids,
+    rows_are_finite,
 )
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import (
@@ -142,7 +143,8 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         """
         sources, starts = as_pair(inputs) if isinstance(inputs, tuple | dict) else (inputs, None)
         if starts is None:
-            return (sources if is_dataset(sources) else to_string_tensor(sources)), False
+            is_text = isinstance(sources, str | bytes)
+            return to_string_tensor(sources) if is_text else string_tensors(sources), False
         pair, is_single = prompt_columns((sources, starts))
         prompt = self.preprocessor.generate_preprocess(pair, sequence_length=max_length)
         mask = ops.convert_to_numpy(prompt["decoder_padding_mask"])
@@ -151,7 +153,7 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
                 f"There is no room for a new token: start {mask[:, -1].argmax()} fills all "
                 f"{mask.shape[1]} positions of a target. Shorten it, or use a larger `max_length`."
             )
-        return tuple(map(to_string_tensor, pair)), is_single
+        return string_tensors(tuple(pair)), is_single
 
     def generate_step(self, inputs, stop_token_ids=None):
         """Generates one batch, in one graph.
@@ -177,6 +179,7 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         token_ids, mask = self.sample(
             next, token_ids, prompt_mask, stop_token_ids, cache=cache, index=index
         )
+        token_ids = ops.where(rows_are_finite(encoder_sequence), token_ids, -1)
         return {"decoder_token_ids": token_ids, "decoder_padding_mask": mask}
 
     def _next_with_cache(self, token_ids, index, encoder_sequence, source_mask):
@@ -263,8 +266,15 @@ def translate(task, texts, batch_size=32, max_length=None):
     """
     task.check_preprocessor()
     check_positive_integer("batch_size", batch_size)
-    if isinstance(texts, str):
+    if isinstance(texts, str | bytes):
         return translate(task, [texts], batch_size, max_length)[0]
+    check_not_empty(texts)
+    if isinstance(texts, tuple) or is_dataset(texts):
+        raise TypeError(
+            "`translate` takes a list or array of strings; starts of targets are for `generate`. "
+            f"Received: {type(texts).__name__}"
+        )
+    texts = [text.decode("utf-8", "replace") for text in string_tensors(texts).numpy()]
     translations = [""] * len(texts)
     order = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(texts[i]))
     for start in range(0, len(order), batch_size):

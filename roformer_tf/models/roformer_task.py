@@ -9,6 +9,7 @@ from roformer_tf.models.batches import (
     batched,
     check_not_empty,
     is_columns,
+    is_dataset,
     is_stream,
     split_columns,
     squeeze_labels,
@@ -32,6 +33,7 @@ class RoFormerTask(RoFormerModel):
 
     input_dtypes = RoFormerBackbone.input_dtypes
     keras_arguments = ("inputs", "outputs", "trainable", "compile")
+    needs_labels = False  # if not, the preprocessor makes them
     _optimizer_was_built = False
 
     def fit(
@@ -70,6 +72,8 @@ class RoFormerTask(RoFormerModel):
                 range.
             TypeError: If the task has a preprocessor and an example is not a string.
         """
+        if "epochs" in kwargs:
+            check_positive_integer("epochs", kwargs["epochs"])
         x = self._check_data(x, y, shuffle)
         if is_stream(validation_data):
             validation_data = self._check_data(validation_data)
@@ -108,6 +112,8 @@ class RoFormerTask(RoFormerModel):
         Takes the same data and raises the same errors as `fit`.
         """
         x = self._check_data(x, y)
+        if y is None and self.needs_labels and is_columns(x):
+            raise ValueError("Labels are missing: pass `y`, a list with a label for each example.")
         if is_columns(x):
             x, y, sample_weight = to_columns(x, y, sample_weight)
             if self.preprocessor is not None:
@@ -125,7 +131,7 @@ class RoFormerTask(RoFormerModel):
         x = self._check_data(x)
         if is_columns(x) and self.preprocessor is not None:  # see `evaluate`
             x = batched(to_columns(x), kwargs.pop("batch_size", None))
-        return super().predict(x, **kwargs)
+        return check_finite_outputs(super().predict(x, **kwargs), self)
 
     def embed(self, texts, normalize=True, batch_size=32):
         """Returns the vector of each text: the pooled vector of `[CLS]` in `[CLS] text [SEP]`.
@@ -152,7 +158,10 @@ class RoFormerTask(RoFormerModel):
         check_pooler(self.backbone, type(self).__name__)
         is_single = isinstance(texts, str | bytes)
         texts = [texts] if is_single else list(texts) if isinstance(texts, tuple) else texts
-        texts = string_tensors(texts).numpy()
+        texts = string_tensors(texts)
+        if is_dataset(texts):
+            raise TypeError("`embed` takes a list or array of strings. Received: a dataset")
+        texts = texts.numpy()
         if not self.backbone.compiled and keras.backend.backend() == "tensorflow":
             # On a GPU Keras would use XLA, which compiles a program for each length of a batch.
             self.backbone.jit_compile = False
@@ -163,6 +172,7 @@ class RoFormerTask(RoFormerModel):
             inputs = self.preprocessor.pack(texts[batch])
             inputs = {name: np.asarray(value) for name, value in inputs.items()}
             vectors[batch] = self.backbone.predict_on_batch(inputs)["pooled_output"]
+        check_finite_outputs(vectors, self)
         if normalize:
             vectors = ops.convert_to_numpy(unit_vectors(ops.convert_to_tensor(vectors)))
         return vectors[0] if is_single else vectors
@@ -181,6 +191,7 @@ class RoFormerTask(RoFormerModel):
     def preprocess_samples(self, x, y=None, sample_weight=None):
         y = squeeze_labels(y)
         if self._is_preprocessed(x):
+            self.check_inputs(x)
             return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
         return super().preprocess_samples(x, y, sample_weight)
 
@@ -191,11 +202,18 @@ class RoFormerTask(RoFormerModel):
         """Returns `x` with texts as string tensors. Checks examples and labels."""
         if is_stream(x):
             return stream_to_dataset(x, self._check_data, shuffle)
+        if is_dataset(x) and y is not None:
+            raise ValueError(
+                "A dataset gives inputs and labels together: make it of `(texts, labels)`. "
+                f"Received: y of type {type(y).__name__} beside a dataset"
+            )
         check_not_empty(x)
+        if self._is_preprocessed(x):
+            self.check_inputs(x)
+        elif self.preprocessor is not None:
+            x = string_tensors(x)
         self.check_labels(y)
-        if self.preprocessor is None or self._is_preprocessed(x):
-            return x
-        return string_tensors(x)
+        return x
 
     def get_config(self):
         config = super().get_config()
@@ -287,11 +305,49 @@ def check_pooler(backbone, task):
         )
 
 
+def check_finite_outputs(outputs, model):
+    """Returns a model's outputs, or raises `ValueError` if they are NaN or infinite.
+
+    Args:
+        outputs: NumPy array, or a structure of them.
+        model: The model, whose dtypes the message explains.
+    """
+    if all(np.isfinite(output).all() for output in keras.tree.flatten(outputs)):
+        return outputs
+    reason = "Its weights are NaN, or training diverged: use an earlier checkpoint."
+    if "float16" in {layer.compute_dtype for layer in model._flatten_layers()}:
+        reason = (
+            "float16 holds no number above 65,504, which some activations exceed: load the model "
+            "with dtype='mixed_bfloat16' or 'float32'."
+        )
+    raise ValueError(f"The model's outputs are NaN or infinite. {reason}")
+
+
+def label_array(y):
+    """Returns labels as a NumPy array, or `None` if there are none or they are tensors.
+
+    Raises:
+        ValueError: If they are no list or array with an entry for each example.
+    """
+    if y is None or hasattr(y, "dtype") and not isinstance(y, np.ndarray):
+        return None
+    try:
+        y = np.asarray(y)
+    except ValueError:  # lists of different lengths
+        y = np.empty((), object)
+    if not 1 <= y.ndim <= 2:
+        raise ValueError(
+            "Labels must be a list or array with one number for each example. Received: "
+            f"labels of shape {y.shape} and dtype {y.dtype}"
+        )
+    return y
+
+
 def check_class_labels(y, num_classes):
-    """Raises `ValueError` if an array `y` holds labels outside `[0, num_classes)`."""
-    if not isinstance(y, list | tuple | np.ndarray):
+    """Raises `ValueError` if labels of any form are not in `[0, num_classes)`."""
+    y = label_array(y)
+    if y is None:
         return
-    y = np.asarray(y)
     wanted = f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}."
     if y.dtype.kind not in "iufb":
         wrong = next((v for v in y.ravel().tolist() if not isinstance(v, int | float)), None)

@@ -1,11 +1,15 @@
 import keras
 import keras_hub
-import numpy as np
 
 from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.layers import MeanPooling
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
-from roformer_tf.models.roformer_task import RoFormerTask, check_class_labels, check_pooler
+from roformer_tf.models.roformer_task import (
+    RoFormerTask,
+    check_class_labels,
+    check_pooler,
+    label_array,
+)
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
@@ -58,6 +62,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
     """
 
     backbone_cls = RoFormerBackbone
+    needs_labels = True
     preprocessor_cls = RoFormerTextClassifierPreprocessor
 
     def __init__(
@@ -118,15 +123,27 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
                 defaults = keras.losses.BinaryCrossentropy(), keras.metrics.BinaryAccuracy()
             loss = defaults[0] if loss == "auto" else loss
             metrics = [defaults[1]] if metrics == "auto" else metrics
+        elif metrics == "auto" and str(getattr(loss, "name", loss)).startswith("categorical"):
+            metrics = [keras.metrics.CategoricalAccuracy()]  # of one-hot labels
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def check_labels(self, y):
+        y = label_array(y)
+        if y is None:
+            return
         if self.num_classes > 1:
+            is_sparse = str(getattr(self.loss, "name", self.loss)).startswith("sparse")
+            if is_sparse and y.ndim == 2 and y.shape[1] != 1:
+                raise ValueError(
+                    "The loss takes the number of the class of each example, and the labels have "
+                    f"the shape {y.shape}. One-hot labels need "
+                    "`compile(loss=keras.losses.CategoricalCrossentropy(from_logits=True))`."
+                )
             check_class_labels(y, self.num_classes)
-        elif isinstance(y, list | np.ndarray) and np.asarray(y).dtype.kind not in "iufb":
+        elif y.dtype.kind not in "iufb":
             raise ValueError(
                 "A model with `num_classes=1` needs numbers as labels. Received: labels such as "
-                f"{y[0]!r}"
+                f"{y.tolist()[0]!r}"
             )
 
     def get_config(self):

@@ -106,6 +106,7 @@ def test_inputs_that_are_preprocessed_already():
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_predict_evaluate_and_validate_with_streams():
     model = model_of("texts", jit_compile=False)
     batches = list(batches_of("texts"))
