@@ -67,8 +67,8 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
         FileNotFoundError, ValueError, OSError: If settings, texts (see `prepare_corpus`) or folder
             cannot be used, or the folder holds a run with other settings or texts.
         ConnectionError: If another worker is lost. Start all of them again.
-        FloatingPointError: If `max_skipped_in_a_row` consecutive steps had NaN or infinite
-            gradients.
+        FloatingPointError: If `max_skipped_in_a_row` consecutive steps, or most of all steps up to
+            the end of a stage, had NaN or infinite gradients.
 
     Example (see `examples/pretrain.py` for a larger one):
 
@@ -294,6 +294,7 @@ class _Run:
                     return PretrainingResult(False, signals.received, self.pretrainer.task)
                 signals.defer = False
             step = self.pretrainer.steps_done
+            self._check_few_skipped(step)
             self._finish_stage(index, stage)
         return PretrainingResult(True, None, self.pretrainer.task)
 
@@ -332,6 +333,16 @@ class _Run:
         """Describes the last checkpoint for messages; `None` without one."""
         steps = self.checkpoints.steps()
         return f"step {steps[-1]} in {self.checkpoints.folder}" if steps else None
+
+    def _check_few_skipped(self, step):
+        """Raises `FloatingPointError` if most steps were skipped: nothing has been learned."""
+        skipped = int(self.pretrainer.optimizer.skipped)
+        if 2 * skipped > step:
+            raise FloatingPointError(
+                f"{skipped} of {step} steps had NaN or infinite gradients and were skipped, so no "
+                "model of the stage is saved. Try a lower `learning_rate` or `weight_decay`, "
+                "`clip_norm` = 1.0, or `dtype` = 'float32', and start in another folder."
+            )
 
     def _finish_stage(self, index, stage):
         """Evaluates and exports; once per stage, unless the process ended in between."""

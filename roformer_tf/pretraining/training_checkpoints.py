@@ -11,6 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from roformer_tf.checkpoint import save_checkpoint
+from roformer_tf.checkpoint.damage import read_json
 from roformer_tf.checkpoint.saving import has_original_format
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.files import flush_to_disk, remove_temporary, replace_files
@@ -163,10 +164,16 @@ class TrainingCheckpoints:
 
 def _read_state(folder):
     try:
-        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-        return {**state, "step": int(state["step"])}
-    except (ValueError, KeyError, TypeError) as error:  # not JSON, or not ours
-        raise OSError(f"{folder / _STATE} is damaged: {error!r}") from error
+        state = read_json(folder / _STATE, "it holds the state of the run.")
+    except ValueError as error:
+        raise OSError(str(error)) from error
+    step = int(_NAME.fullmatch(folder.name)[1])
+    if state.get("step") != step or isinstance(state["step"], bool):
+        raise OSError(
+            f"{folder / _STATE} is damaged: expected step={step}, as in the folder's name. "
+            f"Received: step={state.get('step')!r:.50}"
+        )
+    return state
 
 
 def _read(prefix, variables):
@@ -299,6 +306,16 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
             f"checkpoints have the format {saved.get('format', 1)} instead of {current['format']}. "
             "Finish it with that version, or start in another folder."
         )
+    settings = saved.get("settings")
+    tables = settings if isinstance(settings, dict) else {"stages": None}
+    stages = tables.get("stages")
+    wrong = not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages)
+    if wrong or not all(isinstance(v, dict) for name, v in tables.items() if name != "stages"):
+        raise ValueError(
+            "The state of the run is damaged: its settings must be tables, and a list of stages. "
+            f"Received: settings={settings!r:.200}. Remove the newest checkpoint, or start in "
+            "another folder."
+        )
     differences = []
     # as the saved ones were read: tuples are lists, and keys are strings
     for table, values in json.loads(json.dumps(current["settings"])).items():
@@ -308,9 +325,9 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
         else:
             differences += _compare(table, before, values, _FREE.get(table, ()))
     fixed = []
-    if saved["corpus"] != current["corpus"]:
+    if saved.get("corpus") != current["corpus"]:
         fixed.append("the texts have changed (`data.files`, or the share that is held out)")
-    if saved["vocabulary"] != current["vocabulary"]:
+    if saved.get("vocabulary") != current["vocabulary"]:
         fixed.append("the vocabulary has changed")
     fixed += [difference for difference in differences if _changes_the_weights(difference)]
     if fixed or (differences and not allow_changes):

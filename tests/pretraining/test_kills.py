@@ -117,6 +117,16 @@ def test_workers_stop_after_the_same_step(guard):
 
 
 @pytest.mark.slow
+def test_a_run_that_skips_nearly_all_steps_is_not_completed(tmp_path, capsys):
+    """The first step with this weight decay makes the weights infinite."""
+    settings = runs.write_run(tmp_path / "texts", lengths=(16,), steps=9, deterministic=False)
+    command = ["pretrain", str(settings), "--output", str(tmp_path / "run"), "--quiet"]
+    assert main([*command, "--set", "optimizer.weight_decay=1e30"]) == 3
+    assert "of 9 steps had NaN or infinite gradients" in capsys.readouterr().err
+    assert not list((tmp_path / "run").glob("stage-*"))
+
+
+@pytest.mark.slow
 def test_a_run_of_nan_stops_and_resumes_from_its_last_checkpoint(tmp_path, monkeypatch, capsys):
     run = "max_skipped_in_a_row = 3"
     settings = runs.write_run(

@@ -22,7 +22,7 @@ def test_an_empty_state_counts_as_damaged(tmp_path):
     weights = {"w": tf.Variable([1.0])}
     for step in (1, 2):
         checkpoints.save(step, weights, {})
-    for text in ("{}", "[]", "no"):
+    for text in ("{}", "[]", "no", '{"step": 99}', '{"step": true}', '{"step": null}', "[" * 10**5):
         (tmp_path / "step-000000002" / "state.json").write_text(text)
         assert checkpoints.restore(weights)["step"] == 1
         assert checkpoints.newest_state()["step"] == 1
