@@ -1,7 +1,9 @@
 """The command line: `python -m roformer_tf COMMAND`."""
 
 import argparse
+import contextlib
 import importlib
+import os
 import sys
 
 from roformer_tf import startup
@@ -28,6 +30,7 @@ def make_parser():
     parser = argparse.ArgumentParser(
         prog="python -m roformer_tf", description="RoFormer for TensorFlow and Keras 3."
     )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
         module = importlib.import_module(f"roformer_tf.cli.{name.replace('-', '_')}")
@@ -44,15 +47,26 @@ def main(arguments=None):
         arguments: list of str. Defaults to `sys.argv[1:]`.
 
     Returns:
-        The exit status of the command. It is 2, with a message on standard error, if an argument is
-        wrong.
+        The exit status of the command. It is 2, with a message on standard error, if an argument or
+        a file is wrong; 130 after Ctrl-C, and 141 if the reader of the output has ended.
     """
     args = make_parser().parse_args(arguments)
     startup.start()
     try:
         return args.run(args)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # as with `| head`
+        with contextlib.suppress(OSError):  # Python flushes the output when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if args.debug:
+            raise
+        expected = isinstance(error, ValueError | TypeError | OSError | ImportError)
+        kind = "" if expected else f"{type(error).__name__}: "
+        hint = "" if expected else " Run it with --debug before the command for the traceback."
+        print(f"error: {kind}{error}{hint}", file=sys.stderr)
         return 2
 
 

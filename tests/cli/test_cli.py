@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -196,3 +197,42 @@ def test_as_a_program(folders, tmp_path, repository):
     assert done.returncode == 2 and done.stdout == ""
     assert "Traceback" not in done.stderr
     assert f"error: No checkpoint in {tmp_path}." in done.stderr
+
+
+def test_only_debug_shows_a_traceback(tmp_path, monkeypatch, error_of):
+    from roformer_tf.cli import inspect
+
+    def fail(args):
+        return {}["key"]
+
+    monkeypatch.setattr(inspect, "run", fail)
+    message = error_of("inspect", tmp_path)
+    assert "KeyError: 'key'" in message and "--debug" in message
+    with pytest.raises(KeyError):
+        run("--debug", "inspect", tmp_path)
+
+
+def test_ctrl_c_is_silent(tmp_path, monkeypatch, capsys):
+    from roformer_tf.cli import inspect
+
+    def interrupt(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspect, "run", interrupt)
+    assert run("inspect", tmp_path) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_a_reader_that_ends_is_no_error(tmp_path, repository):
+    """As `| head` does."""
+    folder = repository / "checkpoints" / "chinese_roformer_tiny"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "roformer_tf", "inspect", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
