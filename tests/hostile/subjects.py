@@ -179,7 +179,7 @@ class Cases:
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, copy)
         what = subject.damage(copy, variants.generator(self.seed, f"{name} {number}"))
         outcome, detail = outcome_of(lambda: subject.load(copy), expected, copy, subject.signed)
-        way = what.split(": ")[-1].split()[0]
+        way = what.split(": ", 1)[-1].split()[0]
         return {
             **{"subject": name, "case": number, "way": way, "what": what},
             "outcome": outcome,
