@@ -49,7 +49,7 @@ def test_fit_shuffles_lists_unless_told_not_to(shuffle):
     assert (seen[0] != labels) == shuffle
 
 
-@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("pairs", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_validation_split_of_lists(pairs, classifier):
     x = (TEXTS, TEXTS[::-1]) if pairs else TEXTS
     history = classifier.fit(x, LABELS, validation_split=0.25, verbose=0).history
@@ -63,7 +63,12 @@ def test_validation_split_of_lists(pairs, classifier):
 
 
 @pytest.mark.parametrize(
-    "value", [(TEXTS, LABELS), [TEXTS, LABELS], (TEXTS, LABELS, np.ones(4, "float32"))]
+    "value",
+    [
+        (TEXTS, LABELS),
+        pytest.param([TEXTS, LABELS], marks=pytest.mark.slow),
+        (TEXTS, LABELS, np.ones(4, "float32")),
+    ],
 )
 def test_validation_data(value, classifier):
     history = classifier.fit(TEXTS, LABELS, validation_data=value, batch_size=2, verbose=0).history
@@ -135,6 +140,7 @@ def test_a_task_that_has_seen_no_text_can_be_quantized():
     assert np.isfinite(model.predict(TEXTS, verbose=0)).all()
 
 
+@pytest.mark.slow
 def test_labels_with_and_without_an_axis_of_one():
     """In any order: Keras by itself fails on the second form."""
     model = task("classifier", preprocessor={})

@@ -82,7 +82,10 @@ def test_life(name, rng, tmp_path):
 
 
 # texts and pairs of them; where the labels are given, and where they come from the preprocessor
-@pytest.mark.parametrize("name", ["classifier_mean", "masked_lm", "causal_lm_sim"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("classifier_mean", marks=pytest.mark.slow), "masked_lm", "causal_lm_sim"],
+)
 def test_raw_strings_and_preset(name, rng, tmp_path):
     model = task(name, preprocessor={})
     pairs = name in ("classifier_mean", "causal_lm_sim")
