@@ -48,7 +48,8 @@ def main(arguments=None):
 
     Returns:
         The exit status of the command. It is 2, with a message on standard error, if an argument or
-        a file is wrong; 130 after Ctrl-C, and 141 if the reader of the output has ended.
+        a file is wrong; 130 after Ctrl-C, and 141 (1 for tables) if the reader of the
+        output has ended.
     """
     args = make_parser().parse_args(arguments)
     startup.start()
