@@ -237,6 +237,7 @@ class CheckpointFolder:
         """
         check_digests(self.path, weights)
         if self.layout == "preset":
+            self.config  # noqa: B018  (reads and checks config.json)
             for name in ("task.json", "preprocessor.json", "tokenizer.json"):
                 self.part(name)
             if weights:

@@ -1,10 +1,11 @@
 """Reads the weights and checks the settings in a folder that `save_to_preset` wrote."""
 
+import os
 import re
 
 import h5py
 
-from roformer_tf.checkpoint.damage import open_h5
+from roformer_tf.checkpoint.damage import check_file, open_h5, read_json
 
 
 class PresetArrays:
@@ -12,6 +13,7 @@ class PresetArrays:
 
     def __init__(self, folder):
         self.source, self.shapes, self.dtypes, self._files = folder, {}, {}, {}
+        _check_shards(folder / "model.weights.json")
         for file in sorted(folder.glob("*.weights*.h5")):
             prefix = "" if file.name.startswith("model") else f"{file.name.split('.')[0]}/"
             with open_h5(file) as stored:
@@ -28,6 +30,22 @@ class PresetArrays:
         file, key = self._files[name]
         with open_h5(file) as stored:
             return stored[key][()]
+
+
+def _check_shards(index):
+    """Raises an error if an index of shards, where there is one, names no files beside it."""
+    if not os.path.lexists(index):
+        return
+    weight_map = read_json(index, "it names the files of weights.").get("weight_map")
+    names = list(weight_map.values()) if isinstance(weight_map, dict) else [None]
+    names = [name for part in names for name in (part if isinstance(part, list) else [part])]
+    for name in names:
+        if not isinstance(name, str) or os.path.basename(name) != name or not name:
+            raise ValueError(
+                f'{index} must hold {{"weight_map": {{layer: file, …}}}} with names of files '
+                f"beside it. Received: {name!r:.100}"
+            )
+        check_file(index.parent / name, "the index of shards names it.")
 
 
 def check_part(config, file):

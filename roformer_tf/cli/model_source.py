@@ -70,6 +70,7 @@ def _from_keras_file(path, classes, dtype):
     import keras
 
     from roformer_tf.checkpoint.damage import named_errors
+    from roformer_tf.checkpoint.loading import check_finite
 
     if dtype is not None:
         raise ValueError(
@@ -77,6 +78,7 @@ def _from_keras_file(path, classes, dtype):
         )
     with named_errors(path):
         model = keras.saving.load_model(path, compile=False)
+        check_finite(model.weights, path)
     if not isinstance(model, classes):
         raise ValueError(
             f"{path} holds a {type(model).__name__}; expected one of "

@@ -112,7 +112,9 @@ class TokenizerTables:
         """Writes all arrays to one compressed file, atomically."""
         arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         with replace_file(path) as file:
-            np.savez_compressed(file, tables_format=np.int32(TABLES_FORMAT), **arrays)
+            np.savez_compressed(
+                file, tables_format=np.int32(TABLES_FORMAT), digest=_digest(arrays), **arrays
+            )
 
     @classmethod
     def load(cls, path):
@@ -131,12 +133,28 @@ class TokenizerTables:
                     "Delete it: the tables are rebuilt from the vocabulary."
                 ) from error
         found = arrays.pop("tables_format", None)
+        digest = arrays.pop("digest", None)  # older files have none
+        if digest is not None and digest != _digest(arrays):
+            raise ValueError(
+                f"{os.fspath(path)!r} is damaged: its arrays are not those that were saved. "
+                "Delete it: the tables are rebuilt from the vocabulary."
+            )
         if found != TABLES_FORMAT or set(arrays) != {f.name for f in dataclasses.fields(cls)}:
             raise ValueError(
                 f"{os.fspath(path)!r} holds tables of format {found}; expected {TABLES_FORMAT}. "
                 "Delete it: the tables are rebuilt from the vocabulary."
             )
         return cls(**arrays)
+
+
+def _digest(arrays):
+    """Returns the SHA-256 of arrays by their names."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return np.array(digest.hexdigest())
 
 
 def cache_folder():

@@ -227,12 +227,12 @@ def test_ctrl_c_is_silent(tmp_path, monkeypatch, capsys):
 def test_a_reader_that_ends_is_no_error(tmp_path, repository):
     """As `| head` does."""
     folder = repository / "checkpoints" / "chinese_roformer_tiny"
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "roformer_tf", "inspect", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait() == 1  # of rich, which prints the tables; 141 elsewhere
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1  # of rich, which prints the tables; 141 elsewhere
