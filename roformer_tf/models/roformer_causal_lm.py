@@ -140,7 +140,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             tokens with their stop token.
 
         Raises:
-            ValueError: If there is no prompt or no room for a new token, or an option is invalid.
+            ValueError: If there is no prompt or no room for a new token, an option is invalid, or
+                the model's outputs are NaN.
             TypeError: If a prompt is not a string.
         """
         check_max_length(max_length, "[CLS]")

@@ -68,8 +68,8 @@ class RoFormerTask(RoFormerModel):
             `keras.callbacks.History`.
 
         Raises:
-            ValueError: If the data is empty, columns have different lengths, or a label is out of
-                range.
+            ValueError: If the data is empty, columns have different lengths, a label is out of
+                range, or a sample weight is NaN.
             TypeError: If the task has a preprocessor and an example is not a string.
         """
         if "epochs" in kwargs:
@@ -126,7 +126,8 @@ class RoFormerTask(RoFormerModel):
     def predict(self, x, **kwargs):
         """Returns the model's outputs; see `keras.Model.predict`.
 
-        Takes the same data and raises the same errors as `fit`.
+        Takes the same data and raises the same errors as `fit`, and `ValueError` if the outputs are
+        NaN or infinite.
         """
         x = self._check_data(x)
         if is_columns(x) and self.preprocessor is not None:  # see `evaluate`
@@ -147,7 +148,7 @@ class RoFormerTask(RoFormerModel):
 
         Raises:
             ValueError: If there is no text, the task has no preprocessor, its backbone has no
-                pooler, or `batch_size` is not positive.
+                pooler, `batch_size` is not positive, or the vectors are NaN.
             TypeError: If a text is not a string.
 
         Reference: `test/retrieval.py` of the repository of RoFormer-Sim.
