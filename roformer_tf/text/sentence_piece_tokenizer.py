@@ -14,6 +14,7 @@ from tensorflow_text.python.ops import sentencepiece_tokenizer
 from roformer_tf.checkpoint.damage import check_file
 from roformer_tf.checkpoint.folder import checked_folder
 from roformer_tf.checkpoint.saving import SavedWhole
+from roformer_tf.checks import check_one_of
 from roformer_tf.naming import automatic_name
 from roformer_tf.text.strings import to_string_tensor
 
@@ -64,6 +65,8 @@ class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePi
         self._add_special_token(SPECIAL["unk"], "unk_token")
         self._add_special_token(SPECIAL["bos"], "start_token")
         self._add_special_token(SPECIAL["eos"], "end_token")
+        for name in ("add_bos", "add_eos"):
+            check_one_of(name, kwargs.get(name, False), (False, True))
         kwargs.setdefault("_allow_python_workflow", False)  # eager calls use the same ops as graphs
         kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(proto=proto, **kwargs)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from roformer_tf.checkpoint.damage import check_file
 from roformer_tf.files import replace_file
 from roformer_tf.text.characters import (
     ALPHANUMERIC,
@@ -123,6 +124,7 @@ class TokenizerTables:
         Raises:
             ValueError: If the file is not such a file, or was written by another version.
         """
+        check_file(Path(path), "it holds the tables of the tokenizer.")
         with open(path, "rb") as file:  # np.load would not close a damaged file
             try:
                 with np.load(file, allow_pickle=False) as npz:
