@@ -336,7 +336,7 @@ class _Run:
 
     def _check_few_skipped(self, step):
         """Raises `FloatingPointError` if most steps were skipped: nothing has been learned."""
-        skipped = int(self.pretrainer.optimizer.skipped)
+        skipped = int(tf.convert_to_tensor(self.pretrainer.optimizer.skipped))
         if 2 * skipped > step:
             raise FloatingPointError(
                 f"{skipped} of {step} steps had NaN or infinite gradients and were skipped, so no "
