@@ -92,12 +92,13 @@ class RoFormerModel:
                 continue
             tokens = arrays.get(f"{name.split('_')[0]}_token_ids", arrays.get("token_ids"))
             same = tokens is not None and name.endswith(("segment_ids", "padding_mask"))
-            is_wrong = array.dtype.kind not in "biuf" or array.ndim != 2
+            rank = len(self.input[name].shape) if name in self.input else 2
+            is_wrong = array.dtype.kind not in "biuf" or array.ndim != rank
             if is_wrong or (same and array.shape != tokens.shape):
                 wanted = f", as the token ids: {tokens.shape}" if same else ""
                 raise ValueError(
-                    f"`{name}` must hold whole numbers of shape (batch, length){wanted}. "
-                    f"Received: an array of shape {array.shape} and dtype {array.dtype}"
+                    f"`{name}` must hold whole numbers of shape (batch, length){wanted}, and of "
+                    f"rank {rank}. Received: an array of shape {array.shape} and dtype {array.dtype}"
                 )
             highest = np.inf
             if name.endswith("padding_mask"):
