@@ -27,6 +27,9 @@ class PreprocessorFromPreset(SavedWhole):
     """Mixin of preprocessors: `from_preset` takes every kind of folder, `call` a pair of texts."""
 
     def __init__(self, *args, name=None, **kwargs):
+        tokenizer = args[0] if args else kwargs.get("tokenizer")
+        if tokenizer is not None and not callable(tokenizer):
+            raise TypeError(f"`tokenizer` must be a tokenizer layer. Received: {tokenizer!r}")
         super().__init__(*args, name=name or automatic_name(type(self)), **kwargs)
 
     def build(self, input_shape=None):
