@@ -14,6 +14,7 @@ COMMANDS = (
     "convert",
     "export",
     "fill-mask",
+    "classify",
     "generate",
     "similar",
     "embed",

@@ -15,14 +15,16 @@ def add_arguments(parser):
 def run(args):
     from roformer_tf.cli.model_source import load_model
 
-    texts = shared.read_texts(args)
+    windows = shared.read_texts(args)
     sim, _ = load_model(args.model, ("sim", "sim_classifier"), args.dtype)
-    vectors = sim.embed(texts, normalize=not (args.raw and args.json))
     if args.json:
-        for text, vector in zip(texts, vectors):
-            # nine digits hold every float32 exactly
-            shared.print_json({"text": text, "vector": [float(f"{x:.9g}") for x in vector]})
+        for texts in windows:
+            for text, vector in zip(texts, sim.embed(texts, normalize=not args.raw)):
+                # nine digits hold every float32 exactly
+                shared.print_json({"text": text, "vector": [float(f"{x:.9g}") for x in vector]})
         return 0
+    texts = [text for window in windows for text in window]
+    vectors = sim.embed(texts)
     numbers = [str(number) for number in range(1, len(texts) + 1)]
     rows = [
         (number, text, *(f"{cosine:.3f}" for cosine in cosines))

@@ -16,23 +16,22 @@ def run(args):
     from roformer_tf.cli.model_source import load_model
     from roformer_tf.models import fill_mask
 
-    texts = shared.read_texts(args)
+    windows = shared.read_texts(args)
     task, _ = load_model(args.model, "masked_lm", args.dtype)
-    filled = fill_mask(task, texts, top_k=args.top_k)
     mask_token = task.preprocessor.tokenizer.mask_token
-    for text, masks in zip(texts, filled):
-        if not masks:
-            raise ValueError(f"Expected {mask_token} in every text. Received: {text!r}")
-    for text, masks in zip(texts, filled):
-        if args.json:
-            masks = [[{"token": t, "probability": p} for t, p in mask] for mask in masks]
-            shared.print_json({"text": text, "masks": masks})
-            continue
-        several = len(masks) > 1
-        columns = [f"mask {number}" for number in range(1, len(masks) + 1)] if several else ()
-        rows = [
-            [f"{probability:6.1%}  {token}" for token, probability in tokens]
-            for tokens in zip(*masks)
-        ]
-        shared.print_table(rows, columns, title=text)
+    for texts in windows:
+        for text, masks in zip(texts, fill_mask(task, texts, top_k=args.top_k)):
+            if not masks:
+                raise ValueError(f"Expected {mask_token} in every text. Received: {text!r}")
+            if args.json:
+                masks = [[{"token": t, "probability": p} for t, p in mask] for mask in masks]
+                shared.print_json({"text": text, "masks": masks})
+                continue
+            several = len(masks) > 1
+            columns = [f"mask {number}" for number in range(1, len(masks) + 1)] if several else ()
+            rows = [
+                [f"{probability:6.1%}  {token}" for token, probability in tokens]
+                for tokens in zip(*masks)
+            ]
+            shared.print_table(rows, columns, title=text)
     return 0

@@ -1,5 +1,7 @@
 """Prints each text and its continuation, one per line. A UniLM model prints its answer instead."""
 
+import itertools
+
 from roformer_tf.cli import shared
 
 HELP = "continue texts with RoFormer-GPT or a UniLM model"
@@ -48,7 +50,7 @@ def run(args):
     from roformer_tf.cli.model_source import load_model
     from roformer_tf.models.fill_mask import check_top_k
 
-    texts = shared.read_texts(args)
+    windows = shared.read_texts(args)
     sampler = make_sampler(args)
     task, _ = load_model(args.model, "causal_lm", args.dtype)
     if args.top_k is not None:
@@ -57,8 +59,8 @@ def run(args):
     options = {"max_length": args.max_length, "min_new_tokens": args.min_new_tokens}
     if args.json:
         options["strip_prompt"] = True
-    for start in range(0, len(texts), BATCH_SIZE):
-        part = texts[start : start + BATCH_SIZE]
+    texts = itertools.chain.from_iterable(windows)
+    while part := list(itertools.islice(texts, BATCH_SIZE)):
         for text, generated in zip(part, task.generate(part, **options), strict=True):
             if args.json:
                 shared.print_json({"text": text, "generated": generated})

@@ -1,7 +1,11 @@
 """What several commands share: arguments, the texts they read, and how they print."""
 
+import contextlib
+import itertools
 import json
 import sys
+
+WINDOW = 512  # lines read before they are worked on
 
 
 def add_model(parser, folder="original folder, folder written by save_to_preset"):
@@ -26,22 +30,55 @@ def add_json(parser, what):
 
 
 def read_texts(args, keep_blank=False):
-    """Returns the texts of the command line, or the lines of standard input.
+    """Returns the texts of the command line, or the lines of standard input, in lists.
 
-    Blank texts are dropped unless `keep_blank`.
+    A list has at most `WINDOW` lines, and lines are read when their turn comes, so memory stays
+    bounded. Blank texts are dropped unless `keep_blank`.
+
+    Returns:
+        Iterator of lists of strings.
 
     Raises:
         ValueError: If there is no text.
     """
-    texts = args.texts
-    if not texts and not sys.stdin.isatty():
-        texts = [line.rstrip("\n") for line in sys.stdin]
-    if not any(text.strip() for text in texts):
-        raise ValueError(
-            "Expected at least one text. Received none: pass texts as arguments, or a file on "
-            "standard input."
-        )
-    return texts if keep_blank else [text for text in texts if text.strip()]
+    lines = iter(args.texts)
+    if not args.texts and not sys.stdin.isatty():
+        lines = (line.rstrip("\n") for line in sys.stdin)
+    windows = _windows(lines, keep_blank)
+    first = []
+    while not any(line.strip() for texts in first for line in texts):
+        first.append(next(windows, None))
+        if first[-1] is None:
+            raise ValueError(
+                "Expected at least one text. Received none: pass texts as arguments, or a file "
+                "on standard input."
+            )
+    return itertools.chain(first, windows)
+
+
+def _windows(lines, keep_blank):
+    """Yields lists of texts; counts those done on a terminal, if the output goes elsewhere."""
+    with _progress() as advance:
+        while window := list(itertools.islice(lines, WINDOW)):
+            texts = [line for line in window if keep_blank or line.strip()]
+            if texts:
+                yield texts
+            advance(len(window))
+
+
+@contextlib.contextmanager
+def _progress():
+    """Gives a function to call with a number of lines that are done."""
+    if sys.stdin.isatty() or sys.stdout.isatty() or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} texts"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda count: progress.advance(task, count)
 
 
 def print_json(record):

@@ -1,5 +1,7 @@
 """Samples candidates for each text and prints the most similar ones, with cosine similarity."""
 
+import itertools
+
 from roformer_tf.cli import shared
 
 HELP = "generate paraphrases with RoFormer-Sim"
@@ -28,7 +30,7 @@ def run(args):
     from roformer_tf.cli.generate import check_sampling
     from roformer_tf.cli.model_source import load_model
 
-    texts = shared.read_texts(args)
+    windows = shared.read_texts(args)
     check_sampling(args.temperature, args.top_p)
     sim, _ = load_model(args.model, "sim", args.dtype)
     sim.compile(
@@ -36,8 +38,8 @@ def run(args):
             p=args.top_p, temperature=args.temperature, seed=args.seed
         )
     )
-    found = sim.similar(texts, n=args.n, k=args.k, max_length=args.max_length)
-    for text, similar in zip(texts, found):
+    for text in itertools.chain.from_iterable(windows):
+        similar = sim.similar(text, n=args.n, k=args.k, max_length=args.max_length)
         if args.json:
             answers = [{"text": t, "similarity": s} for t, s in similar]
             shared.print_json({"text": text, "similar": answers})

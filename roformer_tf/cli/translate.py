@@ -24,13 +24,14 @@ def run(args):
     from roformer_tf.models import translate
     from roformer_tf.samplers import BeamSearchSampler
 
-    texts = shared.read_texts(args, keep_blank=True)  # one line of output per line of input
+    windows = shared.read_texts(args, keep_blank=True)  # one line of output per line of input
     task, _ = load_model(args.model, "seq_2_seq_lm", args.dtype)
     task.compile(sampler=BeamSearchSampler(args.num_beams, args.length_penalty), jit_compile=False)
-    translations = translate(task, texts, args.batch_size, args.max_length)
-    if args.json:
+    for texts in windows:
+        translations = translate(task, texts, args.batch_size, args.max_length)
         for text, translation in zip(texts, translations):
-            shared.print_json({"text": text, "translation": translation})
-    else:
-        print("\n".join(translations))
+            if args.json:
+                shared.print_json({"text": text, "translation": translation})
+            else:
+                print(translation, flush=True)
     return 0

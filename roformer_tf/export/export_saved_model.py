@@ -15,7 +15,6 @@ from roformer_tf.export.served_models import (
     ServedMaskedLM,
     ServedSeq2SeqLM,
     ServedSim,
-    output_kind,
 )
 from roformer_tf.files import replace_files
 from roformer_tf.models import (
@@ -28,6 +27,7 @@ from roformer_tf.models import (
     RoFormerTextClassifierPreprocessor,
 )
 from roformer_tf.models.fill_mask import check_top_k
+from roformer_tf.models.labels import check_label_names
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
 
 SERVED = {
@@ -99,8 +99,9 @@ def export_saved_model(
         task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerCausalLM`, `RoFormerSim`,
             `RoFormerSeq2SeqLM` or `RoFormerBackbone`.
         folder: str or path of the folder to write. It appears complete or not at all.
-        labels: Names of a classifier's classes, in their order. For a single probability, the names
-            of the classes below and above 0.5. Looked up in `assets/labels.txt`.
+        labels: Names of a classifier's classes, in their order; by default its own `labels`. For a
+            single probability, the names of the classes below and above 0.5. Looked up in
+            `assets/labels.txt`.
         top_k: int. Number of tokens for each mask of a masked language model.
         preprocessor: Preprocessor to use instead of `task.preprocessor`. A backbone has none and
             also takes a `RoFormerTokenizer` (texts are then truncated to 512 tokens).
@@ -150,6 +151,7 @@ def export_saved_model(
         names = ", ".join(kind.__name__ for kind in SERVED)
         raise ValueError(f"`task` must be one of {names}. Received: {type(task).__name__}")
     preprocessor = _checked_preprocessor(task, preprocessor)
+    labels = getattr(task, "labels", None) if labels is None else labels
     options = _checked_options(task, labels, top_k, embedding, normalize)
     check_target(folder, overwrite)
     with tempfile.TemporaryDirectory() as assets:
@@ -237,26 +239,7 @@ def _checked_options(task, labels, top_k, embedding, normalize):
 def _check_labels(task, labels):
     if not isinstance(task, RoFormerTextClassifier):
         raise ValueError(f"Only a classifier has labels. Received: a {type(task).__name__}")
-    kind = output_kind(task.num_classes, task.activation)
-    if kind == "scores":
-        raise ValueError(
-            "A regression model has no classes to name. Leave `labels` out. "
-            f"Received: labels={labels!r}"
-        )
-    expected = 2 if kind == "binary" else task.num_classes
-    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-        raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}")
-    if len(labels) != expected:
-        raise ValueError(
-            f"`labels` must name {expected} classes, in their order. Received: {len(labels)} "
-            f"labels, {labels!r}"
-        )
-    broken = [label for label in labels if label.splitlines() != [label]]
-    if broken or len(set(labels)) != len(labels):
-        raise ValueError(
-            "Every label must be one line of its own, and differ from the others. "
-            f"Received: labels={labels!r}"
-        )
+    check_label_names(labels, task.num_classes, task.activation)
 
 
 def _write_lines(path, lines):

@@ -13,6 +13,7 @@ import tensorflow as tf
 from roformer_tf.layers import MeanPooling
 from roformer_tf.models.fill_mask import tokens_by_id, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
+from roformer_tf.models.labels import output_kind
 
 STRINGS = {"texts", "first", "second"}
 NUMBERS = {"n", "k", "max_length"}
@@ -260,21 +261,6 @@ class ServedSeq2SeqLM(ServedModel):
         inputs = preprocessor.generate_preprocess(_at_least_one(texts))
         outputs = task.generate_step(inputs, [preprocessor.tokenizer.end_token_id])
         return {"translations": preprocessor.generate_postprocess(outputs)[: tf.size(texts)]}
-
-
-def output_kind(num_classes, activation):
-    """Returns what the outputs of a classifier mean.
-
-    Returns:
-        `"softmax"`: logits or probabilities of classes that exclude each other; `"sigmoid"`: of
-        classes that do not; `"binary"`: one probability; `"scores"`: regression, or any other
-        activation.
-    """
-    if activation is keras.activations.sigmoid:
-        return "binary" if num_classes == 1 else "sigmoid"
-    if num_classes > 1 and activation in (keras.activations.softmax, keras.activations.linear):
-        return "softmax"
-    return "scores"
 
 
 def _spec(argument):

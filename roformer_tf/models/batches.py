@@ -265,7 +265,7 @@ def split_columns(columns, fraction):
             "`validation_split` must leave examples on both sides: expected a number between 0 and "
             f"1, and enough examples. Received: validation_split={fraction!r} for {count} examples"
         )
-    return _take(columns, tf.range(first)), _take(columns, tf.range(first, count))
+    return take_rows(columns, tf.range(first)), take_rows(columns, tf.range(first, count))
 
 
 def batched(columns, batch_size=None, shuffle=False):
@@ -277,7 +277,7 @@ def batched(columns, batch_size=None, shuffle=False):
     if shuffle:
         indices = indices.shuffle(count)
     return indices.batch(batch_size or 32).map(
-        lambda batch: keras.utils.pack_x_y_sample_weight(*_take(columns, batch))
+        lambda batch: keras.utils.pack_x_y_sample_weight(*take_rows(columns, batch))
     )
 
 
@@ -285,5 +285,6 @@ def _count(columns):
     return next(column.shape[0] for column in tree.flatten(columns) if column is not None)
 
 
-def _take(columns, indices):
+def take_rows(columns, indices):
+    """Returns the examples at `indices` of columns, which may be `None`."""
     return tree.map_structure(lambda c: None if c is None else tf.gather(c, indices), columns)

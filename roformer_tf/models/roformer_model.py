@@ -170,6 +170,18 @@ class RoFormerModel:
         check_positive_integer("rank", rank)
         super().enable_lora(rank, target_layer_names)
 
+    def make_predict_function(self, force=False):
+        """Builds the function of `predict`, which serves all batch sizes and widths.
+
+        On TensorFlow without XLA it is traced once. Keras' own is traced anew for the first shapes.
+        """
+        if self.predict_function is None or force:
+            super().make_predict_function(force=True)
+            is_graph = not (self.run_eagerly or self.jit_compile)
+            if is_graph and keras.backend.backend() == "tensorflow":
+                self.predict_function = _with_any_shape(self.predict_function, self.input_dtypes)
+        return self.predict_function
+
     def get_config(self):
         config = super().get_config()
         if isinstance(self.dtype_policy, keras.dtype_policies.DTypePolicyMap):
@@ -264,6 +276,39 @@ class RoFormerModel:
                     check_head_is_there(model, folder)
                 check_finite(model.weights, folder.path)
             return model
+
+
+def _with_any_shape(function, dtypes):
+    """Makes a `tf.function` of batches trace its first batch with unknown sizes.
+
+    Args:
+        function: `tf.function` of `[(inputs,)]`.
+        dtypes: Dictionary of the dtypes of the inputs.
+    """
+    import tensorflow as tf
+
+    traced = set()
+
+    def as_tensors(batch):
+        is_inputs = isinstance(batch, tuple) and isinstance(batch[0], dict)
+        if not is_inputs:
+            return batch
+        inputs = {name: tf.cast(x, dtypes.get(name)) for name, x in batch[0].items()}
+        return inputs, *batch[1:]
+
+    def call(data):
+        data = [as_tensors(batch) for batch in data]
+        leaves = tf.nest.flatten(data)
+        if not all(map(tf.is_tensor, leaves)):
+            return function(data)
+        specs = [tf.TensorSpec([None] * x.shape.rank, x.dtype) for x in leaves]
+        specs = tf.nest.pack_sequence_as(data, specs)
+        if str(specs) not in traced:
+            traced.add(str(specs))
+            function.get_concrete_function(specs)
+        return function(data)
+
+    return call
 
 
 def _values(x):

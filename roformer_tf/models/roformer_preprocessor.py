@@ -1,4 +1,5 @@
 import tensorflow as tf
+from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checks import check_one_of
 from roformer_tf.models.presets import PreprocessorFromPreset
@@ -64,10 +65,31 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
             inputs = {name: value[..., :width] for name, value in inputs.items()}
         return inputs
 
+    @preprocessing_function
+    def count_tokens(self, x):
+        """Returns the number of tokens of each sequence, special tokens included.
+
+        Args:
+            x: list or tensor of strings, or a tuple of two of them.
+
+        Returns:
+            int32 tensor `(batch,)`.
+        """
+        segments = x if isinstance(x, tuple) else (x,)
+        counts = sum(row_lengths(self.tokenizer(segment)) + 1 for segment in segments) + 1
+        return tf.minimum(counts, self.sequence_length)
+
     def get_config(self):
         config = super().get_config()
         config.pop("truncate", None)  # KerasHub's own rule, which `truncate_from` replaces
         return {**config, "truncate_from": self.truncate_from, "padding": self.padding}
+
+
+def row_lengths(ids):
+    """Returns the int32 lengths of the rows of a ragged or dense tensor."""
+    if isinstance(ids, tf.RaggedTensor):
+        return tf.cast(ids.row_lengths(), tf.int32)
+    return tf.fill([tf.shape(ids)[0]], tf.shape(ids)[1])
 
 
 LONGEST = 2**20  # memory for it is taken at once

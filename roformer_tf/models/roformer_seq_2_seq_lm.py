@@ -226,7 +226,7 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         return self.backbone.token_embedding(hidden_states, reverse=True)[:, 0]
 
     def _check_data(self, x, y=None, shuffle=False):
-        is_text = self.preprocessor is not None and not self._is_preprocessed(x)
+        is_text = self.preprocessor is not None and not self.is_preprocessed(x)
         x = as_pair(x) if isinstance(x, dict) and is_text else x
         return super()._check_data(x, y, shuffle)
 

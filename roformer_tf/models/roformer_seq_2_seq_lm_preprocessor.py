@@ -5,7 +5,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checks import check_one_of
 from roformer_tf.models.presets import PreprocessorFromPreset
-from roformer_tf.models.roformer_preprocessor import PADDINGS, check_sequence_length
+from roformer_tf.models.roformer_preprocessor import PADDINGS, check_sequence_length, row_lengths
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.text import RoFormerSentencePieceTokenizer
 from roformer_tf.text.strings import to_string_tensor
@@ -130,6 +130,18 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
             "decoder_token_ids": target_ids,
             "decoder_padding_mask": target_mask,
         }
+
+    @preprocessing_function
+    def count_tokens(self, x):
+        """Returns the number of tokens of the longer text of each pair, with special tokens."""
+        limits = self.encoder_sequence_length, self.decoder_sequence_length
+        columns = as_pair(x) if isinstance(x, tuple | dict) else (x, None)
+        counts = [
+            tf.minimum(row_lengths(self.tokenizer(column)) + 2, limit)
+            for column, limit in zip(columns, limits, strict=True)
+            if column is not None
+        ]
+        return tf.reduce_max(tf.stack(counts), axis=0)
 
     def pack(self, texts, length, add_end=True, width=None):
         """Tokenizes texts, adds special tokens, and pads.

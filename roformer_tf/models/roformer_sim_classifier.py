@@ -3,11 +3,12 @@ import keras_hub
 from keras import ops
 
 from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy, grouped_accuracy
+from roformer_tf.models.labels import check_class_labels
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of
 from roformer_tf.models.roformer_sim_classifier_preprocessor import (
     RoFormerSimClassifierPreprocessor,
 )
-from roformer_tf.models.roformer_task import RoFormerTask, check_class_labels, check_pooler
+from roformer_tf.models.roformer_task import RoFormerTask, check_pooler
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -60,6 +61,7 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerSimClassifierPreprocessor
     needs_pooler = True
+    loss_is_mean_over_examples = True
     input_dtypes = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "int32"}
 
     def __init__(self, backbone, preprocessor=None, groups=(2, 3), **kwargs):

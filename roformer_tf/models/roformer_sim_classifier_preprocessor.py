@@ -48,3 +48,9 @@ class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
         batch = [-1] if is_batch else []
         x = {name: tf.reshape(v, [*batch, 2, tf.shape(v)[1]]) for name, v in inputs.items()}
         return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+
+    @preprocessing_function
+    def count_tokens(self, x):
+        """Returns the number of tokens of the longer text of each pair; see the base class."""
+        first, second = check_pairs(x)
+        return tf.maximum(super().count_tokens(first), super().count_tokens(second))

@@ -1,4 +1,5 @@
 import contextlib
+import warnings
 
 import keras
 import numpy as np
@@ -18,6 +19,14 @@ from roformer_tf.models.batches import (
     to_columns,
 )
 from roformer_tf.models.in_batch_contrastive import unit_vectors
+from roformer_tf.models.labels import UNKNOWN_LABEL
+from roformer_tf.models.length_batches import (
+    check_batch_limits,
+    count_tokens,
+    grouped,
+    grouped_windows,
+)
+from roformer_tf.models.prediction import predict_batches
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.models.roformer_model import RoFormerModel
 
@@ -34,6 +43,7 @@ class RoFormerTask(RoFormerModel):
     input_dtypes = RoFormerBackbone.input_dtypes
     keras_arguments = ("inputs", "outputs", "trainable", "compile")
     needs_labels = False  # if not, the preprocessor makes them
+    loss_is_mean_over_examples = False  # if so, it does not matter which of them make a batch
     _optimizer_was_built = False
 
     def fit(
@@ -46,6 +56,8 @@ class RoFormerTask(RoFormerModel):
         validation_data=None,
         validation_split=None,
         shuffle=True,
+        group_by_length=False,
+        max_tokens_per_batch=None,
         **kwargs,
     ):
         """Trains the model; see `keras.Model.fit`.
@@ -62,6 +74,13 @@ class RoFormerTask(RoFormerModel):
                 batches.
             shuffle: Whether to shuffle the examples, or the batches of a `PyDataset`, in every
                 epoch. Datasets and generators keep their own order.
+            group_by_length: Whether to make batches of texts of similar length, which saves most of
+                the padding. With `shuffle` they are others in every epoch, in another order;
+                `keras.utils.set_random_seed` repeats them. The texts of a dataset or generator wait
+                until a batch of their length is full, and `batch_size` counts.
+            max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included, for
+                `group_by_length`. Without `batch_size` it alone decides how many texts make a
+                batch.
             **kwargs: Arguments of `keras.Model.fit`.
 
         Returns:
@@ -72,6 +91,11 @@ class RoFormerTask(RoFormerModel):
                 range, or a sample weight is NaN.
             TypeError: If the task has a preprocessor and an example is not a string.
         """
+        if max_tokens_per_batch is not None and not group_by_length:
+            raise ValueError(
+                "`max_tokens_per_batch` is for `group_by_length=True`. Received: "
+                f"max_tokens_per_batch={max_tokens_per_batch}, group_by_length={group_by_length}"
+            )
         if "epochs" in kwargs:
             check_positive_integer("epochs", kwargs["epochs"])
         x = self._check_data(x, y, shuffle)
@@ -89,9 +113,19 @@ class RoFormerTask(RoFormerModel):
             if validation_split and validation_data is None:
                 columns, values = split_columns(columns, validation_split)
                 validation_data = batched(values, batch_size)
-            x = batched(columns, batch_size, shuffle)
+            x = self._batched(columns, batch_size, shuffle, group_by_length, max_tokens_per_batch)
             y = sample_weight = batch_size = validation_split = None
-        with _name_wrong_labels():
+        elif group_by_length and is_dataset(x):
+            if not self._gives_texts(x):
+                raise ValueError(
+                    "`group_by_length` needs batches of texts, and a model with a preprocessor. "
+                    f"Received: a dataset of {x.element_spec}"
+                )
+            x = grouped_windows(x, self.preprocessor, batch_size, max_tokens_per_batch)
+            batch_size = None
+        with _name_wrong_labels(), warnings.catch_warnings():
+            if group_by_length:  # Keras warns at the end of a dataset of unknown length
+                warnings.filterwarnings("ignore", "Your input ran out of data")
             history = super().fit(
                 x=x,
                 y=y,
@@ -106,33 +140,136 @@ class RoFormerTask(RoFormerModel):
             raise ValueError("The dataset is empty: it gave no batch to train on.")
         return history
 
-    def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
+    def evaluate(
+        self,
+        x=None,
+        y=None,
+        sample_weight=None,
+        *,
+        batch_size=None,
+        verbose="auto",
+        steps=None,
+        callbacks=None,
+        return_dict=False,
+        max_tokens_per_batch=None,
+        **kwargs,
+    ):
         """Returns loss and metrics; see `keras.Model.evaluate`.
 
-        Takes the same data and raises the same errors as `fit`.
+        Takes the same data and raises the same errors as `fit`. If the loss is a mean over
+        examples, as a classifier's, texts run in batches of similar length, unless `callbacks` ask
+        for those given.
+
+        Args:
+            x, y, sample_weight: See `fit`.
+            batch_size: int, 32 by default. Not for batches.
+            verbose, steps, callbacks, return_dict: See `keras.Model.evaluate`.
+            max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included. Not
+                for batches.
         """
         x = self._check_data(x, y)
         if y is None and self.needs_labels and is_columns(x):
             raise ValueError("Labels are missing: pass `y`, a list with a label for each example.")
+        options = {"callbacks": callbacks, "verbose": verbose, "return_dict": return_dict}
         if is_columns(x):
-            x, y, sample_weight = to_columns(x, y, sample_weight)
+            columns = x, y, sample_weight = to_columns(x, y, sample_weight)
+            is_one_batch = max_tokens_per_batch is None and len(
+                keras.tree.flatten(x)[0]
+            ) <= check_batch_limits(batch_size, None)
+            if is_one_batch and runs_on_one_device(self) and not callbacks and not kwargs:
+                with _name_wrong_labels():
+                    return self._evaluate_batch(columns, verbose, return_dict)
             if self.preprocessor is not None:
                 # With Grain installed KerasHub would expect batches of one width.
-                x = batched((x, y, sample_weight), kwargs.pop("batch_size", None))
-                y = sample_weight = None
+                groups = self.loss_is_mean_over_examples and not callbacks
+                groups = groups and not self.is_preprocessed(x)
+                x = self._batched(columns, batch_size, False, groups, max_tokens_per_batch)
+                y = sample_weight = batch_size = None
         with _name_wrong_labels():
-            return super().evaluate(x=x, y=y, sample_weight=sample_weight, **kwargs)
+            return super().evaluate(
+                x, y, batch_size, sample_weight, steps=steps, **options, **kwargs
+            )
 
-    def predict(self, x, **kwargs):
+    def _evaluate_batch(self, columns, verbose, return_dict):
+        """Evaluates one batch without a new `tf.data` iterator, which takes half a second."""
+        progress = keras.callbacks.CallbackList(
+            add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=1, model=self
+        )
+        batch = keras.utils.unpack_x_y_sample_weight(self.preprocess_samples(*columns))
+        progress.on_test_begin()
+        progress.on_test_batch_begin(0)
+        # KerasHub's `test_on_batch` takes no dictionaries of labels.
+        logs = keras.Model.test_on_batch(self, *to_tensors(batch), return_dict=True)
+        progress.on_test_batch_end(0, logs)
+        progress.on_test_end(logs)
+        return logs if return_dict else self._flatten_metrics_in_order(logs)
+
+    def _batched(self, columns, batch_size, shuffle, group_by_length, max_tokens):
+        """Makes a dataset of batches, of texts of similar length if asked."""
+        if not group_by_length and max_tokens is None:
+            return batched(columns, batch_size, shuffle)
+        if self.preprocessor is None or self.is_preprocessed(columns[0]):
+            raise ValueError(
+                "`group_by_length` and `max_tokens_per_batch` need texts, and a model with a "
+                "preprocessor. Received: model inputs"
+            )
+        lengths = count_tokens(self.preprocessor, columns[0])
+        return grouped(columns, lengths, batch_size, max_tokens, shuffle)
+
+    def predict(
+        self,
+        x,
+        batch_size=None,
+        verbose="auto",
+        steps=None,
+        callbacks=None,
+        max_tokens_per_batch=None,
+    ):
         """Returns the model's outputs; see `keras.Model.predict`.
 
-        Takes the same data and raises the same errors as `fit`, and `ValueError` if the outputs are
-        NaN or infinite.
+        Texts of mixed length need no sorting: where each has outputs of one shape, as in a
+        classifier, they run in batches of similar length, a dataset's within windows of 32 batches.
+        The outputs are in the order given. With `callbacks` the batches are those given.
+
+        Args:
+            x: The same data as in `fit`, without labels.
+            batch_size: int, 32 by default. Not for batches.
+            verbose, steps, callbacks: See `keras.Model.predict`.
+            max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included, which
+                bounds the memory for texts of any length. Without `batch_size` it alone decides how
+                many texts run at once. A longer text is a batch of its own.
+
+        Returns:
+            NumPy array, or a structure of them as the model's outputs; a `tf.RaggedTensor` of
+            outputs whose width differs from batch to batch.
+
+        Raises:
+            ValueError: As `fit`; and if the outputs are NaN or infinite.
+            TypeError: As `fit`.
         """
         x = self._check_data(x)
-        if is_columns(x) and self.preprocessor is not None:  # see `evaluate`
-            x = batched(to_columns(x), kwargs.pop("batch_size", None))
-        return check_finite_outputs(super().predict(x, **kwargs), self)
+        if batch_size is not None:
+            check_positive_integer("batch_size", batch_size)
+        if steps is not None:
+            check_positive_integer("steps", steps)
+        in_memory = is_columns(x)
+        x = to_columns(x)[0] if in_memory else x
+        gives_texts = is_dataset(x) and self._gives_texts(x)
+        if runs_on_one_device(self) and (in_memory or gives_texts):
+            if gives_texts and batch_size is not None:
+                raise ValueError(
+                    "A dataset gives batches, so `batch_size` is its own: `dataset.batch(16)`. "
+                    f"Received: batch_size={batch_size}"
+                )
+            outputs = predict_batches(
+                self, x, batch_size, verbose, steps, callbacks, max_tokens_per_batch
+            )
+        else:
+            if in_memory and self.preprocessor is not None:  # see `evaluate`
+                x, batch_size = batched((x, None, None), batch_size), None
+            options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
+            outputs = super().predict(x, batch_size=batch_size, **options)
+        return check_finite_outputs(outputs, self)
 
     def embed(self, texts, normalize=True, batch_size=32):
         """Returns the vector of each text: the pooled vector of `[CLS]` in `[CLS] text [SEP]`.
@@ -178,6 +315,10 @@ class RoFormerTask(RoFormerModel):
             vectors = ops.convert_to_numpy(unit_vectors(ops.convert_to_tensor(vectors)))
         return vectors[0] if is_single else vectors
 
+    def encode_labels(self, y):
+        """Returns labels as numbers."""
+        return y
+
     def check_labels(self, y):
         """Raises `ValueError` if an array `y` holds labels that the task cannot have."""
 
@@ -189,14 +330,25 @@ class RoFormerTask(RoFormerModel):
                 f"`model.preprocessor = {self.preprocessor_cls.__name__}(tokenizer)`."
             )
 
+    def _gives_texts(self, dataset):
+        """Whether a dataset gives batches of texts for the preprocessor."""
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+        specs = keras.tree.flatten(x)
+        return (
+            self.preprocessor is not None
+            and not self.is_preprocessed(x)
+            and all(spec.dtype == "string" and spec.shape.rank == 1 for spec in specs)
+        )
+
     def preprocess_samples(self, x, y=None, sample_weight=None):
-        y = squeeze_labels(y)
-        if self._is_preprocessed(x):
+        y = self.encode_labels(squeeze_labels(y))
+        if self.is_preprocessed(x):
             self.check_inputs(x)
             return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
         return super().preprocess_samples(x, y, sample_weight)
 
-    def _is_preprocessed(self, x):
+    def is_preprocessed(self, x):
+        """Whether `x` is a dictionary of model inputs, which a preprocessor leaves as they are."""
         return isinstance(x, dict) and set(x) <= set(self.input_dtypes)
 
     def _check_data(self, x, y=None, shuffle=False):
@@ -209,7 +361,7 @@ class RoFormerTask(RoFormerModel):
                 f"Received: y of type {type(y).__name__} beside a dataset"
             )
         check_not_empty(x)
-        if self._is_preprocessed(x):
+        if self.is_preprocessed(x):
             self.check_inputs(x)
         elif self.preprocessor is not None:
             x = string_tensors(x)
@@ -281,12 +433,30 @@ class RoFormerTask(RoFormerModel):
             return super().train_step(*args)
 
 
+def runs_on_one_device(model):
+    """Whether a batch runs on one device, not divided by a strategy or distribution."""
+    if keras.distribution.distribution() is not None:
+        return False
+    strategy = getattr(model, "distribute_strategy", None)
+    return strategy is None or strategy.num_replicas_in_sync == 1
+
+
+def to_tensors(batch):
+    """Converts what a preprocessor returned to tensors of the backend."""
+    return keras.tree.map_structure(
+        lambda x: None if x is None else ops.convert_to_tensor(x), tuple(batch)
+    )
+
+
 @contextlib.contextmanager
 def _name_wrong_labels():
-    """Explains the loss's error for a label of a dataset that is out of range."""
+    """Explains the errors for a label of a dataset that is out of range or unknown."""
     try:
         yield
     except Exception as error:
+        unknown = next((x for x in str(error).split("\n") if UNKNOWN_LABEL in x), None)
+        if unknown is not None and not isinstance(error, ValueError):
+            raise ValueError(unknown[unknown.index(UNKNOWN_LABEL) :]) from error
         is_ours = str(error).startswith("A label of the dataset")  # from `evaluate` inside `fit`
         if "outside the valid range" not in str(error) or is_ours:
             raise
@@ -310,10 +480,11 @@ def check_finite_outputs(outputs, model):
     """Returns a model's outputs, or raises `ValueError` if they are NaN or infinite.
 
     Args:
-        outputs: NumPy array, or a structure of them.
+        outputs: NumPy array or `tf.RaggedTensor`, or a structure of them.
         model: The model, whose dtypes the message explains.
     """
-    if all(np.isfinite(output).all() for output in keras.tree.flatten(outputs)):
+    arrays = (getattr(output, "flat_values", output) for output in keras.tree.flatten(outputs))
+    if all(np.isfinite(array).all() for array in arrays):
         return outputs
     reason = "Its weights are NaN, or training diverged: use an earlier checkpoint."
     if "float16" in {layer.compute_dtype for layer in model._flatten_layers()}:
@@ -322,53 +493,3 @@ def check_finite_outputs(outputs, model):
             "with dtype='mixed_bfloat16' or 'float32'."
         )
     raise ValueError(f"The model's outputs are NaN or infinite. {reason}")
-
-
-def label_array(y):
-    """Returns labels as a NumPy array, or `None` if there are none or they are tensors.
-
-    Raises:
-        ValueError: If they are no list or array with an entry for each example.
-    """
-    if y is None or hasattr(y, "dtype") and not isinstance(y, np.ndarray):
-        return None
-    try:
-        y = np.asarray(y)
-    except ValueError:  # lists of different lengths
-        y = np.empty((), object)
-    if not 1 <= y.ndim <= 2:
-        raise ValueError(
-            "Labels must be a list or array with one number for each example. Received: "
-            f"labels of shape {y.shape} and dtype {y.dtype}"
-        )
-    return y
-
-
-def check_class_labels(y, num_classes):
-    """Raises `ValueError` if labels of any form are not in `[0, num_classes)`."""
-    y = label_array(y)
-    if y is None:
-        return
-    wanted = f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}."
-    if y.dtype.kind not in "iufb":
-        wrong = next((v for v in y.ravel().tolist() if not isinstance(v, int | float)), None)
-        raise ValueError(
-            f"{wanted} Received: labels such as {wrong!r}. Number the classes: "
-            "`[names.index(label) for label in labels]`"
-        )
-    if y.dtype.kind == "f":
-        if np.isnan(y).any():
-            raise ValueError(
-                "A label is NaN. Expected a number for every example; leave out the others"
-            )
-        fractions = y[y != np.floor(y)]
-        if fractions.size and y.size in y.shape:
-            raise ValueError(
-                f"{wanted} Received: labels such as {fractions[0]}. For regression make the model "
-                "with `num_classes=1`"
-            )
-    if y.size and y.dtype.kind in "iu" and (y.min() < 0 or y.max() >= num_classes):
-        raise ValueError(
-            f"{wanted} Received: labels from {y.min()} to {y.max()}. Pass "
-            f"`num_classes={y.max() + 1}`, or correct the labels"
-        )

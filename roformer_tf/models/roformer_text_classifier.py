@@ -1,15 +1,19 @@
 import keras
 import keras_hub
+import numpy as np
 
 from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.layers import MeanPooling
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
-from roformer_tf.models.roformer_task import (
-    RoFormerTask,
+from roformer_tf.models.batches import prompt_columns
+from roformer_tf.models.labels import (
     check_class_labels,
-    check_pooler,
+    check_label_names,
     label_array,
+    label_numbers,
+    output_kind,
 )
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
+from roformer_tf.models.roformer_task import RoFormerTask, check_pooler
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
@@ -27,13 +31,17 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
 
     Args:
         backbone: a `RoFormerBackbone`.
-        num_classes: int. Number of classes; 1 for regression or a single probability.
+        num_classes: int. Number of classes; 1 for regression or a single probability. By default
+            the number of `labels`.
         preprocessor: a `RoFormerTextClassifierPreprocessor`, or `None` to take token ids instead of
             strings.
         activation: Activation of the outputs: `None` for logits, `"softmax"` or `"sigmoid"`.
         dropout: float. Dropout rate of the pooled vector.
         pooling: `"cls"` (the vector of the first token), `"mean"` (over tokens), or `"pooler"` (if
             the backbone has one).
+        labels: list of strings. Names of the classes, in their order. `fit` and `evaluate` then
+            take names as labels too, and `classify` returns them. For a single probability the
+            names of the classes below and above 0.5.
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
@@ -43,7 +51,8 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         Tensor `(batch, num_classes)`.
 
     Raises:
-        ValueError: If `pooling` is unknown, or is `"pooler"` for a backbone without one.
+        ValueError: If `pooling` is unknown, or is `"pooler"` for a backbone without one; or if
+            there are more or fewer `labels` than classes.
 
     Example:
 
@@ -63,18 +72,22 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
 
     backbone_cls = RoFormerBackbone
     needs_labels = True
+    loss_is_mean_over_examples = True
     preprocessor_cls = RoFormerTextClassifierPreprocessor
 
     def __init__(
         self,
         backbone,
-        num_classes,
+        num_classes=None,
         preprocessor=None,
         activation=None,
         dropout=0.1,
         pooling="cls",
+        labels=None,
         **kwargs,
     ):
+        if num_classes is None and labels is not None:
+            num_classes = len(labels)
         check_positive_integer("num_classes", num_classes)
         check_one_of("pooling", pooling, POOLINGS)
         if pooling == "pooler":
@@ -84,6 +97,9 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         self.activation = keras.activations.get(activation)
         self.dropout = dropout
         self.pooling = pooling
+        if labels is not None:
+            check_label_names(labels, num_classes, self.activation)
+        self.labels = None if labels is None else list(labels)
 
         # === Layers ===
         self.backbone = backbone
@@ -127,9 +143,81 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
             metrics = [keras.metrics.CategoricalAccuracy()]  # of one-hot labels
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
+    def classify(self, texts, top_k=None, batch_size=32):
+        """Returns the probabilities of the classes of each text, the most probable first.
+
+        Args:
+            texts: string or list of strings, or for pairs a tuple of two of them.
+            top_k: int. Number of classes for each text, by default all.
+            batch_size: int. Number of texts that run at once.
+
+        Returns:
+            For each text a list of `(label, probability)`; for a single text its list alone. A
+            label is a name of `labels`, or without them the number of the class.
+
+        Raises:
+            ValueError: If there is no text, the model has no preprocessor or no classes (use
+                `predict` for regression), or its outputs are NaN.
+            TypeError: If a text is not a string.
+
+        Example:
+
+        >>> import roformer_tf
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+        >>> backbone = roformer_tf.RoFormerBackbone(
+        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+        ... )
+        >>> classifier = roformer_tf.RoFormerTextClassifier(
+        ...     backbone,
+        ...     labels=["bad", "good"],
+        ...     preprocessor=roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer),
+        ... )
+        >>> history = classifier.fit(["天气好", "天"], ["good", "bad"], verbose=0)
+        >>> (label, probability), *others = classifier.classify("天气好")
+        >>> label in ("bad", "good"), probability >= 0.5
+        (True, True)
+        """
+        kind = output_kind(self.num_classes, self.activation)
+        if kind == "scores":
+            raise ValueError("A regression model has no classes: its numbers come from `predict`.")
+        if top_k is not None:
+            check_positive_integer("top_k", top_k)
+        self.check_preprocessor()
+        parts = texts if isinstance(texts, tuple) else (texts,)
+        parts, is_single = prompt_columns(parts)
+        texts = tuple(parts) if isinstance(texts, tuple) else parts[0]
+        outputs = self.predict(texts, batch_size=batch_size, verbose=0).astype("float64")
+        if self.activation is keras.activations.linear:
+            outputs = np.exp(outputs - outputs.max(-1, keepdims=True))
+            outputs /= outputs.sum(-1, keepdims=True)
+        if kind == "binary":
+            outputs = np.concatenate([1.0 - outputs, outputs], axis=-1)
+        labels = self.labels or range(outputs.shape[-1])
+        results = [
+            [(labels[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:top_k]]
+            for row in outputs
+        ]
+        return results[0] if is_single else results
+
+    def encode_labels(self, y):
+        if self.labels is None or y is None:
+            return y
+        is_tensor = hasattr(y, "dtype") and not isinstance(y, np.ndarray)
+        kind = str(y.dtype) if is_tensor else np.asarray(y).dtype.kind
+        return label_numbers(y, self.labels) if "string" in kind or kind in "UOS" else y
+
     def check_labels(self, y):
         y = label_array(y)
         if y is None:
+            return
+        if self.labels is not None and y.dtype.kind in "UOS":
+            names = {x.decode() if isinstance(x, bytes) else x for x in y.ravel().tolist()}
+            unknown = [name for name in names if name not in self.labels]
+            if unknown:
+                raise ValueError(
+                    f"Labels must be among {self.labels}, or their numbers. Received: {unknown[0]!r}"
+                )
             return
         if self.num_classes > 1:
             is_sparse = str(getattr(self.loss, "name", self.loss)).startswith("sparse")
@@ -153,4 +241,5 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
             "activation": keras.activations.serialize(self.activation),
             "dropout": self.dropout,
             "pooling": self.pooling,
+            "labels": self.labels,
         }

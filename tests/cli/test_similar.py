@@ -87,7 +87,7 @@ def test_the_small_sim(repository, printed_json):
 
 
 def test_similar_without_another_text(folders, capsys, monkeypatch):
-    monkeypatch.setattr(roformer_tf.RoFormerSim, "similar", lambda self, texts, **options: [[]])
+    monkeypatch.setattr(roformer_tf.RoFormerSim, "similar", lambda self, text, **options: [])
     assert run("similar", folders / "preset", TEXTS[0]) == 0
     printed = capsys.readouterr().out
     assert TEXTS[0] in printed and "only the text itself" in printed

@@ -1,0 +1,113 @@
+"""Labels of classifiers: numbers of classes, or their names."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+UNKNOWN_LABEL = "A label is none of the classifier's `labels`."
+
+
+def label_array(y):
+    """Returns labels as a NumPy array, or `None` if there are none or they are tensors.
+
+    Raises:
+        ValueError: If they are no list or array with an entry for each example.
+    """
+    if y is None or hasattr(y, "dtype") and not isinstance(y, np.ndarray):
+        return None
+    try:
+        y = np.asarray(y)
+    except ValueError:  # lists of different lengths
+        y = np.empty((), object)
+    if not 1 <= y.ndim <= 2:
+        raise ValueError(
+            "Labels must be a list or array with one number for each example. Received: "
+            f"labels of shape {y.shape} and dtype {y.dtype}"
+        )
+    return y
+
+
+def check_class_labels(y, num_classes):
+    """Raises `ValueError` if labels of any form are not in `[0, num_classes)`."""
+    y = label_array(y)
+    if y is None:
+        return
+    wanted = f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}."
+    if y.dtype.kind not in "iufb":
+        wrong = next((v for v in y.ravel().tolist() if not isinstance(v, int | float)), None)
+        raise ValueError(
+            f"{wanted} Received: labels such as {wrong!r}. For names make the classifier with "
+            "`labels`, a list of all of them."
+        )
+    if y.dtype.kind == "f":
+        if np.isnan(y).any():
+            raise ValueError(
+                "A label is NaN. Expected a number for every example; leave out the others"
+            )
+        fractions = y[y != np.floor(y)]
+        if fractions.size and y.size in y.shape:
+            raise ValueError(
+                f"{wanted} Received: labels such as {fractions[0]}. For regression make the model "
+                "with `num_classes=1`"
+            )
+    if y.size and y.dtype.kind in "iu" and (y.min() < 0 or y.max() >= num_classes):
+        raise ValueError(
+            f"{wanted} Received: labels from {y.min()} to {y.max()}. Pass "
+            f"`num_classes={y.max() + 1}`, or correct the labels"
+        )
+
+
+def output_kind(num_classes, activation):
+    """Returns what the outputs of a classifier mean.
+
+    Returns:
+        `"softmax"`: logits or probabilities of classes that exclude each other; `"sigmoid"`: of
+        classes that do not; `"binary"`: one probability; `"scores"`: regression, or any other
+        activation.
+    """
+    if activation is keras.activations.sigmoid:
+        return "binary" if num_classes == 1 else "sigmoid"
+    if num_classes > 1 and activation in (keras.activations.softmax, keras.activations.linear):
+        return "softmax"
+    return "scores"
+
+
+def check_label_names(labels, num_classes, activation):
+    """Raises `ValueError` unless `labels` names the classes: different strings of one line each."""
+    kind = output_kind(num_classes, activation)
+    if kind == "scores":
+        raise ValueError(
+            "A regression model has no classes to name. Leave `labels` out. "
+            f"Received: labels={labels!r}"
+        )
+    expected = 2 if kind == "binary" else num_classes
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}")
+    if len(labels) != expected:
+        raise ValueError(
+            f"`labels` must name {expected} classes, in their order. Received: {len(labels)} "
+            f"labels, {labels!r}"
+        )
+    broken = [label for label in labels if label.splitlines() != [label]]
+    if broken or len(set(labels)) != len(labels):
+        raise ValueError(
+            "Every label must be one line of its own, and differ from the others. "
+            f"Received: labels={labels!r}"
+        )
+
+
+def label_numbers(y, labels):
+    """Replaces names of classes by their numbers.
+
+    Args:
+        y: Names, a list, array or tensor `(batch,)`.
+        labels: list of strings, the names in their order.
+
+    Returns:
+        int32 tensor `(batch,)`. A name that is none of the labels raises an error.
+    """
+    y = tf.convert_to_tensor(y.tolist() if isinstance(y, np.ndarray) else y)
+    same = tf.equal(y[:, tf.newaxis], tf.constant(labels)[tf.newaxis])
+    known = tf.reduce_all(tf.reduce_any(same, axis=1))
+    with tf.control_dependencies([tf.debugging.Assert(known, [UNKNOWN_LABEL, y])]):
+        return tf.argmax(same, axis=1, output_type=tf.int32)

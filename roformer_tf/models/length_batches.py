@@ -1,0 +1,154 @@
+"""Batches of examples of similar length, which need little padding."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from roformer_tf.checks import check_positive_integer
+from roformer_tf.models.batches import take_rows
+
+DEFAULT_BATCH_SIZE = 32
+COUNTED_TOGETHER = 1024  # texts
+
+
+def ladder_width(length):
+    """Returns the smallest of 16, 24, 32, 48, 64, 96, 128, 192, … that is at least `length`.
+
+    >>> [ladder_width(length) for length in (1, 17, 32, 33, 500)]
+    [16, 24, 32, 48, 512]
+    """
+    width = 16
+    while width < length:
+        width = width * 3 // 2 if width & (width - 1) == 0 else width * 4 // 3
+    return width
+
+
+def length_batches(lengths, batch_size=None, max_tokens=None, keep_order=False):
+    """Divides examples into batches of similar length, the longest first.
+
+    Args:
+        lengths: int array `(examples,)`. Number of tokens of each.
+        batch_size: int, 32 by default, or with `max_tokens` as many as fit.
+        max_tokens: int. Maximum number of tokens in a batch, padding included. An example that is
+            longer is a batch of its own.
+        keep_order: Whether batches take the examples in the order given, whatever their lengths.
+
+    Returns:
+        List of int arrays: the indices of the examples of each batch.
+
+    >>> [batch.tolist() for batch in length_batches([3, 9, 4, 8], batch_size=2)]
+    [[1, 3], [2, 0]]
+    """
+    batch_size = check_batch_limits(batch_size, max_tokens) or max(len(lengths), 1)
+    lengths = np.asarray(lengths)
+    order = np.arange(len(lengths)) if keep_order else np.argsort(-lengths, kind="stable")
+    batches = []
+    while len(order):
+        size = batch_size
+        if max_tokens is not None:
+            widths = np.maximum.accumulate(lengths[order[:size]])
+            fits = widths * np.arange(1, len(widths) + 1) <= max_tokens
+            size = max(1, int(fits.sum()))
+        batches.append(order[:size])
+        order = order[size:]
+    return batches
+
+
+def check_batch_limits(batch_size, max_tokens):
+    """Returns the batch size, or `None` if `max_tokens` alone decides. Checks both."""
+    if batch_size is not None:
+        check_positive_integer("batch_size", batch_size)
+    if max_tokens is not None:
+        check_positive_integer("max_tokens_per_batch", max_tokens)
+        return batch_size
+    return batch_size or DEFAULT_BATCH_SIZE
+
+
+def count_tokens(preprocessor, x):
+    """Returns the number of tokens of each example: an int array `(examples,)`.
+
+    Args:
+        preprocessor: A preprocessor with a method `count_tokens`.
+        x: string tensor `(examples,)`, or a tuple of two.
+    """
+    count = tf.nest.flatten(x)[0].shape[0]
+    starts = range(0, count, COUNTED_TOGETHER)
+    parts = (take_rows(x, tf.range(i, min(i + COUNTED_TOGETHER, count))) for i in starts)
+    return np.concatenate([np.asarray(preprocessor.count_tokens(part)) for part in parts])
+
+
+def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):
+    """Makes a dataset of batches of similar length.
+
+    Args:
+        columns: `(x, y, sample_weight)`, see `batches.to_columns`.
+        lengths: int array `(examples,)`. Number of tokens of each.
+        batch_size, max_tokens: See `length_batches`.
+        shuffle: Whether to draw other batches, in another order, in every epoch. The seed is that
+            of `keras.utils.set_random_seed`. Batches then hold lengths between two widths of
+            `ladder_width`.
+    """
+    if not shuffle:
+        batches = length_batches(lengths, batch_size, max_tokens)
+        indices = tf.data.Dataset.from_tensor_slices(tf.ragged.constant(batches))
+    else:
+        lengths = tf.constant(lengths, tf.int32)
+        longest = int(tf.reduce_max(lengths))
+        indices = tf.data.Dataset.range(len(lengths)).shuffle(len(lengths))
+        indices = bucketed(
+            indices, lambda i: tf.gather(lengths, i), longest, batch_size, max_tokens
+        )
+        count = indices.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)
+        indices = indices.shuffle(count).apply(tf.data.experimental.assert_cardinality(count))
+    return indices.map(lambda rows: keras.utils.pack_x_y_sample_weight(*take_rows(columns, rows)))
+
+
+def grouped_windows(dataset, preprocessor, batch_size=None, max_tokens=None):
+    """Groups the examples of a dataset of batches of texts by length, as far as they are read.
+
+    Examples wait in a bucket until there are enough for a batch, so memory holds at most a batch
+    for each width of `ladder_width`.
+
+    Args:
+        dataset: `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`.
+        preprocessor: A preprocessor with a method `count_tokens`.
+        batch_size, max_tokens: See `length_batches`.
+    """
+
+    def with_lengths(*batch):
+        return preprocessor.count_tokens(batch[0]), batch
+
+    longest = getattr(preprocessor, "sequence_length", None) or max(
+        preprocessor.encoder_sequence_length, preprocessor.decoder_sequence_length
+    )
+    examples = dataset.map(with_lengths).unbatch()
+    batches = bucketed(examples, lambda count, _: count, longest, batch_size, max_tokens)
+    return batches.map(lambda _, batch: batch)
+
+
+def bucketed(dataset, count, longest, batch_size=None, max_tokens=None):
+    """Batches the elements of a dataset in buckets by length.
+
+    Args:
+        dataset: `tf.data.Dataset` of single examples.
+        count: Function from an example to its number of tokens, a scalar int tensor.
+        longest: int. Maximum number of tokens of an example.
+        batch_size, max_tokens: See `length_batches`.
+
+    Returns:
+        `tf.data.Dataset` of batches. A bucket with enough examples gives a batch; what is left
+        comes last.
+    """
+    batch_size = check_batch_limits(batch_size, max_tokens)
+    widths = [ladder_width(1)]
+    while widths[-1] < longest:
+        widths.append(ladder_width(widths[-1] + 1))
+    sizes = [batch_size] * len(widths)
+    if max_tokens is not None:
+        most = [max(1, max_tokens // width) for width in widths]
+        sizes = most if batch_size is None else [min(m, batch_size) for m in most]
+    return dataset.bucket_by_sequence_length(
+        lambda *example: tf.cast(count(*example), tf.int32),
+        bucket_boundaries=[width + 1 for width in widths[:-1]],
+        bucket_batch_sizes=sizes,
+    )

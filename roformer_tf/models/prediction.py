@@ -1,0 +1,163 @@
+"""`predict` for examples in memory and for datasets of texts, without a new `tf.data` iterator."""
+
+import itertools
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import tree
+
+from roformer_tf.models.batches import is_dataset, take_rows
+from roformer_tf.models.length_batches import (
+    check_batch_limits,
+    count_tokens,
+    ladder_width,
+    length_batches,
+)
+
+WINDOW = 32  # batches of a dataset whose rows are grouped together
+
+
+def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
+    """Returns the outputs of a task for each example, in the order given.
+
+    Texts run in batches of similar length if each has outputs of one shape, as a classifier's, and
+    no callbacks ask for the batches as given.
+
+    Args:
+        task: a `RoFormerTask` on one device.
+        x: Tensors of examples, as `batches.to_columns` returns them; or a `tf.data.Dataset` of
+            batches of texts.
+        batch_size, verbose, steps, callbacks: See `keras.Model.predict`.
+        max_tokens: int. Maximum number of tokens in a batch, padding included, or `None`.
+    """
+    groups = has_rows_of_one_shape(task) and not callbacks
+    windows, num_batches = (x,), None
+    if is_dataset(x):
+        batch_size, windows = _windows(x, steps)
+    elif steps is not None:
+        count = steps * (batch_size or 32)
+        windows = (tree.map_structure(lambda column: column[:count], x),)
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        if not is_dataset(x) and max_tokens is None:
+            num_batches = -(-_count(windows[0]) // (batch_size or 32))
+        callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_progbar=verbose != 0,
+            verbose=verbose,
+            epochs=1,
+            steps=num_batches,
+            model=task,
+        )
+    task.stop_predicting = False
+    step, outputs = 0, []
+    callbacks.on_predict_begin()
+    for columns in windows:
+        order, found = [], []
+        for rows in _batches(task, columns, batch_size, max_tokens, groups):
+            callbacks.on_predict_batch_begin(step)
+            found.append(predict_rows(task, take_rows(columns, rows)))
+            callbacks.on_predict_batch_end(step, {"outputs": found[-1]})
+            order.append(rows)
+            step += 1
+            if task.stop_predicting:
+                break
+        outputs.append(_joined(found, order if groups else None))
+        if task.stop_predicting:
+            break
+    callbacks.on_predict_end()
+    if not outputs:
+        raise ValueError("The dataset is empty: it gave no batch to predict.")
+    return _joined(outputs)
+
+
+def predict_rows(task, x):
+    """Returns the outputs of one batch of texts or of model inputs, as NumPy arrays."""
+    count = _count(x)
+    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(task.preprocess_samples(x))
+    if has_rows_of_one_shape(task) and has_program_for_each_shape(task):
+        inputs = _pad(inputs)
+    # KerasHub's `predict_on_batch` would preprocess the inputs again.
+    outputs = keras.Model.predict_on_batch(task, inputs)
+    return tree.map_structure(lambda output: output[:count], outputs)
+
+
+def has_program_for_each_shape(model):
+    """Whether XLA compiles a program for each shape of a batch: on JAX, or as the user asked."""
+    return keras.backend.backend() == "jax" or bool(model.jit_compile)
+
+
+def has_rows_of_one_shape(model):
+    """Whether all examples have outputs of one shape, whatever their number of tokens."""
+    return all(None not in output.shape[1:] for output in tree.flatten(model.output))
+
+
+def _pad(inputs):
+    """Pads model inputs to few widths, and to a number of examples that is a power of two."""
+
+    def pad(x):
+        x = np.asarray(x)
+        rows = 2 ** int(len(x) - 1).bit_length() - len(x)
+        width = ladder_width(x.shape[-1]) - x.shape[-1]
+        x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width)])
+        return np.pad(x, [(0, rows)] + [(0, 0)] * (x.ndim - 1), mode="edge")
+
+    return {name: pad(x) for name, x in inputs.items()}
+
+
+def _windows(dataset, steps):
+    """Returns the batch size of a dataset, and its texts in windows of `WINDOW` batches."""
+
+    def texts(element):
+        return keras.utils.unpack_x_y_sample_weight(element)[0]
+
+    batches = (texts(element) for element in (dataset if steps is None else dataset.take(steps)))
+    first = next(batches, None)
+    if first is None:
+        return None, ()
+
+    def windows():
+        rest = itertools.chain([first], batches)
+        while window := list(itertools.islice(rest, WINDOW)):
+            yield tree.map_structure(lambda *columns: tf.concat(columns, 0), *window)
+
+    return max(1, _count(first)), windows()
+
+
+def _batches(task, columns, batch_size, max_tokens, groups):
+    """Returns the indices of the examples of each batch."""
+    count = _count(columns)
+    is_raw = task.preprocessor is not None and not task.is_preprocessed(columns)
+    is_single = max_tokens is None and count <= check_batch_limits(batch_size, max_tokens)
+    if is_raw and not is_single and (groups or max_tokens is not None):
+        lengths = count_tokens(task.preprocessor, columns)
+        if has_program_for_each_shape(task):
+            lengths = np.array([ladder_width(length) for length in lengths])
+        return length_batches(lengths, batch_size, max_tokens, keep_order=not groups)
+    return np.split(np.arange(count), np.arange(batch_size or 32, count, batch_size or 32))
+
+
+def _count(columns):
+    return tree.flatten(columns)[0].shape[0]
+
+
+def _joined(outputs, order=None):
+    """Joins the outputs of batches.
+
+    Args:
+        outputs: list of arrays, or of structures of arrays.
+        order: The indices of the examples of each batch, or `None` if they are in order.
+    """
+    back = None if order is None else np.argsort(np.concatenate(order), kind="stable")
+
+    def join(*parts):
+        is_ragged = any(isinstance(part, tf.RaggedTensor) for part in parts)
+        if is_ragged or len({part.shape[1:] for part in parts}) > 1:  # of another width
+            return tf.concat([as_ragged(part) for part in parts], axis=0)
+        joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        return joined if back is None else joined[back]
+
+    def as_ragged(part):
+        return part if isinstance(part, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(part)
+
+    return tree.map_structure(join, *outputs)
