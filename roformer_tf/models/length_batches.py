@@ -23,6 +23,18 @@ def ladder_width(length):
     return width
 
 
+def ladder(longest):
+    """Lists the widths of `ladder_width` for sequences of up to `longest` tokens.
+
+    >>> ladder(40)
+    [16, 24, 32, 48]
+    """
+    widths = [ladder_width(1)]
+    while widths[-1] < longest:
+        widths.append(ladder_width(widths[-1] + 1))
+    return widths
+
+
 def length_batches(lengths, batch_size=None, max_tokens=None, keep_order=False):
     """Divides examples into batches of similar length, the longest first.
 
@@ -140,9 +152,7 @@ def bucketed(dataset, count, longest, batch_size=None, max_tokens=None):
         comes last.
     """
     batch_size = check_batch_limits(batch_size, max_tokens)
-    widths = [ladder_width(1)]
-    while widths[-1] < longest:
-        widths.append(ladder_width(widths[-1] + 1))
+    widths = ladder(longest)
     sizes = [batch_size] * len(widths)
     if max_tokens is not None:
         most = [max(1, max_tokens // width) for width in widths]

@@ -76,7 +76,7 @@ def predict_rows(task, x):
     count = _count(x)
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(task.preprocess_samples(x))
     if has_rows_of_one_shape(task) and has_program_for_each_shape(task):
-        inputs = _pad(inputs)
+        inputs = pad_to_ladder(inputs)
     # KerasHub's `predict_on_batch` would preprocess the inputs again.
     outputs = keras.Model.predict_on_batch(task, inputs)
     return tree.map_structure(lambda output: output[:count], outputs)
@@ -92,7 +92,7 @@ def has_rows_of_one_shape(model):
     return all(None not in output.shape[1:] for output in tree.flatten(model.output))
 
 
-def _pad(inputs):
+def pad_to_ladder(inputs):
     """Pads model inputs to few widths, and to a number of examples that is a power of two."""
 
     def pad(x):

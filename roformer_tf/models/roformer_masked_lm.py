@@ -74,6 +74,11 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         """See `keras_hub.models.MaskedLM.compile`. The default loss averages masked tokens."""
         super().compile(optimizer=optimizer, loss=token_loss(loss), **kwargs)
 
+    def run_on(self, texts):
+        from roformer_tf.models.fill_mask import fill_mask  # which is written for this class
+
+        fill_mask(self, [self.preprocessor.tokenizer.mask_token + text for text in texts])
+
     def get_config(self):
         return {**super().get_config(), "head_epsilon": self.head_epsilon}
 

@@ -1,5 +1,3 @@
-import functools
-
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
@@ -50,13 +48,21 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
 
     def pack_ids(self, segments, extra=0):
         """Does the same for a tuple of one or two ragged tensors of token ids."""
+        values, sequence_length, truncate_from = self.packing_settings(extra)
+        inputs = PairPacker(*values, sequence_length, truncate_from)(segments)
+        if self.padding == "longest":
+            width = tf.reduce_max(tf.reduce_sum(inputs["padding_mask"], -1))
+            # A sequence has two special tokens. Only an empty batch is narrower, and models cannot
+            # slice that.
+            width = tf.maximum(width, 2)
+            inputs = {name: value[..., :width] for name, value in inputs.items()}
+        return inputs
+
+    def packing_settings(self, extra=0):
+        """Returns the arguments of the `PairPacker`: three token ids, length and truncation."""
         tokenizer = self.tokenizer  # knows its special tokens only once its vocabulary is loaded
-        length = self.sequence_length + extra
         special = tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pad_token_id
-        settings = (*special, length, self.truncate_from), self.padding == "longest"
-        if tf.executing_eagerly() and all(map(_RAGGED_IDS.is_compatible_with, segments)):
-            return _packing_graph(*settings, len(segments))(*segments)
-        return _pack_ids(segments, *settings)
+        return special, self.sequence_length + extra, self.truncate_from
 
     @preprocessing_function
     def count_tokens(self, x):
@@ -76,34 +82,6 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         config = super().get_config()
         config.pop("truncate", None)  # KerasHub's own rule, which `truncate_from` replaces
         return {**config, "truncate_from": self.truncate_from, "padding": self.padding}
-
-
-_RAGGED_IDS = tf.RaggedTensorSpec([None, None], tf.int32)
-
-
-@functools.cache
-def _packing_graph(packing, is_cropped, count):
-    """Returns `_pack_ids` as one graph for all batches; its operations one by one take 8 ms."""
-
-    @tf.function(input_signature=[_RAGGED_IDS] * count, autograph=False)
-    def pack(*segments):
-        return _pack_ids(segments, packing, is_cropped)
-
-    return pack
-
-
-def _pack_ids(segments, packing, is_cropped):
-    *values, sequence_length, truncate_from = packing
-    inputs = PairPacker(*values, sequence_length=sequence_length, truncate_from=truncate_from)(
-        segments
-    )
-    if is_cropped:
-        width = tf.reduce_max(tf.reduce_sum(inputs["padding_mask"], -1))
-        # A sequence has two special tokens. Only an empty batch is narrower, and models cannot
-        # slice that.
-        width = tf.maximum(width, 2)
-        inputs = {name: value[..., :width] for name, value in inputs.items()}
-    return inputs
 
 
 def row_lengths(ids):

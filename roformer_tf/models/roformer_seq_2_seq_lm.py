@@ -225,6 +225,9 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
     def _logits(self, hidden_states):
         return self.backbone.token_embedding(hidden_states, reverse=True)[:, 0]
 
+    def run_on(self, texts):
+        self.generate(texts, max_length=8)
+
     def _check_data(self, x, y=None, shuffle=False):
         is_text = self.preprocessor is not None and not self.is_preprocessed(x)
         x = as_pair(x) if isinstance(x, dict) and is_text else x

@@ -123,6 +123,10 @@ class RoFormerSim(RoFormerCausalLM):
             **kwargs,
         )
 
+    def run_on(self, texts):
+        super().run_on(texts)
+        self.embed(texts)
+
     def similar(self, texts, n=100, k=20, max_length=128):
         """Generates `n` paraphrases of each text and returns the `k` nearest.
 

@@ -118,6 +118,10 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
             ]
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
+    def run_on(self, texts):
+        self.predict((texts, texts), verbose=0)
+        self.embed(texts)
+
     def check_labels(self, y):
         check_class_labels(y, sum(self.groups))
 

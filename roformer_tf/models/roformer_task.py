@@ -4,6 +4,7 @@ import warnings
 import keras
 import numpy as np
 from keras import ops
+from keras_hub.src.utils.tensor_utils import no_convert_scope
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import (
@@ -16,6 +17,7 @@ from roformer_tf.models.batches import (
     squeeze_labels,
     stream_to_dataset,
     string_tensors,
+    take_rows,
     to_columns,
 )
 from roformer_tf.models.in_batch_contrastive import unit_vectors
@@ -25,8 +27,14 @@ from roformer_tf.models.length_batches import (
     count_tokens,
     grouped,
     grouped_windows,
+    ladder,
+    length_batches,
 )
-from roformer_tf.models.prediction import predict_batches
+from roformer_tf.models.prediction import (
+    has_program_for_each_shape,
+    pad_to_ladder,
+    predict_batches,
+)
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.models.roformer_model import RoFormerModel
 
@@ -299,21 +307,59 @@ class RoFormerTask(RoFormerModel):
         texts = string_tensors(texts)
         if is_dataset(texts):
             raise TypeError("`embed` takes a list or array of strings. Received: a dataset")
-        texts = texts.numpy()
         if not self.backbone.compiled and keras.backend.backend() == "tensorflow":
             # On a GPU Keras would use XLA, which compiles a program for each length of a batch.
             self.backbone.jit_compile = False
         vectors = np.empty((len(texts), self.backbone.hidden_dim), "float32")
-        # Batches of similar lengths need little padding.
-        order = np.argsort([len(text) for text in texts], kind="stable")
-        for batch in np.split(order, range(batch_size, len(order), batch_size)):
-            inputs = self.preprocessor.pack(texts[batch])
+        batches = [np.arange(len(texts))]
+        if len(texts) > batch_size:
+            batches = length_batches(count_tokens(self.preprocessor, texts), batch_size)
+        for rows in batches:
+            with no_convert_scope():
+                inputs = self.preprocessor.pack(take_rows(texts, rows))
             inputs = {name: np.asarray(value) for name, value in inputs.items()}
-            vectors[batch] = self.backbone.predict_on_batch(inputs)["pooled_output"]
+            if has_program_for_each_shape(self.backbone):
+                inputs = pad_to_ladder(inputs)
+            outputs = self.backbone.predict_on_batch(inputs)["pooled_output"]
+            vectors[rows] = outputs[: len(rows)]
         check_finite_outputs(vectors, self)
         if normalize:
             vectors = ops.convert_to_numpy(unit_vectors(ops.convert_to_tensor(vectors)))
         return vectors[0] if is_single else vectors
+
+    def warmup(self, longest=512):
+        """Builds what the first text would wait for: the graphs of tokenizer and model.
+
+        On TensorFlow one graph serves texts of all lengths. On JAX, and with `jit_compile=True`, a
+        program is compiled for each of few widths.
+
+        Args:
+            longest: int. Number of tokens of the longest texts to come.
+
+        Raises:
+            ValueError: If the task has no preprocessor, or `longest` is not positive.
+
+        Example:
+
+        >>> import roformer_tf
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+        >>> backbone = roformer_tf.RoFormerBackbone(
+        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+        ... )
+        >>> preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+        >>> classifier = roformer_tf.RoFormerTextClassifier(backbone, 2, preprocessor)
+        >>> classifier.warmup()
+        """
+        check_positive_integer("longest", longest)
+        self.check_preprocessor()
+        widths = ladder(longest) if has_program_for_each_shape(self) else [16]
+        for width in widths:
+            self.run_on(["a " * (width - 2)])  # which has as many tokens, [CLS] and [SEP] included
+
+    def run_on(self, texts):
+        """Runs what the task is for on a list of texts, for `warmup`."""
+        self.predict(texts, verbose=0)
 
     def encode_labels(self, y):
         """Returns labels as numbers."""

@@ -1,5 +1,7 @@
 """Packs segments of token ids into the dense inputs of a model."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -96,23 +98,33 @@ class PairPacker:
                     "Both segments must be batched, or both unbatched. Received one segment of "
                     "rank 1 and one of rank 2"
                 )
-            token_ids, segment_ids, lengths = join_segments(
-                rows, self.start_value, self.end_value, length, self._index
-            )
-            padding_mask = tf.sequence_mask(lengths, tf.shape(token_ids)[1], tf.int32)
-            if length is not None:
-                pad = [[0, 0], [0, length - tf.shape(token_ids)[1]]]
-                token_ids, segment_ids, padding_mask = (
-                    tf.ensure_shape(tf.pad(x, pad), [None, length])
-                    for x in (token_ids, segment_ids, padding_mask)
-                )
-            token_ids = tf.where(padding_mask > 0, token_ids, self.pad_value)
-            outputs = {
-                "token_ids": token_ids,
-                "segment_ids": segment_ids,
-                "padding_mask": padding_mask,
-            }
+            settings = self.start_value, self.end_value, self.pad_value, length, self._index
+            if tf.executing_eagerly():
+                rows = [row.with_row_splits_dtype(tf.int64) for row in rows]
+                outputs = _packing_graph(settings, len(rows))(*rows)
+            else:
+                outputs = _pack(rows, *settings)
             return {k: v[0] for k, v in outputs.items()} if unbatched[0] else outputs
+
+
+@functools.cache
+def _packing_graph(settings, count):
+    """Returns `_pack` as one graph for all batches; its operations one by one take 8 ms."""
+    rows = [tf.RaggedTensorSpec([None, None], tf.int32)] * count
+    return tf.function(lambda *rows: _pack(rows, *settings), input_signature=rows, autograph=False)
+
+
+def _pack(rows, start, end, pad_value, length, index):
+    token_ids, segment_ids, lengths = join_segments(rows, start, end, length, index)
+    padding_mask = tf.sequence_mask(lengths, tf.shape(token_ids)[1], tf.int32)
+    if length is not None:
+        pad = [[0, 0], [0, length - tf.shape(token_ids)[1]]]
+        token_ids, segment_ids, padding_mask = (
+            tf.ensure_shape(tf.pad(x, pad), [None, length])
+            for x in (token_ids, segment_ids, padding_mask)
+        )
+    token_ids = tf.where(padding_mask > 0, token_ids, pad_value)
+    return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
 
 
 def truncation_index(truncate_from, has_start, has_end):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import roformer_tf
-from roformer_tf.models import length_batches
+from roformer_tf.models import fill_mask, length_batches
 from tests.models.builders import backbone, task, texts, tokenizer
 
 # Two batches of one text differ in the order of float32 additions in a matrix product.
@@ -117,6 +117,41 @@ def test_nothing_is_traced_again(rng, monkeypatch):
     model.predict(texts(rng, 40, 1, 100), verbose=0)
     assert calls["model"] == 1
     assert graph.experimental_get_tracing_count() == before
+
+
+@pytest.mark.parametrize("kind", ["masked_lm", "causal_lm", "sim"])
+def test_warmup_builds_all(kind, rng, monkeypatch):
+    """After it `fill_mask`, `generate` and `embed` trace nothing."""
+    if kind == "sim":
+        preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer(), sequence_length=512)
+        model = roformer_tf.RoFormerSim(backbone("sim", num_layers=1), preprocessor)
+    else:
+        model = model_of(kind)
+    if kind != "masked_lm":
+        model.compile(sampler="greedy")
+    model.warmup()
+    traced = []
+    compute_outputs = roformer_tf.RoFormerBackbone.compute_outputs
+    call_with_cache = roformer_tf.RoFormerBackbone.call_with_cache
+    for name, function in (
+        ("compute_outputs", compute_outputs),
+        ("call_with_cache", call_with_cache),
+    ):
+        monkeypatch.setattr(
+            roformer_tf.RoFormerBackbone,
+            name,
+            lambda *args, function=function, **kwargs: (
+                traced.append(1) or function(*args, **kwargs)
+            ),
+        )
+    for text in texts(rng, 10, 1, 40):
+        if kind == "masked_lm":
+            fill_mask(model, ["[MASK]" + text, text + "[MASK]" + text])
+            continue
+        model.generate([text, text], max_length=len(text) + 6)
+        if kind == "sim":
+            model.embed([text])
+    assert not traced
 
 
 def test_no_dataset_is_made_for_texts_in_memory(classifier, rng, monkeypatch):
