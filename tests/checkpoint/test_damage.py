@@ -1,8 +1,12 @@
 """Damaged files are named: digests, settings out of range, indexes of shards, PyTorch files."""
 
+import contextlib
 import json
+import os
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -39,6 +43,50 @@ def copy(saved, tmp_path):
         return folder
 
     return copy
+
+
+@contextlib.contextmanager
+def without_rights():
+    """Root may read everything, so it is somebody else in here."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize("digests", [True, False])
+@pytest.mark.parametrize("layout", ["original", "hugging_face", "preset"])
+def test_files_that_must_not_be_read_are_named(saved, layout, digests):
+    load(saved / layout)  # whatever is imported on first use
+    with tempfile.TemporaryDirectory() as top:
+        os.chmod(top, 0o755)
+        folder = Path(top) / layout
+        shutil.copytree(saved / layout, folder)
+        for part in (folder, *folder.rglob("*")):
+            part.chmod(0o755 if part.is_dir() else 0o644)
+        if not digests:
+            (folder / "SHA256SUMS").unlink()
+        with without_rights():
+            load(folder)
+        files = [part for part in folder.rglob("*") if part.is_file()]
+        for file in (*files, folder):
+            mode = file.stat().st_mode
+            file.chmod(0)
+            try:
+                with without_rights():
+                    load(folder)
+            except (ValueError, OSError) as error:
+                assert file.name in str(error) or str(folder) in str(error), error
+            else:
+                assert not digests and file.name in UNUSED, f"{file.name} was not missed"
+            file.chmod(mode)
+
+
+# Written beside what a masked LM reads, and needed by others only.
+UNUSED = {"checkpoint", "metadata.json"}
 
 
 def change(folder, name, **values):
