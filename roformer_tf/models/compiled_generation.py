@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from roformer_tf.models.prediction import check_finite_outputs
 from roformer_tf.models.roformer_preprocessor import LONGEST
-from roformer_tf.models.roformer_task import check_finite_outputs
 from roformer_tf.samplers import remove_stop_tokens, valid_token_mask
 
 

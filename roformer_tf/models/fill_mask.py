@@ -6,8 +6,10 @@ from keras import ops
 
 from roformer_tf.checkpoint.vocabulary import assign_ids
 from roformer_tf.checks import check_positive_integer
+from roformer_tf.models.batches import string_tensors
+from roformer_tf.models.length_batches import count_tokens, length_batches
+from roformer_tf.models.prediction import check_finite_outputs
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
-from roformer_tf.models.roformer_task import check_finite_outputs
 
 
 def fill_mask(task, texts, top_k=5, batch_size=32):
@@ -18,7 +20,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         texts: string or list of strings with any number of `[MASK]` (the tokenizer's mask token).
             All masks of a text are filled at once, independently of each other.
         top_k: int. Number of tokens for each mask.
-        batch_size: int. Number of texts that run at once.
+        batch_size: int. Number of texts that run at once, those of similar length together.
 
     Returns:
         For each text a list with one entry for each mask, from left to right: a list of `top_k`
@@ -60,9 +62,15 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     texts = [texts] if is_single else list(texts)
     tokenizer = task.preprocessor.tokenizer
     mask_token = tokenizer.mask_token
-    results = []
-    for start in range(0, len(texts), batch_size):
-        part = texts[start : start + batch_size]
+    if not texts:
+        return []
+    columns = string_tensors(texts)
+    batches = [np.arange(len(texts))]
+    if len(texts) > batch_size:
+        batches = length_batches(count_tokens(task.preprocessor, columns), batch_size)
+    results = [None] * len(texts)
+    for rows in batches:
+        part = [texts[row] for row in rows]
         inputs, found = task.preprocessor.pack_masks(part)
         found = ops.convert_to_numpy(found)
         counts = [
@@ -72,23 +80,24 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         lost = np.flatnonzero(found.sum(-1) < counts)
         if lost.size:
             raise ValueError(
-                f"Text {start + lost[0]} has {counts[lost[0]]} masks, and truncation to "
+                f"Text {rows[lost[0]]} has {counts[lost[0]]} masks, and truncation to "
                 f"sequence_length={task.preprocessor.sequence_length} leaves "
                 f"{found[lost[0]].sum()}. Shorten the text, or make the preprocessor with a larger "
                 "`sequence_length`."
             )
         if not found.any():
-            results += [[] for _ in part]
+            for row in rows:
+                results[row] = []
             continue
         # KerasHub's `predict_on_batch` would preprocess the inputs again.
         logits = np.asarray(keras.Model.predict_on_batch(task, inputs), "float32")
         check_finite_outputs(logits, task)
         ids, probabilities = map(ops.convert_to_numpy, _top_tokens_function(top_k)(logits))
-        for count, text_ids, text_probabilities in zip(counts, ids, probabilities, strict=True):
-            masks = zip(text_ids[:count], text_probabilities[:count], strict=True)
-            results.append(
-                [[(_token(tokenizer, i), float(p)) for i, p in zip(*mask)] for mask in masks]
-            )
+        for row, count, text_ids, shares in zip(rows, counts, ids, probabilities, strict=True):
+            masks = zip(text_ids[:count], shares[:count], strict=True)
+            results[row] = [
+                [(_token(tokenizer, i), float(p)) for i, p in zip(*mask)] for mask in masks
+            ]
     return results[0] if is_single else results
 
 

@@ -1,5 +1,7 @@
 """Labels of classifiers: numbers of classes, or their names."""
 
+import contextlib
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -111,3 +113,22 @@ def label_numbers(y, labels):
     known = tf.reduce_all(tf.reduce_any(same, axis=1))
     with tf.control_dependencies([tf.debugging.Assert(known, [UNKNOWN_LABEL, y])]):
         return tf.argmax(same, axis=1, output_type=tf.int32)
+
+
+@contextlib.contextmanager
+def name_wrong_labels():
+    """Explains the errors for a label of a dataset that is out of range or unknown."""
+    try:
+        yield
+    except Exception as error:
+        unknown = next((x for x in str(error).split("\n") if UNKNOWN_LABEL in x), None)
+        if unknown is not None and not isinstance(error, ValueError):
+            raise ValueError(unknown[unknown.index(UNKNOWN_LABEL) :]) from error
+        is_ours = str(error).startswith("A label of the dataset")  # from `evaluate` inside `fit`
+        if "outside the valid range" not in str(error) or is_ours:
+            raise
+        detail = next(x for x in str(error).split("\n") if "outside the valid range" in x)
+        raise ValueError(
+            "A label of the dataset is out of range: labels must be integers from 0 to the number "
+            f"of classes - 1. Received: {detail}"
+        ) from error

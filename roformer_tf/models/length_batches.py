@@ -9,6 +9,7 @@ from roformer_tf.models.batches import take_rows
 
 DEFAULT_BATCH_SIZE = 32
 COUNTED_TOGETHER = 1024  # texts
+COST_OF_A_BATCH = 128  # tokens
 
 
 def ladder_width(length):
@@ -48,22 +49,49 @@ def length_batches(lengths, batch_size=None, max_tokens=None, keep_order=False):
     Returns:
         List of int arrays: the indices of the examples of each batch.
 
-    >>> [batch.tolist() for batch in length_batches([3, 9, 4, 8], batch_size=2)]
+    >>> [batch.tolist() for batch in length_batches([30, 900, 40, 880], batch_size=3)]
     [[1, 3], [2, 0]]
     """
-    batch_size = check_batch_limits(batch_size, max_tokens) or max(len(lengths), 1)
+    most = check_batch_limits(batch_size, max_tokens) or max(len(lengths), 1)
     lengths = np.asarray(lengths)
     order = np.arange(len(lengths)) if keep_order else np.argsort(-lengths, kind="stable")
-    batches = []
-    while len(order):
-        size = batch_size
-        if max_tokens is not None:
-            widths = np.maximum.accumulate(lengths[order[:size]])
-            fits = widths * np.arange(1, len(widths) + 1) <= max_tokens
-            size = max(1, int(fits.sum()))
-        batches.append(order[:size])
-        order = order[size:]
-    return batches
+    lengths = lengths[order]
+    starts = []
+    if keep_order:
+        start = 0
+        while start < len(lengths):
+            starts.append(start)
+            start += _count_that_fits(lengths[start : start + most], max_tokens)
+    else:
+        starts = _cheapest_starts(lengths, most, max_tokens)
+    return np.split(order, starts[1:]) if len(order) else []
+
+
+def _count_that_fits(lengths, max_tokens):
+    if max_tokens is None:
+        return len(lengths)
+    widths = np.maximum.accumulate(lengths)
+    return max(1, int((widths * np.arange(1, len(widths) + 1) <= max_tokens).sum()))
+
+
+def _cheapest_starts(lengths, most, max_tokens):
+    """Returns where batches of examples, the longest first, begin to cost least in all.
+
+    A batch costs its tokens, padding included, and the time of `COST_OF_A_BATCH` tokens.
+    """
+    count = len(lengths)
+    costs = np.zeros(count + 1)  # of the examples from each on
+    sizes = np.ones(count, int)
+    for i in range(count - 1, -1, -1):
+        limit = most if max_tokens is None else min(most, max(1, max_tokens // int(lengths[i])))
+        ends = np.arange(i + 1, min(i + limit, count) + 1)
+        found = (ends - i) * float(lengths[i]) + COST_OF_A_BATCH + costs[ends]
+        best = int(np.argmin(found))
+        costs[i], sizes[i] = found[best], best + 1
+    starts = [0]
+    while starts[-1] + sizes[starts[-1]] < count:
+        starts.append(starts[-1] + int(sizes[starts[-1]]))
+    return starts
 
 
 def check_batch_limits(batch_size, max_tokens):

@@ -161,3 +161,30 @@ def _joined(outputs, order=None):
         return part if isinstance(part, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(part)
 
     return tree.map_structure(join, *outputs)
+
+
+def runs_on_one_device(model):
+    """Whether a batch runs on one device, not divided by a strategy or distribution."""
+    if keras.distribution.distribution() is not None:
+        return False
+    strategy = getattr(model, "distribute_strategy", None)
+    return strategy is None or strategy.num_replicas_in_sync == 1
+
+
+def check_finite_outputs(outputs, model):
+    """Returns a model's outputs, or raises `ValueError` if they are NaN or infinite.
+
+    Args:
+        outputs: NumPy array or `tf.RaggedTensor`, or a structure of them.
+        model: The model, whose dtypes the message explains.
+    """
+    arrays = (getattr(output, "flat_values", output) for output in keras.tree.flatten(outputs))
+    if all(np.isfinite(array).all() for array in arrays):
+        return outputs
+    reason = "Its weights are NaN, or training diverged: use an earlier checkpoint."
+    if "float16" in {layer.compute_dtype for layer in model._flatten_layers()}:
+        reason = (
+            "float16 holds no number above 65,504, which some activations exceed: load the model "
+            "with dtype='mixed_bfloat16' or 'float32'."
+        )
+    raise ValueError(f"The model's outputs are NaN or infinite. {reason}")

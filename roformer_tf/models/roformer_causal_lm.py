@@ -10,6 +10,7 @@ from roformer_tf.models.batches import (
     is_dataset,
     prompt_columns,
     string_tensors,
+    take_rows,
 )
 from roformer_tf.models.compiled_generation import (
     CompiledGeneration,
@@ -17,10 +18,12 @@ from roformer_tf.models.compiled_generation import (
     check_stop_token_ids,
     rows_are_finite,
 )
+from roformer_tf.models.length_batches import count_tokens, length_batches
+from roformer_tf.models.prediction import check_finite_outputs
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
-from roformer_tf.models.roformer_task import RoFormerTask, check_finite_outputs
+from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.samplers import with_min_length
 
 
@@ -113,6 +116,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         stop_token_ids="auto",
         strip_prompt="auto",
         min_new_tokens=0,
+        batch_size=None,
     ):
         """Generates a continuation of each prompt, or with UniLM a target for each source.
 
@@ -132,6 +136,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             strip_prompt: bool. Whether to leave out the prompt. `"auto"` leaves out the source with
                 UniLM, and keeps the start of the target.
             min_new_tokens: int. Minimum number of new tokens before one of `stop_token_ids`.
+            batch_size: int. Number of prompts of a list that run at once, those of similar length
+                together; the results keep the order of the list. By default all run at once.
 
         Returns:
             String or list of strings, prompts included, as the tokens spell them: in lower case,
@@ -144,6 +150,9 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
                 the model's outputs are NaN.
             TypeError: If a prompt is not a string.
         """
+        if batch_size is not None:
+            options = (max_length, stop_token_ids, strip_prompt, min_new_tokens)
+            return self._generate_in_batches(inputs, batch_size, options)
         check_max_length(max_length, "[CLS]")
         if not isinstance(min_new_tokens, int) or min_new_tokens < 0:
             raise ValueError(
@@ -183,6 +192,21 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
                 output = self.preprocessor.generate_postprocess(output)
             outputs.append(output)
         return self._normalize_generate_outputs(outputs, is_single)
+
+    def _generate_in_batches(self, inputs, batch_size, options):
+        check_positive_integer("batch_size", batch_size)
+        self.check_preprocessor()
+        is_pair = isinstance(inputs, tuple) and len(inputs) == 2
+        parts, is_single = prompt_columns(inputs if is_pair else (inputs,))
+        if is_single or any(is_dataset(part) for part in parts):
+            return self.generate(inputs, *options)
+        check_not_empty(inputs)
+        prompts = string_tensors(tuple(parts) if is_pair else parts[0])
+        results = {}
+        for rows in length_batches(count_tokens(self.preprocessor, prompts), batch_size):
+            found = self.generate(take_rows(prompts, rows), *options)
+            results.update(zip(rows.tolist(), found, strict=True))
+        return [results[row] for row in range(len(results))]
 
     def generate_step(self, inputs, stop_token_ids=None, min_new_tokens=None):
         """Generates one batch, in one graph.

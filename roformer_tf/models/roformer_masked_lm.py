@@ -75,9 +75,9 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         super().compile(optimizer=optimizer, loss=token_loss(loss), **kwargs)
 
     def run_on(self, texts):
-        from roformer_tf.models.fill_mask import fill_mask  # which is written for this class
-
-        fill_mask(self, [self.preprocessor.tokenizer.mask_token + text for text in texts])
+        mask_token = self.preprocessor.tokenizer.mask_token
+        inputs, _ = self.preprocessor.pack_masks([mask_token + text for text in texts])
+        keras.Model.predict_on_batch(self, inputs)
 
     def get_config(self):
         return {**super().get_config(), "head_epsilon": self.head_epsilon}

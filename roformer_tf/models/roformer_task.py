@@ -1,4 +1,3 @@
-import contextlib
 import warnings
 
 import keras
@@ -21,7 +20,7 @@ from roformer_tf.models.batches import (
     to_columns,
 )
 from roformer_tf.models.in_batch_contrastive import unit_vectors
-from roformer_tf.models.labels import UNKNOWN_LABEL
+from roformer_tf.models.labels import name_wrong_labels
 from roformer_tf.models.length_batches import (
     check_batch_limits,
     count_tokens,
@@ -31,9 +30,11 @@ from roformer_tf.models.length_batches import (
     length_batches,
 )
 from roformer_tf.models.prediction import (
+    check_finite_outputs,
     has_program_for_each_shape,
     pad_to_ladder,
     predict_batches,
+    runs_on_one_device,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.models.roformer_model import RoFormerModel
@@ -131,7 +132,7 @@ class RoFormerTask(RoFormerModel):
                 )
             x = grouped_windows(x, self.preprocessor, batch_size, max_tokens_per_batch)
             batch_size = None
-        with _name_wrong_labels(), warnings.catch_warnings():
+        with name_wrong_labels(), warnings.catch_warnings():
             if group_by_length:  # Keras warns at the end of a dataset of unknown length
                 warnings.filterwarnings("ignore", "Your input ran out of data")
             history = super().fit(
@@ -185,7 +186,7 @@ class RoFormerTask(RoFormerModel):
                 keras.tree.flatten(x)[0]
             ) <= check_batch_limits(batch_size, None)
             if is_one_batch and runs_on_one_device(self) and not callbacks and not kwargs:
-                with _name_wrong_labels():
+                with name_wrong_labels():
                     return self._evaluate_batch(columns, verbose, return_dict)
             if self.preprocessor is not None:
                 # With Grain installed KerasHub would expect batches of one width.
@@ -193,7 +194,7 @@ class RoFormerTask(RoFormerModel):
                 groups = groups and not self.is_preprocessed(x)
                 x = self._batched(columns, batch_size, False, groups, max_tokens_per_batch)
                 y = sample_weight = batch_size = None
-        with _name_wrong_labels():
+        with name_wrong_labels():
             return super().evaluate(
                 x, y, batch_size, sample_weight, steps=steps, **options, **kwargs
             )
@@ -207,7 +208,10 @@ class RoFormerTask(RoFormerModel):
         progress.on_test_begin()
         progress.on_test_batch_begin(0)
         # KerasHub's `test_on_batch` takes no dictionaries of labels.
-        logs = keras.Model.test_on_batch(self, *to_tensors(batch), return_dict=True)
+        batch = keras.tree.map_structure(
+            lambda x: None if x is None else ops.convert_to_tensor(x), batch
+        )
+        logs = keras.Model.test_on_batch(self, *batch, return_dict=True)
         progress.on_test_batch_end(0, logs)
         progress.on_test_end(logs)
         return logs if return_dict else self._flatten_metrics_in_order(logs)
@@ -479,40 +483,6 @@ class RoFormerTask(RoFormerModel):
             return super().train_step(*args)
 
 
-def runs_on_one_device(model):
-    """Whether a batch runs on one device, not divided by a strategy or distribution."""
-    if keras.distribution.distribution() is not None:
-        return False
-    strategy = getattr(model, "distribute_strategy", None)
-    return strategy is None or strategy.num_replicas_in_sync == 1
-
-
-def to_tensors(batch):
-    """Converts what a preprocessor returned to tensors of the backend."""
-    return keras.tree.map_structure(
-        lambda x: None if x is None else ops.convert_to_tensor(x), tuple(batch)
-    )
-
-
-@contextlib.contextmanager
-def _name_wrong_labels():
-    """Explains the errors for a label of a dataset that is out of range or unknown."""
-    try:
-        yield
-    except Exception as error:
-        unknown = next((x for x in str(error).split("\n") if UNKNOWN_LABEL in x), None)
-        if unknown is not None and not isinstance(error, ValueError):
-            raise ValueError(unknown[unknown.index(UNKNOWN_LABEL) :]) from error
-        is_ours = str(error).startswith("A label of the dataset")  # from `evaluate` inside `fit`
-        if "outside the valid range" not in str(error) or is_ours:
-            raise
-        detail = next(x for x in str(error).split("\n") if "outside the valid range" in x)
-        raise ValueError(
-            "A label of the dataset is out of range: labels must be integers from 0 to the number "
-            f"of classes - 1. Received: {detail}"
-        ) from error
-
-
 def check_pooler(backbone, task):
     """Raises `ValueError` if a backbone has no pooler, which makes the vector of a text."""
     if getattr(backbone, "pooler", None) is None:
@@ -520,22 +490,3 @@ def check_pooler(backbone, task):
             f"{task} needs a backbone with a pooler: make it with `pooler='linear'`. "
             "Received: a backbone with pooler=None"
         )
-
-
-def check_finite_outputs(outputs, model):
-    """Returns a model's outputs, or raises `ValueError` if they are NaN or infinite.
-
-    Args:
-        outputs: NumPy array or `tf.RaggedTensor`, or a structure of them.
-        model: The model, whose dtypes the message explains.
-    """
-    arrays = (getattr(output, "flat_values", output) for output in keras.tree.flatten(outputs))
-    if all(np.isfinite(array).all() for array in arrays):
-        return outputs
-    reason = "Its weights are NaN, or training diverged: use an earlier checkpoint."
-    if "float16" in {layer.compute_dtype for layer in model._flatten_layers()}:
-        reason = (
-            "float16 holds no number above 65,504, which some activations exceed: load the model "
-            "with dtype='mixed_bfloat16' or 'float32'."
-        )
-    raise ValueError(f"The model's outputs are NaN or infinite. {reason}")

@@ -82,6 +82,29 @@ def test_outputs_of_other_widths_are_ragged(rng):
         np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["causal_lm", "causal_lm_sim"])
+def test_generate_in_batches(kind, rng):
+    """The texts of each prompt alone, in the order given."""
+    model = model_of(kind)
+    model.compile(sampler="greedy")
+    x = texts(rng, 7, 1, 20)
+    expected = [model.generate(text, max_length=30) for text in x]
+    assert model.generate(x, max_length=30, batch_size=3) == expected
+    if kind == "causal_lm_sim":
+        expected = model.generate((x, x), max_length=50)
+        assert model.generate((x, x), max_length=50, batch_size=3) == expected
+    assert model.generate(x[0], max_length=30, batch_size=3) == model.generate(x[0], max_length=30)
+
+
+def test_masks_are_filled_in_the_order_given(rng):
+    model = model_of("masked_lm")
+    x = [text + "[MASK]" * (i % 3) for i, text in enumerate(texts(rng, 9, 1, 30))]
+    for text, found in zip(x, fill_mask(model, x, batch_size=4), strict=True):
+        for mask, alone in zip(found, fill_mask(model, text), strict=True):
+            assert [token for token, _ in mask] == [token for token, _ in alone]
+            np.testing.assert_allclose([p for _, p in mask], [p for _, p in alone], rtol=1e-5)
+
+
 def test_callbacks_see_the_batches_as_given(classifier, rng):
     widths = Widths()
     classifier.predict(texts(rng, 7), batch_size=3, verbose=0, callbacks=[widths])
