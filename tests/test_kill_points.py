@@ -71,7 +71,10 @@ class Recorder:
 
 @pytest.fixture(scope="module", autouse=True)
 def hook():
-    sys.addaudithook(lambda *event: Recorder.current and Recorder.current.record(*event))
+    # A hook stays until the process ends, after the names of this module are gone.
+    sys.addaudithook(
+        lambda *event, recorder=Recorder: recorder.current and recorder.current.record(*event)
+    )
 
 
 def model(seed, name="classifier"):

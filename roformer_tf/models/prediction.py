@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import tree
+from keras_hub.src.utils.tensor_utils import convert_to_numpy
 
 from roformer_tf.models.batches import is_dataset, take_rows
 from roformer_tf.models.length_batches import (
@@ -73,8 +74,10 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
 
 def predict_rows(task, x):
     """Returns the outputs of one batch of texts or of model inputs, as NumPy arrays."""
-    count = _count(x)
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(task.preprocess_samples(x))
+    count = _count(inputs)  # a pair of texts may be two rows
+    if keras.backend.backend() != "tensorflow":
+        inputs = tree.map_structure(convert_to_numpy, inputs)
     if has_rows_of_one_shape(task) and has_program_for_each_shape(task):
         inputs = pad_to_ladder(inputs)
     # KerasHub's `predict_on_batch` would preprocess the inputs again.

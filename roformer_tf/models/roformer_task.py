@@ -3,7 +3,7 @@ import warnings
 import keras
 import numpy as np
 from keras import ops
-from keras_hub.src.utils.tensor_utils import no_convert_scope
+from keras_hub.src.utils.tensor_utils import convert_to_numpy, no_convert_scope
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import (
@@ -209,7 +209,7 @@ class RoFormerTask(RoFormerModel):
         progress.on_test_batch_begin(0)
         # KerasHub's `test_on_batch` takes no dictionaries of labels.
         batch = keras.tree.map_structure(
-            lambda x: None if x is None else ops.convert_to_tensor(x), batch
+            lambda x: None if x is None else ops.convert_to_tensor(convert_to_numpy(x)), batch
         )
         logs = keras.Model.test_on_batch(self, *batch, return_dict=True)
         progress.on_test_batch_end(0, logs)

@@ -82,6 +82,12 @@ def test_outputs_of_other_widths_are_ragged(rng):
         np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_pair_of_sim_is_two_sequences(rng):
+    model = task("sim", preprocessor={"sequence_length": 8, "source_mask_rate": 0.0})
+    pairs = (texts(rng, 3), texts(rng, 3))
+    assert len(model.predict(pairs, verbose=0)) == 6
+
+
 @pytest.mark.parametrize("kind", ["causal_lm", "causal_lm_sim"])
 def test_generate_in_batches(kind, rng):
     """The texts of each prompt alone, in the order given."""
