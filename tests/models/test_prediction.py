@@ -83,7 +83,8 @@ def test_outputs_of_other_widths_are_ragged(rng):
 
 
 def test_a_pair_of_sim_is_two_sequences(rng):
-    model = task("sim", preprocessor={"sequence_length": 8, "source_mask_rate": 0.0})
+    preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer(), sequence_length=8)
+    model = roformer_tf.RoFormerSim(backbone("sim", num_layers=1), preprocessor)
     pairs = (texts(rng, 3), texts(rng, 3))
     assert len(model.predict(pairs, verbose=0)) == 6
 
