@@ -287,4 +287,6 @@ def _count(columns):
 
 def take_rows(columns, indices):
     """Returns the examples at `indices` of columns, which may be `None`."""
+    if isinstance(indices, np.ndarray) and np.array_equal(indices, np.arange(_count(columns))):
+        return columns  # all of them: a gather takes 0.3 ms
     return tree.map_structure(lambda c: None if c is None else tf.gather(c, indices), columns)

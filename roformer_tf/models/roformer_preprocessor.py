@@ -1,3 +1,6 @@
+import functools
+import types
+
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
@@ -31,6 +34,8 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         super().__init__(tokenizer, sequence_length=sequence_length, **kwargs)
         self.truncate_from = truncate_from
         self.padding = padding
+        # in a plain object, into which Keras does not look
+        self._compiled = types.SimpleNamespace(key=None, functions={})
 
     def pack(self, x, extra=0):
         """Tokenizes and packs texts, or a tuple of two columns of texts.
@@ -44,7 +49,38 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
             `(batch, length)`.
         """
         segments = x if isinstance(x, tuple) else (x,)
+        ranks = {x.shape.rank for x in segments if isinstance(x, tf.Tensor)}
+        if tf.executing_eagerly() and ranks == {1} and len(segments) <= 2:
+            packed = functools.partial(self._packed, extra=extra)
+            return self.as_graph(("pack", len(segments), extra), packed, *segments)
+        return self._packed(*segments, extra=extra)
+
+    def _packed(self, *segments, extra=0):
         return self.pack_ids(tuple(self.tokenizer(segment) for segment in segments), extra)
+
+    def as_graph(self, name, function, *texts):
+        """Calls a function with columns of strings, as one graph for all batches.
+
+        Its operations one by one take 5 to 15 ms.
+
+        Args:
+            name: Key of the function.
+            function: Takes string tensors `(batch,)`. Reads the tokenizer and the settings.
+            *texts: string tensors `(batch,)`.
+        """
+        tokenizer = self.tokenizer
+        special = tokenizer.mask_token, tokenizer.sequence_length
+        key = tokenizer.graph, special, self.packing_settings(), self.padding
+        if self._compiled.key != key:
+            self._compiled.key, self._compiled.functions = key, {}
+        functions = self._compiled.functions
+        if name not in functions:
+            functions[name] = tf.function(
+                function,
+                input_signature=[tf.TensorSpec([None], tf.string)] * len(texts),
+                autograph=False,
+            )
+        return functions[name](*texts)
 
     def pack_ids(self, segments, extra=0):
         """Does the same for a tuple of one or two ragged tensors of token ids."""
@@ -75,6 +111,12 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
             int32 tensor `(batch,)`.
         """
         segments = x if isinstance(x, tuple) else (x,)
+        ranks = {x.shape.rank for x in segments if isinstance(x, tf.Tensor)}
+        if tf.executing_eagerly() and ranks == {1}:
+            return self.as_graph(("count", len(segments)), self._counts, *segments)
+        return self._counts(*segments)
+
+    def _counts(self, *segments):
         counts = sum(row_lengths(self.tokenizer(segment)) + 1 for segment in segments) + 1
         return tf.minimum(counts, self.sequence_length)
 
