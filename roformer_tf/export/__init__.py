@@ -1,5 +1,6 @@
-"""Floor 4: a task as a SavedModel that takes raw strings and needs nothing but TensorFlow."""
+"""Floor 4: a task as a folder that takes raw strings and needs TensorFlow or ONNX Runtime only."""
 
+from roformer_tf.export.export_onnx import export_onnx
 from roformer_tf.export.export_saved_model import export_saved_model
 
-__all__ = ["export_saved_model"]
+__all__ = ["export_onnx", "export_saved_model"]

@@ -139,20 +139,10 @@ def export_saved_model(
     >>> sorted(answer), answer["probabilities"].shape
     (['class_id', 'label', 'logits', 'probabilities'], TensorShape([2, 2]))
     """
-    if keras.config.backend() != "tensorflow":
-        raise ValueError(
-            "Exporting needs the TensorFlow backend of Keras. Received: "
-            f"{keras.config.backend()!r}. Save the model (`task.save('model.keras')`) and export "
-            "it in a process with KERAS_BACKEND=tensorflow, or by `KERAS_BACKEND=tensorflow "
-            "python -m roformer_tf export model.keras FOLDER`."
-        )
-    kind = next((kind for kind in SERVED if isinstance(task, kind)), None)
-    if kind is None:
-        names = ", ".join(kind.__name__ for kind in SERVED)
-        raise ValueError(f"`task` must be one of {names}. Received: {type(task).__name__}")
-    preprocessor = _checked_preprocessor(task, preprocessor)
+    check_backend()
+    preprocessor = checked_preprocessor(task, preprocessor)
     labels = getattr(task, "labels", None) if labels is None else labels
-    options = _checked_options(task, labels, top_k, embedding, normalize)
+    options = checked_options(task, labels, top_k, embedding, normalize)
     check_target(folder, overwrite)
     with tempfile.TemporaryDirectory() as assets:
         files = Path(assets)
@@ -160,15 +150,35 @@ def export_saved_model(
         vocabulary_file = _write_lines(files / "vocabulary.txt", vocabulary)
         if labels is not None:
             options["labels_file"] = _write_lines(files / "labels.txt", labels)
-        module = SERVED[kind](task, preprocessor, vocabulary_file, **options)
+        module = served_model(task, preprocessor, vocabulary_file, options)
         with replace_files(folder, whole=True) as temporary:
             tf.saved_model.save(module, str(temporary), signatures=module.signatures())
             check_target(folder, overwrite)  # writing takes a while
     return Path(folder)
 
 
-def check_target(folder, overwrite):
-    """Raises `FileExistsError` if `folder` exists and must not be replaced."""
+def check_backend():
+    """Raises `ValueError` if the Keras backend is not TensorFlow."""
+    if keras.config.backend() != "tensorflow":
+        raise ValueError(
+            "Exporting needs the TensorFlow backend of Keras. Received: "
+            f"{keras.config.backend()!r}. Save the model (`task.save('model.keras')`) and export "
+            "it in a process with KERAS_BACKEND=tensorflow, or by `KERAS_BACKEND=tensorflow "
+            "python -m roformer_tf export model.keras FOLDER`."
+        )
+
+
+def served_model(task, preprocessor, vocabulary_file, options):
+    """Returns the `ServedModel` of a task."""
+    kind = next(kind for kind in SERVED if isinstance(task, kind))
+    return SERVED[kind](task, preprocessor, vocabulary_file, **options)
+
+
+def check_target(folder, overwrite, file=SAVED_MODEL_FILE):
+    """Raises `FileExistsError` if `folder` exists and must not be replaced.
+
+    Only a folder that has `file` may be.
+    """
     folder = Path(folder)
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if is_empty or not os.path.lexists(folder):
@@ -178,14 +188,19 @@ def check_target(folder, overwrite):
             f"{folder} already exists. Pass another folder, or `overwrite=True` (--overwrite) to "
             "replace it."
         )
-    if not (folder / SAVED_MODEL_FILE).is_file() or folder.is_symlink():
+    if not (folder / file).is_file() or folder.is_symlink():
+        kind = "a SavedModel" if file == SAVED_MODEL_FILE else "an exported ONNX model"
         raise FileExistsError(
-            f"Only a SavedModel can be overwritten, and {folder} is not one (it has no "
-            f"{SAVED_MODEL_FILE}). Pass another folder, or remove this one yourself."
+            f"Only {kind} can be overwritten, and {folder} is not one (it has no {file}). Pass "
+            "another folder, or remove this one yourself."
         )
 
 
-def _checked_preprocessor(task, preprocessor):
+def checked_preprocessor(task, preprocessor):
+    """Returns the preprocessor of the export, or raises `ValueError` if there is none that fits."""
+    if not isinstance(task, tuple(SERVED)):
+        names = ", ".join(kind.__name__ for kind in SERVED)
+        raise ValueError(f"`task` must be one of {names}. Received: {type(task).__name__}")
     if preprocessor is None:
         preprocessor = getattr(task, "preprocessor", None)
     wanted = getattr(task, "preprocessor_cls", RoFormerTextClassifierPreprocessor)
@@ -214,7 +229,8 @@ def _checked_preprocessor(task, preprocessor):
     return preprocessor
 
 
-def _checked_options(task, labels, top_k, embedding, normalize):
+def checked_options(task, labels, top_k, embedding, normalize):
+    """Returns the arguments of the `ServedModel`, or raises `ValueError` if one does not fit."""
     if labels is not None:
         _check_labels(task, labels)
     if isinstance(task, RoFormerMaskedLM):

@@ -240,7 +240,11 @@ class ServedSim(ServedCausalLM):
         return self.outputs(inputs)
 
     def _embed(self, texts):
-        outputs = self._python.task.backbone(self.pack(texts), training=False)
+        return self.vectors(self.pack(texts))
+
+    def vectors(self, inputs):
+        """Returns the embeddings of model inputs, float32 `(batch, hidden_dim)`."""
+        outputs = self._python.task.backbone(inputs, training=False)
         return unit_vectors(tf.cast(outputs["pooled_output"], tf.float32))
 
 

@@ -422,6 +422,12 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         self._graph_detokenizer = GraphDetokenizer(vocabulary)
         self._update_special_token_ids()
 
+    @property
+    def segmentation_dictionary(self):
+        """The `SegmentationDictionary` with its user words, or `None` at character level."""
+        self._check_vocabulary()
+        return self._tables.dictionary()
+
     def save_assets(self, dir_path):
         """Writes the vocabulary, and the tables with their dictionary, to a folder."""
         self._check_vocabulary()

@@ -1,0 +1,300 @@
+"""A task and its tokenizer as a folder for ONNX Runtime."""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import shutil
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from roformer_tf.checkpoint.vocabulary import assign_ids
+from roformer_tf.checks import check_one_of
+from roformer_tf.export.export_saved_model import (
+    check_backend,
+    check_target,
+    checked_options,
+    checked_preprocessor,
+    served_model,
+)
+from roformer_tf.files import replace_files
+from roformer_tf.layers.activations import gelu
+from roformer_tf.models import RoFormerCausalLM, RoFormerMaskedLM, RoFormerSeq2SeqLM, RoFormerSim
+from roformer_tf.portable import portable_operations
+from roformer_tf.text.characters import CONTROL, ISOLATED, character_kinds
+
+CLIENT = Path(__file__).resolve().parent / "onnx_client"
+MODEL_FILE = "model.onnx"
+OPSET = 18
+TRUNCATION = {"right": -1, "left": 0}
+PACKAGES = "onnx", "tf2onnx"
+
+
+def export_onnx(
+    task,
+    folder,
+    labels=None,
+    preprocessor=None,
+    embedding=None,
+    normalize=False,
+    quantize=None,
+    overwrite=False,
+):
+    """Writes a folder that answers texts with ONNX Runtime alone, without TensorFlow.
+
+    It holds `model.onnx`, which takes token ids of any batch size and length, the vocabulary and
+    dictionary, and two short Python files: `tokenizer.py`, which gives the ids of the task's
+    tokenizer, and `client.py`, to run or to import:
+
+    ```
+    python FOLDER/client.py "房间很干净" "早餐不好"        # a line of JSON for each text
+    ```
+
+    Outputs, as of `export_saved_model`: `probabilities`, `logits`, `class_id` of a classifier, or
+    `scores`; `logits` `(batch, masks, vocabulary_size)` of a masked language model, of which the
+    client takes the five best tokens; `embedding` `(batch, hidden_dim)` of a backbone or
+    RoFormer-Sim. Needs `pip install "roformer-tf[export]"` to write, and onnxruntime to run.
+
+    Args:
+        task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerSim` or `RoFormerBackbone`, in
+            float32.
+        folder: str or path of the folder to write. It appears complete or not at all.
+        labels, preprocessor, embedding, normalize: See `export_saved_model`.
+        quantize: `None`, or `"int8"` for int8 weights, and activations quantized at each call: a
+            quarter of the size, and faster on most processors. Measure the accuracy it costs.
+        overwrite: bool. Whether to replace a folder that `export_onnx` wrote.
+
+    Returns:
+        `pathlib.Path` of the folder.
+
+    Raises:
+        ImportError: If tf2onnx or onnx are not installed, or onnxruntime for `quantize`.
+        ValueError: If the task generates text, is not in float32, has no preprocessor, or an option
+            does not fit it; if the Keras backend is not TensorFlow.
+        FileExistsError: If `folder` exists and `overwrite` is `False`, or it is not such a folder.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> import roformer_tf
+    >>> from roformer_tf.export import export_onnx
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+    >>> classifier = roformer_tf.RoFormerTextClassifier(backbone, 2, preprocessor)
+    >>> folder = os.path.join(tempfile.mkdtemp(), "onnx")
+    >>> folder = export_onnx(classifier, folder, labels=["bad", "good"])  # doctest: +SKIP
+    >>> sorted(os.listdir(folder))  # doctest: +SKIP
+    ['client.py', 'model.onnx', 'settings.json', 'tokenizer.py', 'vocabulary.json', 'words.json']
+    """
+    check_backend()
+    _check_packages(quantize)
+    check_one_of("quantize", quantize, (None, "int8"))
+    if isinstance(task, RoFormerSeq2SeqLM) or (
+        isinstance(task, RoFormerCausalLM) and not isinstance(task, RoFormerSim)
+    ):
+        raise ValueError(
+            f"A {type(task).__name__} generates text, and `model.onnx` has no loop for it. Use "
+            "`export_saved_model`, or `task.export(path, format='onnx')` for its logits."
+        )
+    preprocessor = checked_preprocessor(task, preprocessor)
+    labels = getattr(task, "labels", None) if labels is None else labels
+    options = checked_options(task, labels, 1, embedding, normalize)
+    dtypes = {layer.compute_dtype for layer in task._flatten_layers() if layer.weights}
+    modes = {layer.quantization_mode for layer in task._flatten_layers()} - {None}
+    if dtypes != {"float32"} or modes:
+        raise ValueError(
+            "Export a model in float32: load it with `dtype='float32'`, and pass "
+            f"`quantize='int8'` for int8. Received: {', '.join(sorted(dtypes | modes))}"
+        )
+    check_one_of("truncate_from", preprocessor.truncate_from, tuple(TRUNCATION))
+    check_target(folder, overwrite, MODEL_FILE)
+    with tempfile.NamedTemporaryFile() as vocabulary_file:
+        served = served_model(task, preprocessor, vocabulary_file.name, options)
+    model = _convert(task, served, isinstance(task, RoFormerMaskedLM))
+    with replace_files(folder, whole=True) as temporary:
+        _save(model, temporary / MODEL_FILE, quantize)
+        write_client(temporary, preprocessor, isinstance(task, RoFormerMaskedLM), labels)
+        check_target(folder, overwrite, MODEL_FILE)  # writing takes a while
+    return Path(folder)
+
+
+def _check_packages(quantize):
+    packages = (*PACKAGES, "onnxruntime") if quantize else PACKAGES
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f'Exporting to ONNX needs {" and ".join(missing)}: `pip install "roformer-tf[export]"`.'
+        )
+
+
+def _convert(task, served, has_masks):
+    """Returns the ONNX model of a task."""
+    import onnx
+    import tf2onnx
+
+    weights = task.weights
+    names = ["token_ids", "segment_ids", "padding_mask"] + ["mask_positions"] * has_masks
+    specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in names]
+    # As inputs: constants would be copied some thirty times on the way, and must not exceed 2 GB.
+    specs += [
+        tf.TensorSpec(weight.shape, weight.dtype, name=f"weight_{i}")
+        for i, weight in enumerate(weights)
+    ]
+
+    def answer(*tensors):
+        inputs = dict(zip(names, tensors[: len(names)], strict=True))
+        values = zip(weights, tensors[len(names) :], strict=True)
+        with keras.StatelessScope(state_mapping=list(values)):
+            if isinstance(task, RoFormerSim):
+                return {"embedding": served.vectors(inputs)}
+            outputs = served.answer(inputs)
+        wanted = ("probabilities", "logits", "class_id", "scores")
+        if "embedding" in outputs:
+            wanted = ("embedding",)
+        return {name: outputs[name] for name in wanted if name in outputs}
+
+    with portable_operations(), _onnx_operations(task), _quiet("tf2onnx", "tensorflow"):
+        model, _ = tf2onnx.convert.from_function(
+            tf.function(answer, autograph=False),
+            input_signature=specs,
+            opset=OPSET,
+            custom_op_handlers={"PyFuncStateless": (_replace_operation, [])},
+            extra_opset=[onnx.helper.make_opsetid("com.microsoft", 1)],
+        )
+    graph = model.graph
+    inputs = {each.name: each for each in graph.input}
+    for i, weight in enumerate(weights):
+        name = f"weight_{i}"
+        if name in inputs:  # others have no part in the outputs
+            graph.initializer.append(
+                onnx.numpy_helper.from_array(keras.ops.convert_to_numpy(weight), name)
+            )
+            graph.input.remove(inputs[name])
+    return model
+
+
+@contextlib.contextmanager
+def _onnx_operations(task):
+    """Makes layers emit what ONNX Runtime has fast kernels for, in place of a dozen operations."""
+
+    def layer_norm(layer, x):
+        inputs = [x, layer.gamma, layer.beta, tf.constant(layer.epsilon, tf.float32)]
+        return _operation("LayerNormalization", inputs)
+
+    with contextlib.ExitStack() as stack:
+        for layer in task._flatten_layers():
+            if type(layer) is keras.layers.LayerNormalization:
+                layer.call = lambda x, layer=layer: layer_norm(layer, x)
+                stack.callback(delattr, layer, "call")
+            elif getattr(layer, "activation", None) is gelu:
+                layer.activation = lambda x: _operation("Gelu", [x])
+                stack.callback(setattr, layer, "activation", gelu)
+        yield
+
+
+@contextlib.contextmanager
+def _quiet(*packages):
+    """Shows errors only. tf2onnx warns of each operation that `_replace_operation` gave it."""
+    loggers = [
+        logging.getLogger(name)
+        for name in {*packages, *logging.root.manager.loggerDict}
+        if name.split(".")[0] in packages
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _operation(name, inputs):
+    """Returns a tensor that `_replace_operation` makes the output of an ONNX operation."""
+    x = tf.numpy_function(lambda *x: x[0], inputs, tf.float32, stateful=False, name=name)
+    return tf.ensure_shape(x, inputs[0].shape)
+
+
+def _replace_operation(context, node, name, arguments):
+    node.type = node.name.split("/")[-1].split("_")[0]
+    for attribute in list(node.attr):
+        del node.attr[attribute]
+    if node.type == "LayerNormalization":
+        node.set_attr("axis", -1)
+        node.set_attr("epsilon", float(node.inputs[3].get_tensor_value()))
+        context.replace_inputs(node, node.input[:3])
+    else:
+        node.domain = "com.microsoft"
+
+
+def _save(model, path, quantize):
+    import onnx
+
+    if not quantize:
+        if model.ByteSize() < 2**31 - 2**20:
+            onnx.save(model, path)
+        else:  # beside it: a file of ONNX cannot be larger
+            onnx.save(model, path, save_as_external_data=True, location="model.onnx.data")
+        return
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(model, path, weight_type=QuantType.QInt8, per_channel=True)
+
+
+def write_client(folder, preprocessor, fills_masks=False, labels=None):
+    """Writes the client, and the files from which it makes token ids.
+
+    Args:
+        folder: Path.
+        preprocessor: `RoFormerPreprocessor`.
+        fills_masks: bool. Whether the texts contain mask tokens.
+        labels: Names of a classifier's classes, or `None`.
+    """
+    tokenizer = preprocessor.tokenizer
+    kinds = character_kinds()
+    dictionary = tokenizer.segmentation_dictionary
+    settings = {
+        "fills_masks": fills_masks,
+        "labels": labels,
+        "word_level": tokenizer.word_level,
+        "lowercase": tokenizer.lowercase,
+        "word_maxlen": tokenizer.word_maxlen,
+        "words_total": dictionary.total if dictionary else 1,
+        "mask_token": tokenizer.mask_token,
+        **{
+            f"{name}_id": getattr(tokenizer, f"{name}_token_id")
+            for name in ("pad", "unk", "start", "end", "mask")
+        },
+        "sequence_length": preprocessor.sequence_length,
+        "truncate_index": TRUNCATION[preprocessor.truncate_from],
+        "dropped": _character_class(np.flatnonzero(kinds == CONTROL)),
+        "isolated": _character_class(np.flatnonzero(kinds == ISOLATED)),
+    }
+    frequencies = dictionary.frequencies if dictionary else {}
+    words = {word: count for word, count in frequencies.items() if count}
+    files = {
+        "settings": settings,
+        "vocabulary": assign_ids(tokenizer.get_vocabulary()),
+        "words": words,
+    }
+    for name, value in files.items():
+        text = json.dumps(value, ensure_ascii=False)
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    for name in ("client.py", "tokenizer.py"):
+        shutil.copyfile(CLIENT / name, folder / name)
+
+
+def _character_class(code_points):
+    """Returns a regular expression of the characters."""
+    code_points = code_points[(code_points < 0xD800) | (code_points >= 0xE000)]
+    runs = np.split(code_points, np.flatnonzero(np.diff(code_points) > 1) + 1)
+    return "[" + "".join(f"\\U{run[0]:08x}-\\U{run[-1]:08x}" for run in runs) + "]"

@@ -1,0 +1,134 @@
+"""Folders of `export_onnx` answer in a process that has ONNX Runtime only, with the numbers of Keras."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf import (
+    RoFormerBackbone,
+    RoFormerCausalLM,
+    RoFormerMaskedLM,
+    RoFormerSim,
+    RoFormerTextClassifier,
+)
+from roformer_tf.export import export_onnx
+from roformer_tf.models import fill_mask
+from tests.export.conftest import assert_close, softmax
+
+for package in ("onnx", "tf2onnx", "onnxruntime"):
+    pytest.importorskip(package)
+
+LABELS = ["差 评", "一般", "好评"]
+ASK = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import client
+outputs = client.run(json.loads(sys.argv[2]))
+blocked = {"tensorflow", "keras", "roformer_tf", "tokenizers", "jieba"} & set(sys.modules)
+assert not blocked, blocked
+print(json.dumps({name: list(value) for name, value in outputs.items()}, default=lambda x: x.tolist()))
+"""
+
+
+def ask(folder, texts):
+    command = [sys.executable, "-I", "-c", ASK, str(folder), json.dumps(texts)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def classifier(build):
+    return build(RoFormerTextClassifier, backbone={"num_layers": 2}, num_classes=3)
+
+
+@pytest.fixture(scope="module")
+def exported(classifier, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("onnx") / "exported"
+    before = classifier.predict(["好"], verbose=0)
+    export_onnx(classifier, folder, labels=LABELS)
+    # the layers are what they were
+    np.testing.assert_array_equal(classifier.predict(["好"], verbose=0), before)
+    return folder
+
+
+def test_classifier(classifier, exported, texts):
+    answer = ask(exported, texts)
+    expected = classifier.predict(texts, verbose=0)
+    assert_close(answer["logits"], expected)
+    assert_close(answer["probabilities"], softmax(expected))
+    assert answer["label"] == [LABELS[i] for i in expected.argmax(-1)]
+    pairs = list(zip(texts[:5], texts[5:10], strict=True))
+    assert_close(
+        ask(exported, pairs)["logits"], classifier.predict((texts[:5], texts[5:10]), verbose=0)
+    )
+
+
+def test_command(exported, classifier):
+    command = [sys.executable, str(exported / "client.py"), "很 好", "差"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    expected = classifier.predict(["很 好", "差"], verbose=0).argmax(-1)
+    answers = [json.loads(line) for line in lines]
+    assert [answer["text"] for answer in answers] == ["很 好", "差"]
+    assert [answer["label"] for answer in answers] == [LABELS[i] for i in expected]
+
+
+@pytest.mark.slow
+def test_masked_lm(build, tmp_path):
+    task = build(RoFormerMaskedLM)
+    lines = ["今天[MASK]气很[MASK]", "好", "[MASK]"]
+    answer = ask(export_onnx(task, tmp_path / "onnx"), lines)
+    expected = [
+        [[token for token, _ in mask] for mask in masks] for masks in fill_mask(task, lines)
+    ]
+    assert answer["tokens"] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"norm": "rms_norm"}, {"position_scheme": "learned"}])
+def test_backbone(options, build, tokenizer, texts, tmp_path):
+    backbone = build(RoFormerBackbone, backbone=options)
+    folder = export_onnx(backbone, tmp_path / "onnx", preprocessor=tokenizer, embedding="cls")
+    preprocessor = RoFormerTextClassifier.preprocessor_cls(tokenizer)
+    expected = backbone.predict(preprocessor(texts[:8]), verbose=0)[:, 0]
+    assert_close(ask(folder, texts[:8])["embedding"], expected)
+
+
+@pytest.mark.slow
+def test_sim(build, texts, tmp_path):
+    task = build(RoFormerSim, backbone={"pooler": "linear", "masking": "unilm"})
+    answer = ask(export_onnx(task, tmp_path / "onnx"), texts[:8])
+    assert_close(answer["embedding"], task.embed(texts[:8]))
+
+
+def test_int8(classifier, exported, texts, tmp_path):
+    folder = export_onnx(classifier, tmp_path / "int8", quantize="int8")
+    found, expected = (np.array(ask(f, texts)["probabilities"]) for f in (folder, exported))
+    # 8 bits for weights and activations: about 1 % of each product
+    assert 0 < np.abs(found - expected).max() < 0.05
+
+
+def test_refusals(build, classifier, exported, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="generates text"):
+        export_onnx(build(RoFormerCausalLM, backbone={"masking": "causal"}), tmp_path / "a")
+    with pytest.raises(ValueError, match="in float32"):
+        half = build(RoFormerTextClassifier, backbone={"dtype": "mixed_bfloat16"}, num_classes=2)
+        export_onnx(half, tmp_path / "a")
+    with pytest.raises(ValueError, match="`quantize` must be"):
+        export_onnx(classifier, tmp_path / "a", quantize="int4")
+    with pytest.raises(FileExistsError, match="already exists"):
+        export_onnx(classifier, exported)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes").touch()
+    with pytest.raises(FileExistsError, match="an exported ONNX model"):
+        export_onnx(classifier, tmp_path / "other", overwrite=True)
+    assert export_onnx(classifier, exported, labels=LABELS, overwrite=True) == exported
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="roformer-tf\\[export\\]"):
+        export_onnx(classifier, tmp_path / "a")
+    if keras.backend.backend() == "tensorflow":
+        assert not (tmp_path / "a").exists()

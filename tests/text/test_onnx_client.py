@@ -1,0 +1,54 @@
+"""The tokenizer that `export_onnx` writes, in plain Python, gives the ids of `RoFormerTokenizer`."""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.export.export_onnx import write_client
+from tests.text.conftest import MODES
+
+COUNT = 700
+
+
+def client(folder, tokenizer, **options):
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer, **options)
+    write_client(folder, preprocessor)
+    spec = importlib.util.spec_from_file_location("exported_tokenizer", folder / "tokenizer.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ids(mode, tokenizers, texts, tmp_path):
+    lines = texts["real"][:COUNT] + texts["hostile"][:COUNT]
+    exported = client(tmp_path, tokenizers(mode))
+    expected = tokenizers(mode)(lines)
+    # a lone surrogate cannot come by way of a command line or a file in UTF-8
+    for line, ids in zip(lines, expected, strict=True):
+        if line == line.encode(errors="replace").decode():
+            assert exported.tokenize(line) == ids, line
+
+
+@pytest.mark.parametrize("truncate_from", ["right", "left"])
+def test_truncation(truncate_from, tokenizers, texts, rng, tmp_path):
+    tokenizer = tokenizers("char")
+    exported = client(tmp_path, tokenizer, sequence_length=20, truncate_from=truncate_from)
+    first, second = np.split(rng.permutation(texts["real"])[:400], 2)
+    first, second = first.tolist(), second.tolist()
+    for segments in ((first,), (first, second)):
+        expected = tokenizer.encode(*segments, maxlen=20, truncate_from=truncate_from)
+        found = [exported.encode(*row) for row in zip(*segments, strict=True)]
+        assert [ids for ids, _ in found] == expected[0]
+        assert [segment_ids for _, segment_ids in found] == expected[1]
+
+
+def test_needs_the_standard_library_only(tokenizers, tmp_path):
+    source = (tmp_path / "tokenizer.py") if client(tmp_path, tokenizers("char")) else None
+    imported = {
+        line.split()[1] for line in source.read_text().splitlines() if line[:4] in ("from", "impo")
+    }
+    assert imported <= sys.stdlib_module_names
