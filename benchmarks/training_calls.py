@@ -1,0 +1,163 @@
+"""`python -m benchmarks.training_calls`: steps of `fit` and `train_on_batch` beside `Pretrainer`'s, and mixed lengths.
+
+One process and one set of sizes; the calls take turns, so a ratio is the median over the turns. The masked LM predicts
+the same positions of the same batch in all three. Mixed lengths: `RoFormerTextClassifier.fit` with `group_by_length`
+on reviews of 20 to 784 characters, in real tokens a second, beside texts that are all equally long.
+"""
+
+import argparse
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks import corpus, records
+from benchmarks.models import LEARNING_RATE, import_tensorflow
+from benchmarks.sizes import BASE, QUICK, Sizes
+
+FOLDER = Path(__file__).resolve().parent
+SHAPES = ((8, 128), (4, 512), (1, 1536))
+QUICK_SHAPES = ((2, 32),)
+MIXED = Sizes(layers=6, heads=8, width=512, intermediate=2048)
+INPUTS = "token_ids", "segment_ids", "padding_mask", "mask_positions"
+CALLS = {
+    "pretrainer": "`Pretrainer.train_on_batch`",
+    "train_on_batch": "`RoFormerMaskedLM.train_on_batch`",
+    "fit": "`RoFormerMaskedLM.fit`",
+    "equal": "`RoFormerTextClassifier.fit`, equal lengths",
+    "mixed": "the same, mixed lengths, `group_by_length=True`",
+}
+
+
+def take_turns(calls, repeats):
+    """Seconds of each call in each turn, of which the first is not counted."""
+    runs = {name: [] for name in calls}
+    for turn in range(repeats + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if turn:
+                runs[name].append(time.perf_counter() - start)
+    return runs
+
+
+def steps(sizes, shape, repeats, seed):
+    """Results of one shape: a dictionary for each call."""
+    import keras
+    import tensorflow as tf
+
+    from benchmarks.pretraining_ours import make_pretrainer, ready_batch
+
+    batch = ready_batch(seed, sizes, *shape)
+    pretrainer = make_pretrainer(sizes, seed)
+    task = pretrainer.task
+    task.preprocessor = None
+    task.compile(
+        keras.optimizers.AdamW(LEARNING_RATE, weight_decay=0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    x = {name: batch[name] for name in INPUTS}
+    y, weights = batch["labels"], batch["label_weights"]
+    data = tf.data.Dataset.from_tensors((x, y, weights)).repeat()
+    calls = {
+        "pretrainer": lambda: pretrainer.train_on_batch(batch),
+        "train_on_batch": lambda: task.train_on_batch(x, y, weights),
+        "fit": lambda: task.fit(data, steps_per_epoch=1, verbose=0),
+    }
+    row = "{} × {}".format(*shape)
+    return rows(row, take_turns(calls, repeats), {}, "pretrainer")
+
+
+def mixed(sizes, count, repeats, seed):
+    """Results of texts of mixed and of equal lengths."""
+    import keras
+
+    import roformer_tf
+
+    tokenizer = roformer_tf.RoFormerTokenizer(corpus.vocabulary())
+    backbone = roformer_tf.RoFormerBackbone(**sizes.backbone_arguments())
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+    classifier = roformer_tf.RoFormerTextClassifier(backbone, 2, preprocessor)
+    classifier.compile(
+        keras.optimizers.AdamW(LEARNING_RATE),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
+    texts = corpus.lines(count, seed, 20, 784)
+    lengths = preprocessor.count_tokens(texts).numpy()
+    near = np.argsort(np.abs(lengths - lengths.mean()), kind="stable")[:32]
+    same = [texts[i] for i in np.resize(near, count)]
+    labels = np.arange(count) % 2
+    options = {"batch_size": 16, "verbose": 0}
+    calls = {
+        "equal": lambda: classifier.fit(same, labels, **options),
+        "mixed": lambda: classifier.fit(texts, labels, group_by_length=True, **options),
+    }
+    tokens = {"equal": preprocessor.count_tokens(same).numpy().sum(), "mixed": lengths.sum()}
+    return rows(f"{count} reviews", take_turns(calls, repeats), tokens, "equal")
+
+
+def rows(row, runs, tokens, base):
+    """The results of calls; `ratio` is the speed, of steps or of tokens, divided by that of `base`."""
+    speed = {
+        name: [int(tokens.get(name, 1)) / s for s in seconds] for name, seconds in runs.items()
+    }
+    return [
+        {
+            "row": row,
+            "call": name,
+            "seconds": median(seconds),
+            "tokens_per_second": median(speed[name]) if name in tokens else None,
+            "ratio": median(a / b for a, b in zip(speed[name], speed[base], strict=True)),
+            "runs": seconds,
+        }
+        for name, seconds in runs.items()
+    ]
+
+
+def table(record):
+    """Lines of Markdown."""
+    lines = ["| | call | median | speed, of the first |", "|---|---|---|---|"]
+    for r in record["results"]:
+        tokens = r["tokens_per_second"]
+        speed = f"{r['seconds']:.2f} s" if tokens is None else f"{tokens:,.0f} tokens/s"
+        lines.append(f"| {r['row']} | {CALLS[r['call']]} | {speed} | {r['ratio']:.2f} × |")
+    return lines
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training_calls", description=__doc__
+    )
+    parser.add_argument("--quick", action="store_true", help="small models, to see that it works")
+    parser.add_argument("--repeats", type=int, default=5, help="timed turns (%(default)s)")
+    parser.add_argument("--count", type=int, default=320, help="reviews (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="file for the results, a table beside it")
+    given = parser.parse_args(arguments)
+    output = given.output or FOLDER / "results" / f"training_calls{'_quick' * given.quick}.jsonl"
+    words = sys.argv[1:] if arguments is None else arguments
+    import_tensorflow()
+    sizes, shapes = (QUICK, QUICK_SHAPES) if given.quick else (BASE, SHAPES)
+    record = {
+        **records.made_by("benchmarks.training_calls", words),
+        "sizes": asdict(sizes),
+        "results": [],
+    }
+    for shape in shapes:
+        record["results"] += steps(sizes, shape, given.repeats, given.seed)
+        print("\n".join(table(record)[-3:]), flush=True)
+    vocabulary = len(corpus.vocabulary())
+    small = Sizes(**{**asdict(QUICK if given.quick else MIXED), "vocabulary": vocabulary})
+    record["results"] += mixed(small, given.count, given.repeats, given.seed)
+    records.write(output, record)
+    head = ["# Training calls", "", records.source(record), ""]
+    records.write_text(output.with_suffix(".md"), "\n".join([*head, *table(record)]) + "\n")
+    print("\n".join(table(record)))
+
+
+if __name__ == "__main__":
+    main()
