@@ -1,7 +1,8 @@
 """`KERAS_BACKEND=torch python -m benchmarks.accelerator` (or jax): layers and models beside Hugging Face on one device.
 
-Rotation, an encoder block, inference and a masked-LM training step, in float32 and bfloat16, taking turns with the
-same part of Hugging Face's PyTorch model. TensorFlow need not be installed.
+Rotation, an encoder block, inference, a masked-LM training step and the generation of 32 tokens, in float32 and
+bfloat16, taking turns with the same part of Hugging Face's PyTorch model. Without TensorFlow, which need not be
+installed, generation is left out.
 """
 
 import argparse
@@ -19,12 +20,14 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch needs
 
 import numpy as np
 
-from benchmarks import machine, records
+from benchmarks import generation_worker, machine, records
 from benchmarks.models import INPUTS, LEARNING_RATE, torch_inputs
 from benchmarks.sizes import BASE, QUICK, labels_everywhere, make_batch
 
 SHAPES = ((32, 128), (8, 512), (4, 1536))
 QUICK_SHAPES = ((2, 32),)
+NEW_TOKENS = 32
+HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
@@ -33,7 +36,7 @@ def import_backbone_and_head():
 
     Without TensorFlow, which only the texts need, it comes past the packages' `__init__`.
     """
-    if importlib.util.find_spec("tensorflow") is None:
+    if not HAS_TENSORFLOW:
         root = Path(__file__).resolve().parent.parent / "roformer_tf"
         for name in ("roformer_tf", "roformer_tf.models"):
             package = types.ModuleType(name)
@@ -41,9 +44,8 @@ def import_backbone_and_head():
             sys.modules[name] = package
     from roformer_tf.layers import MaskedLMHead
     from roformer_tf.models.roformer_backbone import RoFormerBackbone
-    from roformer_tf.models.roformer_model import RoFormerModel
 
-    return RoFormerBackbone, MaskedLMHead, RoFormerModel
+    return RoFormerBackbone, MaskedLMHead
 
 
 class Ours:
@@ -71,6 +73,8 @@ class Ours:
             lambda x, *table: self.backbone.encoder_blocks[0](x, position=table)
         )
         self.rotate = self._compiled(rotary.rotate)
+        if HAS_TENSORFLOW:
+            self.generate = generation_worker.ours(sizes, 0, DTYPES[dtype])
 
     def _compiled(self, function):
         import keras
@@ -94,7 +98,9 @@ class Ours:
         q = self.keras.ops.convert_to_tensor(heads(batch, self.sizes), self.dtype)
         table = self.backbone.position_scheme(self.keras.ops.zeros((1, x.shape[-2]), "int32"))
         step = {**names, "mask_positions": batch["mask_positions"]}
+        generation = {"generation": lambda: self.generate(batch["token_ids"], NEW_TOKENS)}
         return {
+            **(generation if HAS_TENSORFLOW else {}),
             "rotation": lambda: self.rotate(q, *table),
             "encoder block": lambda: self.block(x, *table),
             "inference": lambda: self.backbone.predict_on_batch(names),
@@ -115,6 +121,7 @@ class HuggingFace:
         self.model = RoFormerForMaskedLM(config).to(device)
         self.inference_model = RoFormerForMaskedLM(config).roformer.to(device, self.dtype).eval()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE)
+        self.generate = generation_worker.hugging_face(sizes, 0, dtype, device)
 
     def cases(self, batch):
         torch, encoder = self.torch, self.inference_model.encoder
@@ -150,6 +157,7 @@ class HuggingFace:
             "encoder block": lambda: value(block),
             "inference": lambda: value(lambda: self.inference_model(**inputs).last_hidden_state),
             "training step": step,
+            "generation": lambda: self.generate(batch["token_ids"], NEW_TOKENS),
         }
 
 

@@ -13,7 +13,7 @@ from benchmarks.sizes import Sizes
 from benchmarks.worker import Worker, libraries, main
 
 
-def ours(sizes, seed):
+def ours(sizes, seed, dtype="float32"):
     """`RoFormerCausalLM.generate`, from token ids."""
     import keras
 
@@ -23,6 +23,7 @@ def ours(sizes, seed):
     backbone = roformer_tf.RoFormerBackbone(
         **sizes.backbone_arguments(),
         masking="causal",
+        dtype=dtype,
     )
     model = roformer_tf.RoFormerCausalLM(backbone)
     model.compile(sampler="greedy")
@@ -36,7 +37,7 @@ def ours(sizes, seed):
     return run
 
 
-def hugging_face(sizes, seed):
+def hugging_face(sizes, seed, dtype="float32", device="cpu"):
     """`RoFormerForCausalLM.generate` of Transformers, with its cache."""
     import torch
     from transformers import RoFormerConfig, RoFormerForCausalLM
@@ -44,11 +45,11 @@ def hugging_face(sizes, seed):
     torch.set_num_threads(models.THREADS)
     torch.manual_seed(seed)
     config = {**sizes.hugging_face_config(), "is_decoder": True}
-    model = RoFormerForCausalLM(RoFormerConfig(**config)).eval()
+    model = RoFormerForCausalLM(RoFormerConfig(**config)).to(device, getattr(torch, dtype)).eval()
     options = {"do_sample": False, "use_cache": True, "pad_token_id": 0, "eos_token_id": None}
 
     def run(ids, new_tokens):
-        tokens = torch.from_numpy(ids).long()
+        tokens = torch.from_numpy(ids).long().to(device)
         with torch.inference_mode():
             rows = model.generate(
                 tokens,
@@ -57,7 +58,7 @@ def hugging_face(sizes, seed):
                 max_new_tokens=new_tokens,
                 **options,
             )
-        return rows[:, ids.shape[1] :].numpy()
+        return rows[:, ids.shape[1] :].cpu().numpy()
 
     return run
 

@@ -1,11 +1,12 @@
-"""Writes a model with its tokenizer as a SavedModel. It takes raw strings and needs nothing but
-TensorFlow.
+"""Writes a model with its tokenizer as a folder that takes raw strings.
+
+A SavedModel needs nothing but TensorFlow, and an ONNX model nothing but onnxruntime.
 """
 
 from roformer_tf.cli import shared
 from roformer_tf.cli.model_source import TASKS, load_model
 
-HELP = "write a SavedModel that takes raw strings"
+HELP = "write a SavedModel or an ONNX model that takes raw strings"
 
 
 def add_arguments(parser):
@@ -23,26 +24,49 @@ def add_arguments(parser):
     parser.add_argument(
         "--normalize", action="store_true", help="backbone: L2-normalize the embeddings"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing SavedModel")
+    parser.add_argument("--overwrite", action="store_true", help="replace an exported model")
+    parser.add_argument(
+        "--format", choices=("saved_model", "onnx"), default="saved_model", help="%(default)s"
+    )
+    parser.add_argument("--quantize", choices=("int8",), help="ONNX: int8 weights")
 
 
 def run(args):
+    from roformer_tf.export.export_onnx import MODEL_FILE, export_onnx
+    from roformer_tf.export.export_saved_model import (
+        SAVED_MODEL_FILE,
+        check_target,
+        export_saved_model,
+    )
+
+    is_onnx = args.format == "onnx"
+    if args.quantize and not is_onnx:
+        raise ValueError(
+            "A SavedModel is not quantized: pass `--format onnx` too. "
+            f"Received: --quantize {args.quantize}"
+        )
+    # fail before the slow part
+    check_target(args.folder, args.overwrite, MODEL_FILE if is_onnx else SAVED_MODEL_FILE)
+    model, preprocessor = load_model(args.model, args.task, args.dtype, args.sequence_length)
+    options = {
+        "labels": None if args.labels is None else args.labels.split(","),
+        "preprocessor": preprocessor,
+        "embedding": args.embedding,
+        "normalize": args.normalize,
+        "overwrite": args.overwrite,
+    }
+    if is_onnx:
+        folder = export_onnx(model, args.folder, quantize=args.quantize, **options)
+        print(f"{type(model).__name__} in {folder}. Try it: python {folder}/client.py TEXT")
+        return 0
+    folder = export_saved_model(model, args.folder, top_k=args.top_k, **options)
+    _print_signatures(model, folder)
+    return 0
+
+
+def _print_signatures(model, folder):
     import tensorflow as tf
 
-    from roformer_tf.export.export_saved_model import check_target, export_saved_model
-
-    check_target(args.folder, args.overwrite)  # fail before the slow part
-    model, preprocessor = load_model(args.model, args.task, args.dtype, args.sequence_length)
-    folder = export_saved_model(
-        model,
-        args.folder,
-        labels=None if args.labels is None else args.labels.split(","),
-        top_k=args.top_k,
-        preprocessor=preprocessor,
-        embedding=args.embedding,
-        normalize=args.normalize,
-        overwrite=args.overwrite,
-    )
     # reading it back proves that it loads
     signatures = tf.saved_model.load(folder).signatures
     rows = [
@@ -51,7 +75,6 @@ def run(args):
     ]
     print(f"{type(model).__name__} in {folder}")
     shared.print_table(rows, columns=("signature", "input", "output"), show_lines=True)
-    return 0
 
 
 def _lines(specs):

@@ -261,7 +261,7 @@ def write_client(folder, preprocessor, fills_masks=False, labels=None):
     """
     tokenizer = preprocessor.tokenizer
     kinds = character_kinds()
-    dictionary = tokenizer.segmentation_dictionary
+    dictionary = tokenizer.segmentation_dictionary()
     settings = {
         "fills_masks": fills_masks,
         "labels": labels,

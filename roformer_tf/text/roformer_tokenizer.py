@@ -33,9 +33,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
     word goes through BERT's basic tokenizer and WordPiece. Character level does the same without
     jieba.
 
-    Uses core TensorFlow ops only. The layer runs eagerly under every Keras backend, in `tf.data`
-    and in a `tf.function`. A `tf.Module` that holds `tokenizer.graph` can be saved with
-    `tf.saved_model.save` and needs no Python package other than TensorFlow.
+    Core TensorFlow ops only: the layer runs eagerly under every Keras backend, in `tf.data` and in
+    a `tf.function`, and a `tf.Module` with `tokenizer.graph` can be saved and served.
 
     Building the tables of jieba's dictionary takes about four seconds. They are saved as assets of
     the layer, and kept in a cache folder (set `ROFORMER_TF_CACHE` to choose it).
@@ -66,18 +65,16 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
 
     Unusual input:
 
-    * An invalid byte counts as one U+FFFD, as in `bytes.decode(errors="replace")`.
-    * U+FFFD, NUL and control characters are dropped. At character level this joins their
-      neighbours ("a\0b" is one word), at word level they separate words.
+    * An invalid byte is one U+FFFD, as in `bytes.decode(errors="replace")`. U+FFFD, NUL and
+      control characters are dropped: "a\0b" is one word at character level, two at word level.
     * A lone surrogate in a Python string is an unknown letter.
     * An empty or blank string has no tokens. An empty batch gives an empty batch.
-    * Special tokens in a text, such as "[MASK]", are treated as text.
-    * There is no length limit. Time is linear, 1 MB takes seconds.
+    * Special tokens in a text, such as "[MASK]", are treated as text. Any length is allowed.
 
     Raises:
         FileNotFoundError: If the vocabulary or dictionary file does not exist.
         ValueError: If the vocabulary is empty, not UTF-8, lacks a special token or has white space
-            in a token; if the dictionary is broken; if the layer is called without a vocabulary.
+            in a token; if the dictionary is broken; if called without a vocabulary.
         TypeError: If the input is not a string.
 
     Example:
@@ -247,8 +244,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
 
         At word level the words are jieba's, whether or not they are in the vocabulary. At character
         level they are the tokens of BERT's basic tokenizer: a Chinese character, a punctuation
-        mark, or all wordpieces of a run of letters. An [UNK] is one word. With a `segmenter`, all tokens
-        in one of its words belong together.
+        mark, or all wordpieces of a run of letters. With a `segmenter`, all tokens in one of its
+        words belong together.
 
         Args:
             inputs: Strings, as in a call of the layer.
@@ -403,14 +400,13 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         self._set(vocabulary, tables)
 
     def _checked(self, vocabulary):
-        wanted = {getattr(self, name) for name in self._special_token_attrs}
-        missing = sorted(wanted - set(vocabulary.ids))
+        missing = {getattr(self, name) for name in self._special_token_attrs} - set(vocabulary.ids)
         if missing:
             tip = "Check that the file is the checkpoint's `vocab.txt`"
             if vocabulary.tokens[0].startswith("\ufeff"):
                 tip = "Its first line begins with a byte order mark: save it as UTF-8 without one"
             raise ValueError(
-                f"The vocabulary lacks the special tokens {missing}; it has {vocabulary.size} "
+                f"The vocabulary lacks the special tokens {sorted(missing)}; it has {vocabulary.size} "
                 f"tokens that begin with {vocabulary.tokens[:3]}. {tip}; or pass its own special "
                 "tokens, e.g. `mask_token=None` if it has none."
             )
@@ -422,10 +418,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         self._graph_detokenizer = GraphDetokenizer(vocabulary)
         self._update_special_token_ids()
 
-    @property
     def segmentation_dictionary(self):
-        """The `SegmentationDictionary` with its user words, or `None` at character level."""
-        self._check_vocabulary()
+        """Returns the `SegmentationDictionary` with the user words; at character level `None`."""
         return self._tables.dictionary()
 
     def save_assets(self, dir_path):

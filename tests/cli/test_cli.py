@@ -103,6 +103,19 @@ def test_export_classifier(folders, classifier, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_export_onnx(folders, classifier, tmp_path, capsys):
+    for package in ("tf2onnx", "onnxruntime"):
+        pytest.importorskip(package)
+    folder = tmp_path / "onnx"
+    assert run("export", folders / "classifier.keras", folder, "--format", "onnx") == 0
+    assert f"python {folder}/client.py" in capsys.readouterr().out
+    command = [sys.executable, folder / "client.py", *TEXTS]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    expected = classifier.predict(TEXTS, verbose=0).argmax(-1)
+    assert [json.loads(line)["class_id"] for line in lines] == expected.tolist()
+
+
+@pytest.mark.slow
 def test_export_original_folder(folders, masked_lm, tmp_path, capsys):
     """Exports the task it was trained as by default, and its backbone with `--task`."""
     folder = tmp_path / "masked_lm"
@@ -152,6 +165,8 @@ def test_export_refuses(folders, tmp_path, error_of):
         ([folders / "backbone", out], "has no preprocessor"),
         ([classifier, tmp_path / "empty" / ".."], "already exists"),
         ([classifier, tmp_path, "--overwrite"], "Only a SavedModel"),
+        ([classifier, out, "--quantize", "int8"], "pass `--format onnx` too"),
+        ([original, tmp_path, "--format", "onnx", "--overwrite"], "Only an exported ONNX"),
     ]
     for arguments, message in cases:
         assert message in error_of("export", *arguments), arguments

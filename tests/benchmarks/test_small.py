@@ -1,0 +1,55 @@
+"""Measurements that run in processes of their own: they run, and their tables say what was measured."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+from benchmarks import onnx_runtime, records, training_calls
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CASES = {
+    "accelerator": (["torch", "transformers", "jax"], ["--repeats", "1"], 10),
+    "onnx_runtime": (["torch", "transformers", "tf2onnx", "onnxruntime"], ["--repeats", "1"], 9),
+    "training_calls": (["snownlp"], ["--repeats", "1", "--count", "20"], 5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="starts its own processes")
+@pytest.mark.parametrize("name", CASES)
+def test_runs(name, tmp_path):
+    packages, options, count = CASES[name]
+    for package in packages:
+        pytest.importorskip(package)
+    output = tmp_path / "results.jsonl"
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", *options]
+    backend = "jax" if name == "accelerator" else "tensorflow"
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "--output", str(output)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(records.read(output)["results"]) == count
+
+
+def test_tables():
+    speed = {"row": "1 × 32", "side": "int8", "milliseconds": 5.0, "ratio": 0.5, "megabytes": 50.0}
+    rows = [{"seed": i, "keras": 0.9, "float32": 0.9, "int8": 0.88 + i / 100} for i in range(3)]
+    lines = onnx_runtime.table({"results": [speed, *rows]})
+    assert lines[2] == "| 1 × 32 | `export_onnx`, int8 | 5.0 ms | 0.50 × | 50 MB |"
+    assert lines[-1] == "| seed mean | 90.00% | 90.00% | 89.00% |"
+    runs = {"pretrainer": [2.0, 4.0, 2.0], "fit": [4.0, 4.0, 4.0]}
+    found = training_calls.rows("8 × 128", runs, {}, "pretrainer")
+    assert [row["ratio"] for row in found] == [1.0, 0.5]
+    runs = {"equal": [1.0], "mixed": [2.0]}
+    found = training_calls.rows("reviews", runs, {"equal": 100, "mixed": 180}, "equal")
+    assert [row["tokens_per_second"] for row in found] == [100.0, 90.0]
+    assert training_calls.table({"results": found})[-1].endswith("| 90 tokens/s | 0.90 × |")
