@@ -1,5 +1,6 @@
 import keras
 from keras import ops
+from keras.src.backend.common.masking import get_keras_mask
 
 from roformer_tf.checks import check_one_of
 from roformer_tf.layers.cache import is_prefill
@@ -225,7 +226,7 @@ def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
         or with `attention_mask` a float32 tensor `(batch, 1 or num_heads, length, length)`.
     """
     if padding_mask is None:
-        padding_mask = getattr(x, "_keras_mask", None)
+        padding_mask = get_keras_mask(x)
     if padding_mask is None and attention_mask is None and not causal:
         return None
     batch, length = ops.shape(x)[:2]
@@ -255,7 +256,7 @@ def bias_of_keys(x, padding_mask=None, attention_mask=None):
         attention_mask: bool tensor `(batch, length, key_length)`.
     """
     if padding_mask is None:
-        padding_mask = getattr(x, "_keras_mask", None)
+        padding_mask = get_keras_mask(x)
     visible = None
     if padding_mask is not None:
         visible = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))

@@ -1,5 +1,6 @@
 import keras
 from keras import ops
+from keras.src.backend.common.masking import get_keras_mask
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -42,7 +43,7 @@ class MeanPooling(keras.layers.Layer):
 
     def call(self, x, padding_mask=None):
         if padding_mask is None:
-            padding_mask = getattr(x, "_keras_mask", None)
+            padding_mask = get_keras_mask(x)
         if padding_mask is None:
             return ops.cast(ops.mean(ops.cast(x, "float32"), axis=1), self.compute_dtype)
         weights = ops.cast(padding_mask, "float32")[:, :, None]

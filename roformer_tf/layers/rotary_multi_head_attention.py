@@ -2,6 +2,7 @@ import functools
 
 import keras
 from keras import ops
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import HIDDEN
@@ -315,16 +316,16 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     def _project(self, *inputs):
         """Projects queries, keys and values. Hides the mask, which dense layers warn of."""
-        masks = [getattr(x, "_keras_mask", None) for x in inputs]
+        masks = [get_keras_mask(x) for x in inputs]
         for x, mask in zip(inputs, masks, strict=True):
             if mask is not None:
-                x._keras_mask = None
+                set_keras_mask(x, None)
         query, key, value = inputs
         gate = self._gate_dense(query) if self._use_gate else None
         outputs = gate, self._query_dense(query), self._key_dense(key), self._value_dense(value)
         for x, mask in zip(inputs, masks, strict=True):
             if mask is not None:
-                x._keras_mask = mask
+                set_keras_mask(x, mask)
         return outputs
 
     def _visible_in_cache(self, query, key, cache_update_index, causal):

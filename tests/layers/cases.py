@@ -10,6 +10,7 @@ from tests.layers.harness import Case, original_variables, rotary_context, rotar
 from tests.layers.linear_cases import TYPICAL_CASES
 from tests.layers.position_cases import POSITION_CASES
 from tests.layers.rotary_cases import ROTARY_CASES
+from tests.layers.span_cases import SPAN_CASES
 from tests.oracles import numpy_roformer as oracle
 
 B, T, H, HEADS, F, V, E = 2, 6, 16, 2, 24, 20, 12
@@ -273,4 +274,5 @@ CASES = [
     *ROTARY_CASES,
     *TYPICAL_CASES,
     *DECODER_CASES,
+    *SPAN_CASES,
 ]

@@ -30,6 +30,7 @@ class Case:
         noise: Allowed error in float32, as a share of the output's largest value.
         roundings: Number of successive roundings to the compute dtype from input to output.
         output_dtype: Dtype of the output under every policy, or `None` for the compute dtype.
+        rounds: Whether float32 outputs come from numbers in the compute dtype.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Case:
     noise: float = 1e-6
     roundings: int = 4
     output_dtype: str | None = None
+    rounds: bool = False
 
     def __str__(self):
         return self.name
@@ -196,7 +198,7 @@ def gradients(function, inputs, cotangents, layer=None):
             loss.backward()
         found = [x.grad for x in inputs] + [w.value.grad for w in weights]
         outputs = keras.tree.map_structure(torch.Tensor.detach, outputs)
-    zeros = [numpy(x) * 0 for x in [*inputs, *(w.value for w in weights)]]
+    zeros = [np.zeros_like(numpy(x)) for x in [*inputs, *(w.value for w in weights)]]
     return flat(outputs), [
         zero if g is None else numpy(g) for g, zero in zip(found, zeros, strict=True)
     ]

@@ -16,6 +16,7 @@ from roformer_tf import layers
 
 X = (2, 6, 16)
 IDS = np.array([[2, 5, 3, 0], [2, 6, 7, 3]], "int32")
+SPANS = {"head_dim": 8, "tril_mask": False}  # a loss of masked scores would be infinite
 HEADS = (2, 3, 6, 8)  # (batch, num_heads, length, head_dim)
 
 
@@ -107,6 +108,13 @@ CASES = {
     "rms_norm": lambda: (layers.RMSNorm, {}, X),
     "pooler": lambda: (layers.Pooler, {}, X),
     "mean_pooling": lambda: (layers.MeanPooling, {}, X),
+    "global_pointer": lambda: (layers.GlobalPointer, {**SPANS, "num_heads": 3}, X),
+    "efficient_global_pointer": lambda: (
+        layers.EfficientGlobalPointer,
+        {**SPANS, "num_heads": 3},
+        X,
+    ),
+    "conditional_random_field": lambda: (layers.ConditionalRandomField, {"lr_multiplier": 10}, X),
     "dropout": lambda: (layers.Dropout, {"rate": 0.3}, X),
 }
 

@@ -262,7 +262,62 @@ def decode(method, options, arguments, prompt, table, folder, application, seed)
     return getattr(decoder, method)(inputs, **arguments)
 
 
-FUNCTIONS = forward, make_checkpoint, variables, gradients, train, piecewise_linear, encode, decode
+def span_scores(name, arguments, x, mask, weights):
+    """Returns the outputs of `GlobalPointer` or `EfficientGlobalPointer`."""
+    import tensorflow as tf
+    from bert4keras import layers
+    from bert4keras.backend import K
+
+    K.set_floatx("float32")
+    layer = getattr(layers, name)(**arguments)
+    layer(tf.constant(x))
+    layer.set_weights(weights)
+    return layer(tf.constant(x), mask=None if mask is None else tf.constant(mask)).numpy()
+
+
+def multilabel_loss(name, y_true, y_pred, options):
+    """Returns a function of this name of bert4keras' backend."""
+    import tensorflow as tf
+    from bert4keras import backend
+
+    backend.K.set_floatx("float32")
+    return getattr(backend, name)(tf.constant(y_true), tf.constant(y_pred), **options).numpy()
+
+
+def conditional_random_field(x, mask, weights, lr_multiplier, tags):
+    """Returns the loss of each sequence, its gradients, and the best tags of `ViterbiDecoder`."""
+    import tensorflow as tf
+    from bert4keras.backend import K
+    from bert4keras.layers import ConditionalRandomField
+    from bert4keras.snippets import ViterbiDecoder
+
+    K.set_floatx("float32")
+    layer = ConditionalRandomField(lr_multiplier)
+    layer(tf.constant(x))
+    layer.set_weights([weights])
+    inputs = tf.Variable(x)
+    with tf.GradientTape() as tape:
+        scores = layer(inputs, mask=tf.constant(mask))
+        loss = layer.sparse_loss(tf.constant(tags), scores)
+    gradients = [g.numpy() for g in tape.gradient(loss, [inputs, *layer.trainable_weights])]
+    decoder = ViterbiDecoder(layer.trans.numpy(), starts=[0], ends=[0])
+    best = [decoder.decode(row[: m.sum()].copy()) for row, m in zip(x, mask, strict=True)]
+    return loss.numpy(), gradients, best
+
+
+FUNCTIONS = (
+    forward,
+    make_checkpoint,
+    variables,
+    gradients,
+    train,
+    piecewise_linear,
+    encode,
+    decode,
+    span_scores,
+    multilabel_loss,
+    conditional_random_field,
+)
 REQUESTS = {function.__name__: function for function in FUNCTIONS}
 
 

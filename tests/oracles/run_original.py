@@ -183,6 +183,19 @@ class Original:
             "decode", method, options, arguments, prompt, table, folder, application, seed
         )
 
+    def span_scores(self, name, arguments, x, mask, weights):
+        """Returns the outputs of bert4keras' layer of this name with the given weights."""
+        return self._ask("span_scores", name, arguments, x, mask, weights)
+
+    def multilabel_loss(self, name, y_true, y_pred, **options):
+        """Returns what bert4keras' loss function of this name returns."""
+        return self._ask("multilabel_loss", name, y_true, y_pred, options)
+
+    def conditional_random_field(self, x, mask, weights, lr_multiplier, tags):
+        """Returns losses, gradients of `x` and `weights`, and the best tags that begin and end
+        with 0."""
+        return self._ask("conditional_random_field", x, mask, weights, lr_multiplier, tags)
+
     def close(self):
         """Ends the process if it has started."""
         if self._process is not None:
