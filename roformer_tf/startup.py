@@ -15,6 +15,7 @@ import tempfile
 
 LAZY = {
     "roformer_tf.models": (
+        "EntityTagLoss",
         "GroupedCrossentropy",
         "InBatchContrastive",
         "RoFormerBackbone",
@@ -22,6 +23,10 @@ LAZY = {
         "RoFormerCausalLMPreprocessor",
         "RoFormerMaskedLM",
         "RoFormerMaskedLMPreprocessor",
+        "RoFormerMultipleChoice",
+        "RoFormerMultipleChoicePreprocessor",
+        "RoFormerQuestionAnswering",
+        "RoFormerQuestionAnsweringPreprocessor",
         "RoFormerSeq2SeqBackbone",
         "RoFormerSeq2SeqLM",
         "RoFormerSeq2SeqLMPreprocessor",
@@ -31,6 +36,8 @@ LAZY = {
         "RoFormerSimPreprocessor",
         "RoFormerTextClassifier",
         "RoFormerTextClassifierPreprocessor",
+        "RoFormerTokenClassifier",
+        "RoFormerTokenClassifierPreprocessor",
         "SimilarityDistillation",
         "SmoothedCrossentropy",
     ),

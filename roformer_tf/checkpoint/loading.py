@@ -58,7 +58,7 @@ class ModelBinding:
             self.groups.append("positions")
         if backbone.pooler is not None:
             self.groups.append("pooler")
-        if getattr(model, "head", None) is not None:
+        if hasattr(getattr(model, "head", None), "token_embedding"):
             self.groups.append("mlm")
         if nsp_head:
             pooling = getattr(model, "pooling", None)

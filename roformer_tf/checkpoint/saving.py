@@ -71,9 +71,10 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     Reference: `save_weights_as_checkpoint` of bert4keras' `models.py`.
     """
     binding = ModelBinding(model, nsp_head)
-    if hasattr(model, "logits_dense") and not nsp_head:
+    has_new_head = hasattr(model, "logits_dense") or getattr(model, "head_arguments", ())
+    if has_new_head and not nsp_head:
         raise ValueError(
-            f"The original format cannot hold the classifier's head of {binding.label}. Save the "
+            f"The original format cannot hold the head of {binding.label}. Save the "
             "encoder alone with `save_checkpoint(model.backbone, …)`, or everything with "
             "`model.save_to_preset`. If it is the next-sentence head, pass nsp_head=True."
         )

@@ -24,6 +24,7 @@ from roformer_tf.export.export_saved_model import (
 from roformer_tf.files import replace_files
 from roformer_tf.layers.activations import gelu
 from roformer_tf.models import RoFormerCausalLM, RoFormerMaskedLM, RoFormerSeq2SeqLM, RoFormerSim
+from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.portable import portable_operations
 from roformer_tf.text.characters import CONTROL, ISOLATED, character_kinds
 
@@ -103,6 +104,11 @@ def export_onnx(
         raise ValueError(
             f"A {type(task).__name__} generates text, and `model.onnx` has no loop for it. Use "
             "`export_saved_model`, or `task.export(path, format='onnx')` for its logits."
+        )
+    if isinstance(task, AnsweringTask):
+        raise ValueError(
+            f"The client of an ONNX folder has no answers of a {type(task).__name__}. Use "
+            "`export_saved_model`, or `task.export(path, format='onnx')` for the model's outputs."
         )
     preprocessor = checked_preprocessor(task, preprocessor)
     labels = getattr(task, "labels", None) if labels is None else labels

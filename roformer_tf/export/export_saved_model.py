@@ -7,24 +7,30 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from roformer_tf.checks import check_one_of
+from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.export.served_models import (
     ServedBackbone,
     ServedCausalLM,
     ServedClassifier,
     ServedMaskedLM,
+    ServedMultipleChoice,
+    ServedQuestionAnswering,
     ServedSeq2SeqLM,
     ServedSim,
+    ServedTokenClassifier,
 )
 from roformer_tf.files import replace_files
 from roformer_tf.models import (
     RoFormerBackbone,
     RoFormerCausalLM,
     RoFormerMaskedLM,
+    RoFormerMultipleChoice,
+    RoFormerQuestionAnswering,
     RoFormerSeq2SeqLM,
     RoFormerSim,
     RoFormerTextClassifier,
     RoFormerTextClassifierPreprocessor,
+    RoFormerTokenClassifier,
 )
 from roformer_tf.models.fill_mask import check_top_k
 from roformer_tf.models.labels import check_label_names
@@ -32,6 +38,9 @@ from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
 
 SERVED = {
     RoFormerTextClassifier: ServedClassifier,
+    RoFormerTokenClassifier: ServedTokenClassifier,
+    RoFormerQuestionAnswering: ServedQuestionAnswering,
+    RoFormerMultipleChoice: ServedMultipleChoice,
     RoFormerMaskedLM: ServedMaskedLM,
     RoFormerSim: ServedSim,  # before its parent
     RoFormerCausalLM: ServedCausalLM,
@@ -141,7 +150,8 @@ def export_saved_model(
     """
     check_backend()
     preprocessor = checked_preprocessor(task, preprocessor)
-    labels = getattr(task, "labels", None) if labels is None else labels
+    if labels is None and isinstance(task, RoFormerTextClassifier):
+        labels = task.labels
     options = checked_options(task, labels, top_k, embedding, normalize)
     check_target(folder, overwrite)
     with tempfile.TemporaryDirectory() as assets:
@@ -233,6 +243,8 @@ def checked_options(task, labels, top_k, embedding, normalize):
     """Returns the arguments of the `ServedModel`, or raises `ValueError` if one does not fit."""
     if labels is not None:
         _check_labels(task, labels)
+    if isinstance(task, RoFormerQuestionAnswering):
+        check_positive_integer("top_k", top_k)
     if isinstance(task, RoFormerMaskedLM):
         check_top_k(top_k, task.backbone.vocabulary_size)
     if not isinstance(task, RoFormerBackbone):
@@ -241,7 +253,8 @@ def checked_options(task, labels, top_k, embedding, normalize):
                 "`embedding` and `normalize` are options of a backbone: export `task.backbone` "
                 f"with `preprocessor=task.preprocessor`. Received: a {type(task).__name__}"
             )
-        return {"top_k": top_k} if isinstance(task, RoFormerMaskedLM) else {}
+        has_best = isinstance(task, RoFormerMaskedLM | RoFormerQuestionAnswering)
+        return {"top_k": top_k} if has_best else {}
     embedding = "mean" if embedding is None else embedding
     check_one_of("embedding", embedding, EMBEDDINGS)
     if embedding == "pooler" and task.pooler is None:
@@ -254,7 +267,10 @@ def checked_options(task, labels, top_k, embedding, normalize):
 
 def _check_labels(task, labels):
     if not isinstance(task, RoFormerTextClassifier):
-        raise ValueError(f"Only a classifier has labels. Received: a {type(task).__name__}")
+        raise ValueError(
+            "`labels` are for a RoFormerTextClassifier; a RoFormerTokenClassifier has its own. "
+            f"Received: a {type(task).__name__}"
+        )
     check_label_names(labels, task.num_classes, task.activation)
 
 

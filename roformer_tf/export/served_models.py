@@ -15,7 +15,7 @@ from roformer_tf.models.fill_mask import tokens_by_id, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import output_kind
 
-STRINGS = {"texts", "first", "second"}
+STRINGS = {"texts", "first", "second", "question", "context", "left", "right"}
 NUMBERS = {"n", "k", "max_length"}
 TOKEN_IDS = ("token_ids", "segment_ids", "padding_mask")
 
@@ -140,6 +140,60 @@ class ServedClassifier(ServedModel):
         if self._label_of_class is not None:
             answer["label"] = self._label_of_class.lookup(tf.cast(class_id, tf.int64))
         return answer
+
+
+class ServedTokenClassifier(ServedModel):
+    """Serves entities, as characters of the texts."""
+
+    inputs = {"serving_default": ("texts",)}
+
+    def serving_default(self, texts):
+        task = self._python.task
+        inputs, details = self._python.preprocessor.pack_chunks(texts)
+        found = task.decode(self.outputs(inputs), details, tf.size(texts))
+        with tf.device("CPU"):
+            labels = found["type"].with_values(
+                tf.gather(tf.constant(task.labels), found["type"].values)
+            )
+            return {
+                "start": found["start"].to_tensor(-1),
+                "end": found["end"].to_tensor(-1),
+                "label": labels.to_tensor(""),
+                "score": found["score"].to_tensor(0.0),
+            }
+
+
+class ServedQuestionAnswering(ServedModel):
+    """Serves the best answers to questions, as characters of their contexts."""
+
+    inputs = {"serving_default": ("question", "context")}
+
+    def __init__(self, task, preprocessor, vocabulary_file, top_k):
+        super().__init__(task, preprocessor, vocabulary_file)
+        self._top_k = top_k
+
+    def serving_default(self, question, context):
+        inputs, details = self._python.preprocessor.pack_chunks(question, context)
+        details = {**details, "context": context}
+        return self._python.task.decode(
+            self.outputs(inputs), details, tf.size(question), n_best=self._top_k
+        )
+
+
+class ServedMultipleChoice(ServedModel):
+    """Serves the choices of questions and of gaps, the most probable first."""
+
+    inputs = {
+        "serving_default": ("context", "question", "choices"),
+        "questions": ("question", "choices"),
+        "gaps": ("left", "choices", "right"),
+    }
+
+    def serving_default(self, **x):
+        outputs = self.outputs(self._python.preprocessor.pack(x))
+        return self._python.task.decode(outputs, {"choices": x["choices"]}, None)
+
+    questions = gaps = serving_default
 
 
 class ServedMaskedLM(ServedModel):
@@ -270,6 +324,8 @@ class ServedSeq2SeqLM(ServedModel):
 def _spec(argument):
     if argument in NUMBERS:
         return tf.TensorSpec([], tf.int32, argument)
+    if argument == "choices":
+        return tf.TensorSpec([None, None], tf.string, argument)
     if argument in STRINGS:
         return tf.TensorSpec([None], tf.string, argument)
     return tf.TensorSpec([None, None], tf.int32, argument)

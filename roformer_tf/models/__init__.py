@@ -1,5 +1,7 @@
 """Backbone, tasks and their preprocessors, on KerasHub's base classes."""
 
+from roformer_tf.models.entities import entities_from_words
+from roformer_tf.models.entity_tag_loss import EntityTagLoss
 from roformer_tf.models.fill_mask import fill_mask
 from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive
@@ -8,6 +10,14 @@ from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
 from roformer_tf.models.roformer_masked_lm_preprocessor import RoFormerMaskedLMPreprocessor
+from roformer_tf.models.roformer_multiple_choice import RoFormerMultipleChoice
+from roformer_tf.models.roformer_multiple_choice_preprocessor import (
+    RoFormerMultipleChoicePreprocessor,
+)
+from roformer_tf.models.roformer_question_answering import RoFormerQuestionAnswering
+from roformer_tf.models.roformer_question_answering_preprocessor import (
+    RoFormerQuestionAnsweringPreprocessor,
+)
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.models.roformer_seq_2_seq_lm import RoFormerSeq2SeqLM, translate
 from roformer_tf.models.roformer_seq_2_seq_lm_preprocessor import RoFormerSeq2SeqLMPreprocessor
@@ -21,6 +31,10 @@ from roformer_tf.models.roformer_text_classifier import RoFormerTextClassifier
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
+from roformer_tf.models.roformer_token_classifier import RoFormerTokenClassifier
+from roformer_tf.models.roformer_token_classifier_preprocessor import (
+    RoFormerTokenClassifierPreprocessor,
+)
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
 from roformer_tf.models.smoothed_crossentropy import SmoothedCrossentropy
 from roformer_tf.text import RoFormerSentencePieceTokenizer, RoFormerTokenizer
@@ -30,6 +44,14 @@ RoFormerTokenizer.backbone_cls = RoFormerBackbone
 RoFormerSentencePieceTokenizer.backbone_cls = RoFormerSeq2SeqBackbone
 
 __all__ = [
+    "RoFormerMultipleChoicePreprocessor",
+    "RoFormerMultipleChoice",
+    "RoFormerQuestionAnsweringPreprocessor",
+    "RoFormerQuestionAnswering",
+    "RoFormerTokenClassifierPreprocessor",
+    "RoFormerTokenClassifier",
+    "EntityTagLoss",
+    "entities_from_words",
     "GroupedCrossentropy",
     "InBatchContrastive",
     "RoFormerBackbone",

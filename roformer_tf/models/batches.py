@@ -122,7 +122,7 @@ def is_stream(x):
     return isinstance(x, types.GeneratorType | keras.utils.PyDataset)
 
 
-def stream_to_dataset(stream, convert, shuffle=False):
+def stream_to_dataset(stream, convert, encode_labels, shuffle=False):
     """Makes a dataset of a generator or `keras.utils.PyDataset`.
 
     Its tensors have no static shapes, so that batches may be of any width. A `PyDataset` keeps its
@@ -131,6 +131,7 @@ def stream_to_dataset(stream, convert, shuffle=False):
     Args:
         stream: It gives batches `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
         convert: Function that checks `x` and `y` and returns the new `x`.
+        encode_labels: Function that returns the new `y`.
         shuffle: Whether to shuffle the order of the batches of a `PyDataset` in each epoch.
 
     Raises:
@@ -145,7 +146,8 @@ def stream_to_dataset(stream, convert, shuffle=False):
                 f"`(texts, labels, sample_weights)`. Received: {str(batch)[:100]}"
             )
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        return keras.utils.pack_x_y_sample_weight(*to_columns(convert(x, y), y, sample_weight))
+        columns = to_columns(convert(x, y), encode_labels(y), sample_weight)
+        return keras.utils.pack_x_y_sample_weight(*columns)
 
     if isinstance(stream, types.GeneratorType):
         first = list(itertools.islice(stream, 1))

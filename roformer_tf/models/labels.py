@@ -83,13 +83,19 @@ def check_label_names(labels, num_classes, activation):
             f"Received: labels={labels!r}"
         )
     expected = 2 if kind == "binary" else num_classes
-    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-        raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}")
+    check_names(labels)
     if len(labels) != expected:
         raise ValueError(
             f"`labels` must name {expected} classes, in their order. Received: {len(labels)} "
             f"labels, {labels!r}"
         )
+
+
+def check_names(labels):
+    """Raises `ValueError` unless `labels` are different strings of one line each, at least one."""
+    is_list = isinstance(labels, list | tuple) and len(labels) > 0
+    if not is_list or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}")
     broken = [label for label in labels if label.splitlines() != [label]]
     if broken or len(set(labels)) != len(labels):
         raise ValueError(

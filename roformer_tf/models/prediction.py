@@ -182,7 +182,8 @@ def check_finite_outputs(outputs, model):
         model: The model, whose dtypes the message explains.
     """
     arrays = (getattr(output, "flat_values", output) for output in keras.tree.flatten(outputs))
-    if all(np.isfinite(array).all() for array in arrays):
+    masked = -np.inf if getattr(model, "has_masked_outputs", False) else 0
+    if all((np.isfinite(array) | (array == masked)).all() for array in arrays):
         return outputs
     reason = "Its weights are NaN, or training diverged: use an earlier checkpoint."
     if "float16" in {layer.compute_dtype for layer in model._flatten_layers()}:

@@ -285,6 +285,28 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
     return kwargs
 
 
+def with_new_head(cls, folder, load_weights, kwargs):
+    """Builds a task with a new head, if the arguments ask for another one than is saved.
+
+    Returns:
+        The task, or `None` if its head is the saved one. KerasHub decides by `num_classes` alone.
+    """
+    if not _holds_task(folder, cls):
+        return None
+    saved = folder.part("task.json")["config"]
+    if all(kwargs.get(name, saved.get(name)) == saved.get(name) for name in cls.head_arguments):
+        return None
+    own = [name for name in arguments_of(cls) if name not in ("backbone", "preprocessor")]
+    arguments = {name: saved[name] for name in own if name in saved} | kwargs
+    for name, part in (("backbone", cls.backbone_cls), ("preprocessor", cls.preprocessor_cls)):
+        if name not in kwargs:
+            weights = {"load_weights": load_weights} if name == "backbone" else {}
+            of_part = {n: kwargs[n] for n in arguments_of(part) if n in kwargs and n not in own}
+            arguments = {n: value for n, value in arguments.items() if n not in of_part}
+            arguments[name] = part.from_preset(folder.path, **weights, **of_part)
+    return cls(**arguments)
+
+
 def check_head_is_there(model, folder):
     """Raises `FileNotFoundError` if KerasHub left a head random, as its file is missing."""
     file = folder.path / "task.weights.h5"

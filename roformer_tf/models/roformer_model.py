@@ -14,6 +14,7 @@ from roformer_tf.models.presets import (
     check_backbone_class,
     check_head_is_there,
     from_checkpoint,
+    with_new_head,
 )
 from roformer_tf.naming import automatic_name
 from roformer_tf.portable import portable_operations
@@ -36,11 +37,14 @@ class RoFormerModel:
         backbone_cls: The class of a task's backbone; `None` in a backbone.
         saved_masking: str. The masking that a task gives a bidirectional backbone, or `None`.
         needs_pooler: bool. Whether the task needs a backbone with a pooler.
+        head_arguments: Names of the arguments that decide the weights of a head. `from_preset`
+            makes a new head if one of them differs from what was saved.
     """
 
     backbone_cls = None
     saved_masking = None
     needs_pooler = False
+    head_arguments = ()
     # name of each input that a call may have: its dtype
     input_dtypes = {}
     keras_arguments = ("inputs", "outputs", "trainable", "dtype")
@@ -269,6 +273,9 @@ class RoFormerModel:
             check_backbone_class(cls, folder)
             if folder.layout != "preset":
                 return from_checkpoint(cls, folder, load_weights, kwargs)
+            model = with_new_head(cls, folder, load_weights, kwargs) if cls.head_arguments else None
+            if model is not None:
+                return model
             kwargs = arguments_for_preset(cls, folder, load_weights, kwargs)
             model = super().from_preset(str(folder.path), load_weights=load_weights, **kwargs)
             if load_weights:

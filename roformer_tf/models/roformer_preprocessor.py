@@ -65,8 +65,8 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
 
         Args:
             name: Key of the function.
-            function: Takes string tensors `(batch,)`. Reads the tokenizer and the settings.
-            *texts: string tensors `(batch,)`.
+            function: Takes string tensors of these ranks. Reads the tokenizer and the settings.
+            *texts: string tensors `(batch,)` or `(batch, choices)`.
         """
         tokenizer = self.tokenizer
         special = tokenizer.mask_token, tokenizer.sequence_length
@@ -77,7 +77,7 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         if name not in functions:
             functions[name] = tf.function(
                 function,
-                input_signature=[tf.TensorSpec([None], tf.string)] * len(texts),
+                input_signature=[tf.TensorSpec([None] * x.shape.rank, tf.string) for x in texts],
                 autograph=False,
             )
         return functions[name](*texts)

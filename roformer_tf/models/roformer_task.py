@@ -53,6 +53,8 @@ class RoFormerTask(RoFormerModel):
     keras_arguments = ("inputs", "outputs", "trainable", "compile")
     needs_labels = False  # if not, the preprocessor makes them
     loss_is_mean_over_examples = False  # if so, it does not matter which of them make a batch
+    text_ranks = (1,)
+    has_masked_outputs = False  # if so, outputs may be minus infinity
     _optimizer_was_built = False
 
     def fit(
@@ -387,7 +389,7 @@ class RoFormerTask(RoFormerModel):
         return (
             self.preprocessor is not None
             and not self.is_preprocessed(x)
-            and all(spec.dtype == "string" and spec.shape.rank == 1 for spec in specs)
+            and all(spec.dtype == "string" and spec.shape.rank in self.text_ranks for spec in specs)
         )
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
@@ -404,7 +406,7 @@ class RoFormerTask(RoFormerModel):
     def _check_data(self, x, y=None, shuffle=False):
         """Returns `x` with texts as string tensors. Checks examples and labels."""
         if is_stream(x):
-            return stream_to_dataset(x, self._check_data, shuffle)
+            return stream_to_dataset(x, self._check_data, self.encode_labels, shuffle)
         if is_dataset(x) and y is not None:
             raise ValueError(
                 "A dataset gives inputs and labels together: make it of `(texts, labels)`. "
@@ -414,9 +416,13 @@ class RoFormerTask(RoFormerModel):
         if self.is_preprocessed(x):
             self.check_inputs(x)
         elif self.preprocessor is not None:
-            x = string_tensors(x)
+            x = self.text_tensors(x)
         self.check_labels(y)
         return x
+
+    def text_tensors(self, x):
+        """Returns texts as string tensors. Leaves a dataset alone."""
+        return string_tensors(x)
 
     def get_config(self):
         config = super().get_config()

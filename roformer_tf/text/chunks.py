@@ -17,8 +17,8 @@ def chunk_tokens(rows, room, stride):
     Returns:
         `(chunks, details)`: the list `rows` as RaggedTensors `(chunks, tokens)`, and a dictionary
         of int32 tensors `(chunks,)`: `text`, the row of each chunk; `begin`, the index of its first
-        token; and `own_begin` and `own_end`, between which tokens belong to this chunk alone: what
-        chunks share is divided between them in the middle.
+        token; `size`, its number of tokens; and `own_begin` and `own_end`, between which tokens
+        belong to this chunk alone: what chunks share is divided between them in the middle.
 
     Example:
 
@@ -42,6 +42,7 @@ def chunk_tokens(rows, room, stride):
     details = {
         "text": text,
         "begin": begin,
+        "size": size,
         "own_begin": tf.where(number > 0, half, 0),
         "own_end": tf.where(is_last, size, tf.gather(step, text) + half),
     }

@@ -82,7 +82,7 @@ def test_options_of_another_kind_of_model(build, classifier, tokenizer, tmp_path
     for task, options, message in [
         (classifier, {"embedding": "mean"}, "are options of a backbone"),
         (classifier, {"normalize": True}, "are options of a backbone"),
-        (causal, {"labels": ["a", "b"]}, "Only a classifier has labels"),
+        (causal, {"labels": ["a", "b"]}, "`labels` are for a RoFormerTextClassifier"),
         (regression, {"labels": ["a"]}, "has no classes to name"),
         (masked_lm, {"top_k": 0}, "`top_k` must be an integer from 1 to"),
         (classifier.backbone, {"embedding": "pooler"}, "needs a backbone with a pooler"),

@@ -1,0 +1,162 @@
+"""Tasks whose `predict` answers in the words of the texts that it is given."""
+
+import types
+
+import keras
+import keras_hub
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from roformer_tf.models.batches import is_dataset, is_stream, take_rows, to_columns
+from roformer_tf.models.length_batches import check_batch_limits, count_tokens, length_batches
+from roformer_tf.models.prediction import (
+    check_finite_outputs,
+    has_program_for_each_shape,
+    pad_to_ladder,
+)
+from roformer_tf.models.roformer_task import RoFormerTask
+
+
+class AnsweringTask(RoFormerTask):
+    """Base class of tasks whose `predict` gives answers, and not the outputs of the model.
+
+    `fit` takes labels as lists, such as the entities of each text. Subclasses have:
+
+    * `encode_labels(y)`, from such lists to a tensor;
+    * `pack(x)`, from string tensors to the inputs of the model, and details for its answers;
+    * `decode(outputs, details, num_examples)`, from outputs to tensors of answers, in a graph;
+    * `to_answers(tensors)`, from these to a list with an entry for each example.
+    """
+
+    needs_labels = True
+    has_masked_outputs = True
+
+    def fit(self, x=None, y=None, sample_weight=None, *, validation_data=None, **kwargs):
+        if isinstance(validation_data, tuple | list):
+            value_x, *rest = validation_data
+            if rest:
+                labels = self.encode_labels(rest[0])
+                self.check_examples(value_x, rest[0])
+                rest[0] = labels
+            validation_data = (value_x, *rest)
+        labels = self.encode_labels(y)
+        self.check_examples(x, y)
+        return super().fit(x, labels, sample_weight, validation_data=validation_data, **kwargs)
+
+    def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
+        labels = self.encode_labels(y)
+        self.check_examples(x, y)
+        return super().evaluate(x, labels, sample_weight, **kwargs)
+
+    fit.__doc__ = RoFormerTask.fit.__doc__
+    evaluate.__doc__ = RoFormerTask.evaluate.__doc__
+
+    def predict(
+        self,
+        x,
+        batch_size=None,
+        verbose="auto",
+        steps=None,
+        callbacks=None,
+        max_tokens_per_batch=None,
+        **options,
+    ):
+        """Returns the answers for each example, in the order given; see the class.
+
+        Args:
+            x: The same data as in `fit`, without labels. With model inputs in place of texts, the
+                outputs of the model are returned.
+            batch_size, verbose, steps, callbacks, max_tokens_per_batch: See `RoFormerTask.predict`.
+
+        Returns:
+            List with an entry for each example.
+
+        Raises:
+            ValueError: As `fit`; and if the outputs are NaN.
+            TypeError: As `fit`.
+        """
+        is_batches = is_dataset(x) or is_stream(x)
+        x = self._check_data(x)
+        if (
+            self.preprocessor is None
+            or self.is_preprocessed(x)
+            or (is_batches and not self._gives_texts(x))
+        ):
+            return super().predict(x, batch_size, verbose, steps, callbacks, max_tokens_per_batch)
+        if not is_batches:
+            x = to_columns(x)[0]
+            if steps is not None:
+                x = take_rows(x, tf.range(steps * (batch_size or 32)))
+            return self._answer(x, batch_size, verbose, callbacks, max_tokens_per_batch, options)
+        answers = []
+        for element in x if steps is None else x.take(steps):
+            texts = keras.utils.unpack_x_y_sample_weight(element)[0]
+            answers += self._answer(texts, batch_size, 0, callbacks, max_tokens_per_batch, options)
+        return answers
+
+    def _answer(self, x, batch_size, verbose, callbacks, max_tokens, options):
+        count = keras.tree.flatten(x)[0].shape[0]
+        batches = [np.arange(count)]
+        if max_tokens is not None or count > check_batch_limits(batch_size, max_tokens):
+            batches = length_batches(count_tokens(self.preprocessor, x), batch_size, max_tokens)
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = keras.callbacks.CallbackList(
+                callbacks,
+                add_progbar=verbose != 0,
+                verbose=verbose,
+                epochs=1,
+                steps=len(batches),
+                model=self,
+            )
+        answers = [None] * count
+        callbacks.on_predict_begin()
+        for step, rows in enumerate(batches):
+            callbacks.on_predict_batch_begin(step)
+            found = self._answer_batch(take_rows(x, rows), len(rows), options)
+            for row, answer in zip(rows, found, strict=True):
+                answers[row] = answer
+            callbacks.on_predict_batch_end(step, {"outputs": found})
+        callbacks.on_predict_end()
+        return answers
+
+    def _answer_batch(self, x, count, options):
+        inputs, details = self.pack(x)
+        rows, width = inputs["token_ids"].shape[0], inputs["token_ids"].shape[-1]
+        if has_program_for_each_shape(self):
+            inputs = pad_to_ladder(inputs)
+        if keras.backend.backend() != "tensorflow":
+            inputs = keras.tree.map_structure(np.asarray, inputs)
+        outputs = keras.Model.predict_on_batch(self, inputs)[:rows]
+        outputs = self.crop(outputs, width)
+        check_finite_outputs(outputs, self)
+        return self.to_answers(self.decoded(outputs, details, count, **options))
+
+    def crop(self, outputs, width):
+        """Returns outputs without padding beyond a number of tokens."""
+        return outputs
+
+    def decoded(self, outputs, details, count, **options):
+        """Calls `decode`, on TensorFlow as a graph."""
+        if keras.backend.backend() != "tensorflow":
+            return self.decode(ops.convert_to_tensor(outputs), details, count, **options)
+        if not hasattr(self, "_decoders"):
+            self._decoders = types.SimpleNamespace(functions={})
+        key = str(sorted(options.items()))
+        if key not in self._decoders.functions:
+            self._decoders.functions[key] = tf.function(
+                lambda *inputs: self.decode(*inputs, **options),
+                reduce_retracing=True,
+                autograph=False,
+            )
+        return self._decoders.functions[key](tf.constant(outputs), details, tf.constant(count))
+
+    def check_examples(self, x, y):
+        """Raises `ValueError` if labels do not fit their texts. Checks lists."""
+
+    def preprocess_samples(self, x, y=None, sample_weight=None):
+        y = self.encode_labels(y)
+        if self.is_preprocessed(x):
+            self.check_inputs(x)
+            return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+        return keras_hub.models.Task.preprocess_samples(self, x, y, sample_weight)

@@ -1,0 +1,47 @@
+import keras
+from keras import ops
+
+from roformer_tf.layers import ConditionalRandomFieldLoss
+from roformer_tf.models.entity_spans import tags_of_spans
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class EntityTagLoss(keras.losses.Loss):
+    """Trains tags of tokens from a list of entities.
+
+    Args:
+        name: string. Name of the loss.
+        **kwargs: Arguments of `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: int tensor `(batch, count, 3)`: first and last token, and type of each entity; -1
+            for padding.
+        y_pred: Tensor `(batch, length, tags)` of logits, where padding has minus infinity for all
+            tags but the first, or `(batch, length, tags, tags)` of `ConditionalRandomField`.
+
+    Returns:
+        Mean over the batch, of the mean cross entropy of the tokens of a sequence, or of the
+        negative log probability of its tags.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.models import EntityTagLoss
+    >>> loss = EntityTagLoss()(np.array([[[1, 2, 0]]]), np.zeros((1, 4, 3), "float32"))
+    >>> bool(abs(float(loss) - np.log(3)) < 1e-6)
+    True
+    """
+
+    def __init__(self, name="entity_tag_loss", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def call(self, y_true, y_pred):
+        y_pred = ops.cast(y_pred, "float32")
+        tags = tags_of_spans(y_true, ops.shape(y_pred)[1])
+        if len(y_pred.shape) == 4:
+            is_real = y_pred[:, :, 0, 1] > float("-inf")
+            return ConditionalRandomFieldLoss().call(ops.where(is_real, tags, -1), y_pred)
+        losses = ops.sparse_categorical_crossentropy(tags, y_pred, from_logits=True)
+        is_real = ops.cast(y_pred[:, :, 1] > float("-inf"), "float32")
+        counts = ops.maximum(ops.sum(is_real, axis=1), 1.0)
+        return ops.sum(losses * is_real, axis=1) / counts

@@ -1,0 +1,171 @@
+import keras
+import keras_hub
+import numpy as np
+from keras import ops
+
+from roformer_tf.models.answer_spans import answers_of_logits
+from roformer_tf.models.answering_task import AnsweringTask
+from roformer_tf.models.batches import is_dataset, string_tensors
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
+from roformer_tf.models.roformer_multiple_choice_preprocessor import (
+    RoFormerMultipleChoicePreprocessor,
+    choice_tensor,
+    form_of,
+)
+
+TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
+    """Chooses one of any number of answers to a question, or of candidates for a gap.
+
+    `fit` takes `{"context": [...], "question": [...], "choices": [[...], ...]}`, the context being
+    optional, or `{"left": [...], "choices": [[...], ...], "right": [...]}` for a gap in a text, and
+    for each the index of the right choice. `predict` returns for each a list of `(index, choice,
+    probability)`, the most probable first.
+
+    Args:
+        backbone: a `RoFormerBackbone`.
+        preprocessor: a `RoFormerMultipleChoicePreprocessor`, or `None` to take token ids instead of
+            strings.
+        dropout: float. Dropout rate of the vector of `[CLS]`.
+        **kwargs: Arguments of `keras.Model`.
+
+    Call arguments:
+        inputs: dictionary of `token_ids`, and optionally `segment_ids` and `padding_mask`, int
+            `(batch, choices, length)`.
+
+    Returns:
+        float32 logits `(batch, choices)`, minus infinity for choices that are padding.
+
+    Example:
+
+    >>> import roformer_tf
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "谁", "我", "和", "你"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=9, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> chooser = roformer_tf.RoFormerMultipleChoice(
+    ...     backbone, roformer_tf.RoFormerMultipleChoicePreprocessor(tokenizer)
+    ... )
+    >>> x = {"question": ["谁", "谁"], "choices": [["我", "你"], ["你", "我", "和"]]}
+    >>> history = chooser.fit(x, [0, 1], verbose=0)
+    >>> answers = chooser.predict(x, verbose=0)
+    >>> [len(answer) for answer in answers]
+    [2, 3]
+    >>> index, choice, probability = answers[0][0]
+
+    Reference: `clue/c3.py` and `clue/chid.py` of the original's v2.
+    """
+
+    backbone_cls = RoFormerBackbone
+    preprocessor_cls = RoFormerMultipleChoicePreprocessor
+    input_dtypes = dict.fromkeys(TOKEN_INPUTS, "int32")
+    text_ranks = (1, 2)  # choices are a matrix
+
+    def __init__(self, backbone, preprocessor=None, dropout=0.1, **kwargs):
+        # === Config (before the model, whose constructor compiles it) ===
+        self.dropout = dropout
+
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.output_dropout = keras.layers.Dropout(dropout, dtype="float32", name="output_dropout")
+        # In float32 under every dtype policy: softmax and loss need the precision.
+        self.logits_dense = keras.layers.Dense(
+            1,
+            kernel_initializer=initializer_of(backbone.norm, backbone.num_layers),
+            dtype="float32",
+            name="logits",
+        )
+
+        # === Functional model ===
+        inputs = {
+            name: keras.Input((None, None), dtype="int32", name=name)
+            for name in TOKEN_INPUTS
+            if name in backbone.input
+        }
+        super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
+
+    def compute_outputs(self, inputs, training=None):
+        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
+        shape = ops.shape(inputs["token_ids"])
+        flat = {
+            name: ops.reshape(x, (-1, shape[2]))
+            for name, x in inputs.items()
+            if name in self.backbone.input
+        }
+        x = sequence_output(self.backbone(flat, training=training))[:, 0]
+        logits = self.logits_dense(self.output_dropout(x, training=training))
+        logits = ops.reshape(logits, (-1, shape[1]))
+        return ops.where(ops.any(inputs["padding_mask"] > 0, axis=-1), logits, float("-inf"))
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+        """Configures training; see `keras.Model.compile`.
+
+        Args:
+            optimizer: By default Adam with a learning rate of 5e-5.
+            loss: By default cross entropy over the choices.
+            metrics: By default accuracy.
+            **kwargs: Arguments of `keras.Model.compile`.
+        """
+        if isinstance(optimizer, str) and optimizer == "auto":
+            optimizer = keras.optimizers.Adam(5e-5)
+        if isinstance(loss, str) and loss == "auto":
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        if isinstance(metrics, str) and metrics == "auto":
+            metrics = [keras.metrics.SparseCategoricalAccuracy()]
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def text_tensors(self, x):
+        if is_dataset(x):
+            return x
+        form_of(x)
+        columns = {name: x[name] for name in x if name != "choices"}
+        columns = dict(zip(columns, string_tensors(tuple(columns.values()))))
+        return {**columns, "choices": choice_tensor(x["choices"])}
+
+    def encode_labels(self, y):
+        return y
+
+    def check_examples(self, x, y):
+        choices = x.get("choices") if isinstance(x, dict) else None
+        if not isinstance(y, list | np.ndarray) or not isinstance(choices, list | tuple):
+            return
+        for i, (options, index) in enumerate(zip(choices, y)):
+            if not isinstance(index, int | np.integer) or not 0 <= index < len(options):
+                raise ValueError(
+                    "A label must be the index of the right choice. Received: "
+                    f"{index!r} as label {i}, for {len(options)} choices"
+                )
+
+    def pack(self, x):
+        """Returns the inputs of questions, and details for `decode`."""
+        return self.preprocessor(x), {"choices": x["choices"]}
+
+    def crop(self, outputs, width):
+        return outputs  # of choices
+
+    def decode(self, outputs, details, num_examples):
+        """Returns `index`, `choice` and `probability`, tensors `(batch, choices)`, -1 for padding.
+
+        The most probable choice is first.
+        """
+        return answers_of_logits(outputs, details["choices"])
+
+    def to_answers(self, tensors):
+        """Returns a list of `(index, choice, probability)` for each question."""
+        columns = [tensors[name].numpy().tolist() for name in ("index", "choice", "probability")]
+        return [
+            [
+                (index, choice.decode("utf-8", "replace"), probability)
+                for index, choice, probability in zip(*rows)
+                if probability >= 0
+            ]
+            for rows in zip(*columns)
+        ]
+
+    def get_config(self):
+        return {**super().get_config(), "dropout": self.dropout}

@@ -1,0 +1,39 @@
+"""What the tests of entities, answers and choices share: a character tokenizer and small models."""
+
+import roformer_tf
+from tests.models.builders import CHARACTERS, SIZES, SPECIAL, randomized
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789，。！？（）()!?.-'"
+VOCABULARY = [
+    *SPECIAL,
+    *CHARACTERS,
+    *"阴晴云雨雪北京在我谁你和",
+    *LETTERS,
+    *(f"##{letter}" for letter in LETTERS[:36]),
+]
+VOCABULARY = list(dict.fromkeys(VOCABULARY))
+# Accents of two kinds, ligatures, full width, emoji with modifiers, controls, and other spaces.
+HARD = [
+    "Cafe\u0301 in Ａｂｃ，na\u00efve ﬁne",
+    "张\u200b三\x00在北\u0301京",
+    "👨‍👩‍👧 in 北京🇨🇳!\ufe0f",
+    "  a\tb\u3000c\n\nd ",
+    "İstanbul ΣΑΣ ẞ",
+    "\u0301a\u0301\u0302",
+    "",
+]
+
+
+def backbone(kind=None, **options):
+    """Returns a small backbone with random weights."""
+    sizes = {**SIZES, "vocabulary_size": len(VOCABULARY), **(kind or {}), **options}
+    return randomized(roformer_tf.RoFormerBackbone(name="backbone", **sizes))
+
+
+def tokenizer():
+    return roformer_tf.RoFormerTokenizer(VOCABULARY, word_level=False)
+
+
+def random_text(rng, length):
+    characters = [*CHARACTERS, *"abc,. "]
+    return "".join(rng.choice(characters, length))

@@ -1,0 +1,167 @@
+"""Choices: packing, truncation, mixed numbers of choices, gaps, files."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import roformer_tf
+from roformer_tf.models.roformer_multiple_choice_preprocessor import kept_lengths
+from tests.models.answering import backbone, random_text, tokenizer
+from tests.models.builders import V2, randomized
+
+
+def chooser(sequence_length=48, kind=None, **options):
+    preprocessor = roformer_tf.RoFormerMultipleChoicePreprocessor(
+        tokenizer(), sequence_length=sequence_length, **options
+    )
+    return randomized(roformer_tf.RoFormerMultipleChoice(backbone(kind), preprocessor))
+
+
+def questions(rng, count, least=2, most=7):
+    """Documents, questions and 2 to 7 choices."""
+    return {
+        "context": [random_text(rng, int(n)) for n in rng.integers(1, 60, count)],
+        "question": [random_text(rng, int(n)) for n in rng.integers(1, 9, count)],
+        "choices": [
+            [random_text(rng, int(n)) + "天" for n in rng.integers(1, 9, size)]
+            for size in rng.integers(least, most + 1, count)
+        ],
+    }
+
+
+def truncated(lengths, room):
+    """`truncate_sequences` of bert4keras: the longest sequence loses one, the first of equals."""
+    lengths = list(lengths)
+    while sum(lengths) > room:
+        lengths[int(np.argmax(lengths))] -= 1
+    return lengths
+
+
+def test_lengths_are_bert4keras(rng):
+    for count in (2, 3):
+        lengths = rng.integers(0, 30, (count, 400)).astype("int32")
+        room = int(rng.integers(3, 50))
+        found = np.stack([x.numpy() for x in kept_lengths([tf.constant(x) for x in lengths], room)])
+        assert found.T.tolist() == [truncated(row, room) for row in lengths.T]
+
+
+def test_packing():
+    """`[CLS] context [SEP] question [SEP] choice [SEP]`, each cut at its end."""
+    task = chooser(sequence_length=16)
+    ids = task.preprocessor.tokenizer
+    context, question, choices = "天地玄黄宇宙洪荒日月", "盈昃", ["辰宿", "列张寒"]
+    x = task.preprocessor({"context": [context], "question": [question], "choices": [choices]})
+    for row, choice in enumerate(choices):
+        room = 16 - 4 - len(question) - len(choice)
+        want = [2, *ids(context)[:room], 3, *ids(question), 3, *ids(choice), 3]
+        assert x["token_ids"][0, row].numpy().tolist() == want
+        segments = [0] * (len(want) - len(choice) - 1) + [1] * (len(choice) + 1)
+        assert x["segment_ids"][0, row].numpy().tolist() == segments
+    flat = chooser(pair_segments=False).preprocessor({"question": ["天"], "choices": [["地"]]})
+    assert not flat["segment_ids"].numpy().any()
+    assert flat["token_ids"].numpy().tolist() == [[[2, *ids("天"), 3, *ids("地"), 3]]]
+
+
+def test_gaps():
+    """`[CLS] left [SEP] choice [SEP] right [SEP]`: the text nearest to the gap is kept."""
+    task = chooser(sequence_length=12)
+    ids = task.preprocessor.tokenizer
+    left, right = "天地玄黄宇宙洪荒", "日月盈"
+    x = {"left": [left, ""], "right": [right, right], "choices": [["辰宿", "列"], ["张"]]}
+    rows = task.preprocessor(x)["token_ids"].numpy()
+    assert rows[0, 0].tolist() == [2, *ids(left[-3:]), 3, *ids("辰宿"), 3, *ids(right), 3]
+    assert rows[0, 1].tolist() == [2, *ids(left[-4:]), 3, *ids("列"), 3, *ids(right), 3]
+    assert rows[1, 0].tolist() == [2, 3, *ids("张"), 3, *ids(right), 3] + 4 * [0]
+    assert not rows[1, 1].any()
+    assert len(task.predict(x, verbose=0)[1]) == 1
+
+
+@pytest.mark.parametrize("kind", [{}, V2, {"num_segments": 0}])
+def test_number_of_choices_changes_nothing(rng, kind):
+    """A question with 2 choices beside one with 7 has the answer that it has alone."""
+    task = chooser(kind=kind)
+    x = questions(rng, 8)
+    together = task.predict(x, batch_size=4, verbose=0)
+    for i, row in enumerate(together):
+        alone = {name: column[i : i + 1] for name, column in x.items()}
+        (expected,) = task.predict(alone, verbose=0)
+        assert [choice[:2] for choice in row] == [choice[:2] for choice in expected]
+        probabilities = [choice[2] for choice in row]
+        np.testing.assert_allclose(probabilities, [c[2] for c in expected], atol=1e-5)
+        assert abs(sum(probabilities) - 1) < 1e-5 and probabilities == sorted(probabilities)[::-1]
+        assert [x["choices"][i][index] for index, *_ in row] == [choice for _, choice, _ in row]
+    inputs = task.preprocessor({**x, "choices": tf.ragged.constant(x["choices"])})
+    logits = task.predict(inputs, verbose=0)
+    best = [row[0][0] for row in together]
+    assert logits.argmax(1).tolist() == best
+    # the same as the backbone's vectors of `[CLS]`, one sequence at a time
+    flat = {name: value[0] for name, value in inputs.items() if name in task.backbone.input}
+    count = len(x["choices"][0])
+    vectors = task.backbone({name: value[:count] for name, value in flat.items()})[:, 0]
+    np.testing.assert_allclose(task.logits_dense(vectors)[:, 0], logits[0, :count], atol=1e-5)
+
+
+def test_learns(rng):
+    """The right choice is in the question."""
+    task = chooser()
+    task.compile(keras.optimizers.Adam(0.01))
+    places = ["北京", "雨雪", "阴晴"]
+    right = rng.integers(0, 3, 48)
+    x = {
+        "question": [f"在{places[i]}" for i in right],
+        "choices": [places if i % 2 else places + ["天"] for i in range(48)],
+    }
+    inputs = task.preprocessor(task.text_tensors(x))
+    for _ in range(60):
+        loss, accuracy = task.train_on_batch(inputs, right)
+    assert accuracy > 0.9
+    # accuracy is a running mean over the steps; what was learned in the end:
+    assert np.mean([row[0][0] for row in task.predict(x, verbose=0)] == right) > 0.95
+
+
+def test_every_form_of_data(rng):
+    task = chooser()
+    x = questions(rng, 6, least=2)
+    labels = [int(rng.integers(0, len(row))) for row in x["choices"]]
+    expected = task.evaluate(x, labels, verbose=0)
+    columns = task.text_tensors(x)
+    dataset = tf.data.Dataset.from_tensor_slices((columns, labels)).batch(6)
+
+    def batches():
+        yield x, labels
+
+    for data in ((dataset,), (batches(),), (task.preprocessor(columns), np.array(labels))):
+        found = task.evaluate(*data, steps=1, verbose=0)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    task.compile(keras.optimizers.SGD(0.0))
+    history = task.fit(x, labels, batch_size=4, group_by_length=True, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    assert task.predict(dataset, verbose=0) == task.predict(x, verbose=0)
+
+
+def test_files(tmp_path, rng):
+    task = chooser()
+    x = questions(rng, 3)
+    expected = task.predict(x, verbose=0)
+    task.save(tmp_path / "task.keras")
+    assert keras.saving.load_model(tmp_path / "task.keras").predict(x, verbose=0) == expected
+    task.save_to_preset(tmp_path / "preset")
+    loaded = roformer_tf.RoFormerMultipleChoice.from_preset(tmp_path / "preset")
+    assert loaded.predict(x, verbose=0) == expected
+
+
+def test_errors():
+    task, x = chooser(), {"question": ["谁"], "choices": [["我", "你"]]}
+    for labels, message in (([2], "for 2 choices"), (["我"], "index of the right choice")):
+        with pytest.raises(ValueError, match=message):
+            task.evaluate(x, labels, verbose=0)
+    for choices, message in (([[]], "none of them empty"), ([["我", ""]], "none of them empty")):
+        with pytest.raises(ValueError, match=message):
+            task.predict({**x, "choices": choices}, verbose=0)
+    with pytest.raises(TypeError, match="Choices must be strings. Received: 3"):
+        task.predict({**x, "choices": [["我", 3]]}, verbose=0)
+    with pytest.raises(ValueError, match="Expected a dictionary of `question`"):
+        task.predict({"text": ["谁"], "choices": [["我"]]}, verbose=0)
+    with pytest.raises(ValueError, match="at least 8"):
+        chooser(sequence_length=7)

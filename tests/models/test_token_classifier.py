@@ -1,0 +1,293 @@
+"""Entities: offsets, heads, chunks, labels, files, and every form of data."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import roformer_tf
+from roformer_tf.models import entities_from_words
+from roformer_tf.models.entity_spans import tags_of_spans
+from roformer_tf.models.roformer_token_classifier import HEADS, POINTERS
+from tests.models.answering import HARD, VOCABULARY, backbone, random_text, tokenizer
+from tests.models.builders import V2, randomized
+from tests.oracles.run_original import small_config
+
+LABELS = ["PER", "LOC", "ORG"]
+
+
+def tagger(head="global_pointer", kind=None, sequence_length=64, stride=8, **options):
+    preprocessor = roformer_tf.RoFormerTokenClassifierPreprocessor(
+        tokenizer(), sequence_length=sequence_length, stride=stride
+    )
+    return randomized(
+        roformer_tf.RoFormerTokenClassifier(
+            backbone(kind), LABELS, preprocessor, head=head, head_dim=8, lr_multiplier=1, **options
+        )
+    )
+
+
+def outputs_of(task, x, y):
+    """Returns outputs of a perfect model for model inputs and spans of tokens."""
+    shape, types = x["token_ids"].shape, len(LABELS)
+    if task.head in POINTERS:
+        outputs = np.full((shape[0], types, shape[1], shape[1]), -9, "float32")
+        for row, spans in enumerate(np.asarray(y)):
+            for first, last, kind in spans[spans[:, 0] >= 0]:
+                outputs[row, kind, first, last] = 9
+        return outputs
+    tags = np.asarray(tags_of_spans(y, shape[1]))
+    outputs = 20 * np.eye(2 * types + 1, dtype="float32")[tags]
+    if task.head == "crf":
+        outputs = np.repeat(outputs[:, :, None], 2 * types + 1, axis=2)
+    return outputs
+
+
+def answers_of(task, texts, entities):
+    """What the task answers if its model is perfect, without scores."""
+    labels = task.encode_labels(entities)
+    x, y = task.preprocessor(texts, y=labels)
+    inputs, details = task.pack(tf.constant(texts))
+    np.testing.assert_array_equal(inputs["token_ids"], x["token_ids"])
+    tensors = task.decoded(outputs_of(task, x, y), details, len(texts))
+    return [[entity[:3] for entity in row] for row in task.to_answers(tensors)]
+
+
+def token_entities(rng, task, text, overlap):
+    """Draws entities of one to four tokens from a text, in characters."""
+    _, starts, ends = task.preprocessor.tokenizer.tokenize_with_offsets([text])
+    starts, ends = starts[0], ends[0]
+    found, position = [], 0
+    while position < len(starts):
+        last = min(position + int(rng.integers(0, 4)), len(starts) - 1)
+        found.append((starts[position], ends[last], str(rng.choice(LABELS))))
+        step = 1 if overlap else last - position + 1
+        position += step + int(rng.integers(0, 3))
+    return found
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_entities_come_back(rng, head):
+    """Characters -> tokens of chunks -> characters is the identity, however long the texts."""
+    task = tagger(head, sequence_length=34, stride=12)
+    texts = [random_text(rng, n) for n in (1, 5, 31, 32, 33, 80, 200)]
+    entities = [token_entities(rng, task, text, head in POINTERS) for text in texts]
+    entities = [sorted(set(row)) for row in entities]
+    found = answers_of(task, texts, entities)
+    assert [sorted(row) for row in found] == entities
+    inputs, _ = task.pack(tf.constant(texts))
+    assert len(inputs["token_ids"]) > len(texts)  # there are chunks
+
+
+def test_offsets_of_hard_texts():
+    """Every token is found, at the characters that it came from, marks included."""
+    task = tagger()
+    for text in HARD:
+        _, starts, ends = task.preprocessor.tokenizer.tokenize_with_offsets([text])
+        inputs, details = task.pack(tf.constant([text]))
+        found = [(s, e) for s, e in zip(*(details[k][0].numpy() for k in ("starts", "ends")))][1:-1]
+        assert [start for start, _ in found] == starts[0]
+        # the same ends, but for marks, which `tokenize_with_offsets` leaves out
+        for (_, end), plain in zip(found, ends[0], strict=True):
+            assert end == plain or not text[plain:end].isalnum()
+    text = "Cafe\u0301 北京"
+    # a user marks the accent as part of the word
+    assert answers_of(task, [text], [[(0, 5, "ORG"), (6, 8, "LOC")]]) == [
+        [(0, 5, "ORG"), (6, 8, "LOC")]
+    ]
+    family = "👨‍👩‍👧 in 北京🇨🇳"
+    start = family.index("北")
+    assert answers_of(task, [family], [[(start, start + 2, "LOC")]]) == [
+        [(start, start + 2, "LOC")]
+    ]
+
+
+def test_entities_inside_tokens_are_left_out():
+    """ "ab" is one token with its later piece: an entity may not begin inside of a character run."""
+    task = tagger()
+    x, y = task.preprocessor(["天abc地"], y=task.encode_labels([[(1, 4, "PER"), (0, 1, "LOC")]]))
+    assert np.asarray(y)[0].tolist() == [[2, 4, 0], [1, 1, 1]]
+    words = roformer_tf.RoFormerTokenizer([*VOCABULARY, "abc"], word_level=False)
+    task.preprocessor = roformer_tf.RoFormerTokenClassifierPreprocessor(words)
+    x, y = task.preprocessor(["天abc地"], y=task.encode_labels([[(1, 3, "PER"), (1, 4, "LOC")]]))
+    assert np.asarray(y)[0].tolist() == [[-1, -1, -1], [2, 2, 1]]
+
+
+def sentences(rng, count):
+    """Sentences that a model can learn: 在 is followed by a place of two characters."""
+    texts, entities = [], []
+    for _ in range(count):
+        before, after = (random_text(rng, int(n)).replace("在", "") for n in rng.integers(1, 9, 2))
+        text = f"{before}在北京{after}"
+        start = len(before) + 1
+        texts.append(text)
+        entities.append([(start, start + 2, "LOC")])
+    return texts, entities
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_learns(rng, head):
+    task = tagger(head, kind=V2 if head == "softmax" else None)
+    task.compile(keras.optimizers.Adam(0.01))
+    texts, entities = sentences(rng, 32)
+    x, y = task.preprocessor(texts, y=task.encode_labels(entities))
+    losses = [float(task.train_on_batch(x, y)) for _ in range(40)]
+    assert losses[-1] < 0.2 * losses[0]
+    found = task.predict(texts, verbose=0)
+    right = sum([e[:3] for e in row] == want for row, want in zip(found, entities, strict=True))
+    assert right >= 30
+    assert all(0.5 <= score <= 1 for row in found for *_, score in row)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_padding_and_batches_change_nothing(rng, head):
+    """A text alone, in a batch of long ones, and in model inputs gives the same outputs."""
+    task = tagger(head, sequence_length=40)
+    texts = [random_text(rng, int(n)) for n in rng.integers(1, 90, 7)]
+    together = task.predict(texts, verbose=0)
+    assert len(together) == len(texts) and any(together)
+    alone = [task.predict([text], verbose=0)[0] for text in texts]
+    by_tokens = task.predict(texts, max_tokens_per_batch=100, verbose=0)
+    dataset = tf.data.Dataset.from_tensor_slices(texts).batch(3)
+    streamed = task.predict(dataset, verbose=0)
+    for other in (alone, by_tokens, streamed):
+        for row, same in zip(together, other, strict=True):
+            assert [entity[:3] for entity in row] == [entity[:3] for entity in same]
+            scores = [[entity[3] for entity in x] for x in (row, same)]
+            np.testing.assert_allclose(*scores, atol=1e-5)
+    x = task.preprocessor(texts[:1])
+    assert len(task.predict(x, verbose=0)) == len(x["token_ids"])
+
+
+def test_every_form_of_data(rng):
+    """Lists, datasets, generators and preprocessed inputs give the same loss."""
+    task = tagger(dropout=0.0)
+    texts, entities = sentences(rng, 6)
+    labels = task.encode_labels(entities)
+    expected = task.evaluate(texts, entities, verbose=0)
+    dataset = tf.data.Dataset.from_tensor_slices((texts, labels)).batch(6)
+
+    def batches():
+        yield texts, entities
+
+    for data in ((texts, labels), (dataset,), (batches(),), task.preprocessor(texts, y=labels)):
+        found = task.evaluate(*data, steps=1, verbose=0)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    task.compile(keras.optimizers.SGD(0.0))
+    history = task.fit(
+        texts, entities, batch_size=3, validation_data=(texts, entities), verbose=0,
+        group_by_length=True,
+    )  # fmt: skip
+    np.testing.assert_allclose(history.history["val_loss"], expected, rtol=1e-5)
+    np.testing.assert_allclose(history.history["loss"], expected, rtol=1e-5)
+    weights = np.array([1.0, 0, 0, 0, 0, 0])
+    first = task.evaluate(texts[:1], entities[:1], verbose=0)
+    weighted = task.evaluate(texts, entities, sample_weight=weights, verbose=0)
+    np.testing.assert_allclose(6 * weighted, first, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_files(tmp_path, rng, head):
+    """A `.keras` file and a preset give the same answers; a preset gives new labels a new head."""
+    task = tagger(head)
+    texts = [random_text(rng, 20), "北京"]
+    expected = task.predict(texts, verbose=0)
+    task.save(tmp_path / "task.keras")
+    assert keras.saving.load_model(tmp_path / "task.keras").predict(texts, verbose=0) == expected
+    task.save_to_preset(tmp_path / "preset")
+    loaded = roformer_tf.RoFormerTokenClassifier.from_preset(tmp_path / "preset")
+    assert loaded.labels == LABELS and loaded.head == head
+    assert loaded.predict(texts, verbose=0) == expected
+    new = roformer_tf.RoFormerTokenClassifier.from_preset(
+        tmp_path / "preset", labels=["A", "B"], head=head
+    )
+    assert new.labels == ["A", "B"]
+    ids = {"token_ids": np.array([[2, 7, 9, 3]])}
+    np.testing.assert_array_equal(new.backbone(ids), task.backbone(ids))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("head", POINTERS)
+def test_original_weights(original, tmp_path, rng, head):
+    """An original checkpoint and a head of bert4keras give bert4keras' scores."""
+    original.make_checkpoint(tmp_path, small_config(), seed=8373)
+    task = roformer_tf.RoFormerTokenClassifier.from_preset(
+        tmp_path, labels=LABELS, head=head, head_dim=8
+    )
+    randomized(task.pointer)
+    ids = rng.integers(5, 200, (2, 7)).astype("int32")
+    ids[:, 0] = 2
+    (hidden,) = original.forward(tmp_path, {"token_ids": ids, "segment_ids": 0 * ids})
+    name = POINTERS[head].__name__
+    arguments = {"heads": len(LABELS), "head_size": 8}
+    want = original.span_scores(name, arguments, hidden, None, task.pointer.get_weights())
+    found = np.asarray(task({"token_ids": ids}))
+    finite = np.isfinite(want)
+    assert (np.isfinite(found) == finite).all()
+    np.testing.assert_allclose(found[finite], want[finite], atol=2e-5)
+
+
+def test_low_precision_and_lora(rng):
+    for dtype in ("mixed_bfloat16", "bfloat16"):
+        task = roformer_tf.RoFormerTokenClassifier(
+            backbone(dtype=dtype), LABELS, tagger().preprocessor, head_dim=8
+        )
+        texts, entities = sentences(rng, 4)
+        assert np.isfinite(task.evaluate(texts, entities, verbose=0))
+        assert task.output.dtype == "float32"
+    task = tagger()
+    task.enable_lora(2)
+    task.compile("adam")
+    x, y = task.preprocessor(texts, y=task.encode_labels(entities))
+    before = task.backbone.token_embedding.embeddings.numpy().copy()
+    task.train_on_batch(x, y)
+    np.testing.assert_array_equal(task.backbone.token_embedding.embeddings, before)
+
+
+def test_errors(rng):
+    task, text = tagger("crf"), "我在北京"
+    for entities, message in (
+        ([[(2, 4, "XYZ")]], r"must be among \['PER', 'LOC', 'ORG'\].*text 0"),
+        ([[(4, 2, "LOC")]], "0 <= start < end"),
+        ([[(2, "LOC")]], "0 <= start < end"),
+        ([[(2, 4.5, "LOC")]], "0 <= start < end"),
+        ([[(2, 9, "LOC")]], "must lie within its text.*4 characters"),
+        ([[(0, 3, "LOC"), (2, 4, "PER")]], "need `head='global_pointer'`"),
+        (["LOC"], "The entities of text 0 must be a list"),
+        ("LOC", "Entities must be a list"),
+        (None, "Labels are missing"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            task.evaluate([text], entities, verbose=0)
+    with pytest.raises(ValueError, match="of one length"):
+        task.fit([text, text], [[]], verbose=0)
+    with pytest.raises(TypeError, match="Every example must be a string"):
+        task.predict([text, 3], verbose=0)
+    with pytest.raises(ValueError, match="`labels` must be a list of strings"):
+        roformer_tf.RoFormerTokenClassifier(backbone(), "PER")
+    with pytest.raises(ValueError, match="`head` must be one of"):
+        roformer_tf.RoFormerTokenClassifier(backbone(), LABELS, head="span")
+    with pytest.raises(ValueError, match="`stride` must be"):
+        roformer_tf.RoFormerTokenClassifierPreprocessor(tokenizer(), stride=-1)
+    assert task.predict([""], verbose=0) == [[]]
+
+
+def test_words_with_tags():
+    """CoNLL's tags in their usual variants."""
+    words = "Ada Lovelace met the Royal Society of London yesterday".split()
+    spans = [(0, 12, "PER"), (21, 44, "ORG")]
+    bio = "B-PER I-PER O O B-ORG I-ORG I-ORG I-ORG O".split()
+    bioes = "B-PER E-PER O O B-ORG I-ORG I-ORG E-ORG O".split()
+    for tags in (bio, bioes):
+        text, found = entities_from_words(words, tags)
+        assert found == spans and text[21:44] == "Royal Society of London"
+    assert entities_from_words("我在北京", "O O LOC LOC".split(), "") == (
+        "我在北京",
+        [(2, 4, "LOC")],
+    )
+    assert entities_from_words(["北京", "上海"], ["S-LOC", "S-LOC"], "")[1] == [
+        (0, 2, "LOC"),
+        (2, 4, "LOC"),
+    ]
+    with pytest.raises(ValueError, match="2 words and 1 tags"):
+        entities_from_words(["a", "b"], ["O"])
