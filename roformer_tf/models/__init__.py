@@ -1,5 +1,8 @@
 """Backbone, tasks and their preprocessors, on KerasHub's base classes."""
 
+from roformer_tf.models.answer_metrics import AnswerMetrics
+from roformer_tf.models.answer_scores import choice_accuracy, entity_f1, reading_scores
+from roformer_tf.models.cloze import cloze_examples, zero_shot
 from roformer_tf.models.entities import entities_from_words
 from roformer_tf.models.entity_tag_loss import EntityTagLoss
 from roformer_tf.models.fill_mask import fill_mask
@@ -44,6 +47,12 @@ RoFormerTokenizer.backbone_cls = RoFormerBackbone
 RoFormerSentencePieceTokenizer.backbone_cls = RoFormerSeq2SeqBackbone
 
 __all__ = [
+    "zero_shot",
+    "cloze_examples",
+    "AnswerMetrics",
+    "reading_scores",
+    "entity_f1",
+    "choice_accuracy",
     "RoFormerMultipleChoicePreprocessor",
     "RoFormerMultipleChoice",
     "RoFormerQuestionAnsweringPreprocessor",

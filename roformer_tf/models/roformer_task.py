@@ -393,7 +393,9 @@ class RoFormerTask(RoFormerModel):
         )
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
-        y = self.encode_labels(squeeze_labels(y))
+        if len(keras.tree.flatten(self.output)[0].shape) == 2:  # those of tokens have two axes
+            y = squeeze_labels(y)
+        y = self.encode_labels(y)
         if self.is_preprocessed(x):
             self.check_inputs(x)
             return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
