@@ -1,12 +1,12 @@
 import keras
 from keras import ops
 
-from roformer_tf.checks import check_positive_integer
 from roformer_tf.optimizers.adam_kernel import apply_adam, matches_any
+from roformer_tf.optimizers.original_optimizer import OriginalOptimizer
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class OriginalAdamW(keras.optimizers.Optimizer):
+class OriginalAdamW(OriginalOptimizer):
     """The optimizer of the original `train.py`, which reproduces its training number for number.
 
     This is bert4keras' `Adam`, extended with weight decay, a piecewise linear learning rate (pass a
@@ -56,6 +56,8 @@ class OriginalAdamW(keras.optimizers.Optimizer):
     ZhuiyiTechnology/roformer.
     """
 
+    bias_correction = True
+
     def __init__(
         self,
         learning_rate=1e-5,
@@ -68,23 +70,14 @@ class OriginalAdamW(keras.optimizers.Optimizer):
         name="original_adamw",
         **kwargs,
     ):
-        check_positive_integer("accumulation_steps", accumulation_steps)
         if not epsilon > 0:  # the update at micro-step 0 divides nothing by it
             raise ValueError(f"`epsilon` must be positive. Received: epsilon={epsilon!r}")
-        if kwargs.get("gradient_accumulation_steps") is not None:
-            raise ValueError(
-                "OriginalAdamW accumulates by `accumulation_steps`, as the original does; leave "
-                "`gradient_accumulation_steps` out. Received: gradient_accumulation_steps="
-                f"{kwargs['gradient_accumulation_steps']!r}"
-            )
-        # Keras would decay the weights before, and not with, the update, and at every micro-step
-        super().__init__(learning_rate, weight_decay=None, name=name, **kwargs)
+        super().__init__(learning_rate, accumulation_steps, name, **kwargs)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.decoupled_weight_decay = weight_decay
         self.no_decay = tuple(no_decay)
-        self.accumulation_steps = accumulation_steps
 
     def decays(self, path):
         """Returns whether the weight at `path` decays."""
@@ -97,16 +90,13 @@ class OriginalAdamW(keras.optimizers.Optimizer):
         self._momentums, self._velocities = self.add_optimizer_variables(
             variables, ["momentum", "velocity"]
         )
-        self._sums = None
-        if self.accumulation_steps > 1:
-            self._sums = self.add_optimizer_variables(variables, "gradient_sum")
         self._decays = [self.decays(getattr(v, "path", v.name)) for v in variables]
 
     def update_step(self, gradient, variable, learning_rate):
         if keras.config.backend() == "tensorflow":
             self._update_by_the_kernel(gradient, variable, learning_rate)
         else:
-            self._update_by_the_formula(gradient, variable, learning_rate)
+            super().update_step(gradient, variable, learning_rate)
 
     def _update_by_the_kernel(self, gradient, variable, learning_rate):
         import tensorflow as tf
@@ -128,51 +118,33 @@ class OriginalAdamW(keras.optimizers.Optimizer):
             update(total / self.accumulation_steps)
             self.assign(total, gradient)
 
-        ops.cond(self._updates_now(), update_and_reset, lambda: self.assign_add(total, gradient))
+        ops.cond(self.updates_now(), update_and_reset, lambda: self.assign_add(total, gradient))
 
-    def _update_by_the_formula(self, gradient, variable, learning_rate):
-        # No branch: JAX traces both sides of one anyway, and cannot assign to variables in them.
-        index = self._get_variable_index(variable)
-        dtype = variable.dtype
-        gradient, rate, beta_1, beta_2, step = (
+    def new_values(self, gradient, variable, learning_rate):
+        index, dtype = self._get_variable_index(variable), variable.dtype
+        rate, beta_1, beta_2, step = (
             ops.cast(x, dtype)
-            for x in (gradient, learning_rate, self.beta_1, self.beta_2, self.iterations + 1)
+            for x in (learning_rate, self.beta_1, self.beta_2, self.iterations + 1)
         )
-        accumulates = self.accumulation_steps > 1
-        now = self._updates_now()
-        if accumulates:
-            total = ops.convert_to_tensor(self._sums[index])
-            new_total = ops.where(now, gradient, total + gradient)
-            gradient = total / self.accumulation_steps
         targets = self._momentums[index], self._velocities[index], variable
         first, second, value = (ops.convert_to_tensor(target) for target in targets)
-        new_first = beta_1 * first + (1 - beta_1) * gradient
-        new_second = beta_2 * second + (1 - beta_2) * ops.square(gradient)
-        corrected = new_first / (1 - ops.power(beta_1, step))
-        root = ops.sqrt(new_second / (1 - ops.power(beta_2, step)))
+        first = beta_1 * first + (1 - beta_1) * gradient
+        second = beta_2 * second + (1 - beta_2) * ops.square(gradient)
+        corrected, root = first, ops.sqrt(second)
+        if self.bias_correction:
+            corrected = first / (1 - ops.power(beta_1, step))
+            root = ops.sqrt(second / (1 - ops.power(beta_2, step)))
         new_value = value - rate * corrected / (root + self.epsilon)
         if self._decays[index]:
             new_value = new_value - rate * self.decoupled_weight_decay * value
-        # only now, as a tensor of PyTorch is the variable's own memory
-        for target, old, new in zip(
-            targets, (first, second, value), (new_first, new_second, new_value)
-        ):
-            self.assign(target, ops.where(now, new, old) if accumulates else new)
-        if accumulates:
-            self.assign(self._sums[index], new_total)
-
-    def _updates_now(self):
-        return ops.equal(ops.mod(self.iterations, self.accumulation_steps), 0)
+        return list(zip(targets, (first, second, new_value)))
 
     def get_config(self):
-        config = super().get_config()
-        del config["gradient_accumulation_steps"]
         return {
-            **config,
+            **super().get_config(),
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
             "weight_decay": self.decoupled_weight_decay,
             "no_decay": self.no_decay,
-            "accumulation_steps": self.accumulation_steps,
         }

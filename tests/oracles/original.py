@@ -305,7 +305,28 @@ def conditional_random_field(x, mask, weights, lr_multiplier, tags):
     return loss.numpy(), gradients, best
 
 
+def optimize(name, extensions, options, weights, gradients):
+    """Returns the weights, a dict by name, after each step of an optimizer."""
+    import tensorflow as tf
+    from bert4keras import optimizers
+    from bert4keras.backend import K
+
+    K.set_floatx("float32")
+    cls = getattr(optimizers, name)
+    for extension in extensions:
+        cls = getattr(optimizers, f"extend_with_{extension}")(cls)
+    optimizer = cls(**options)
+    variables = {key: tf.Variable(value, name=key) for key, value in weights.items()}
+    steps = []
+    for row in gradients:
+        pairs = [(tf.constant(row[key]), variable) for key, variable in variables.items()]
+        optimizer.apply_gradients(pairs)
+        steps.append({key: variable.numpy() for key, variable in variables.items()})
+    return steps
+
+
 FUNCTIONS = (
+    optimize,
     forward,
     make_checkpoint,
     variables,

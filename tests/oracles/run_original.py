@@ -196,6 +196,10 @@ class Original:
         with 0."""
         return self._ask("conditional_random_field", x, mask, weights, lr_multiplier, tags)
 
+    def optimize(self, name, extensions, options, weights, gradients):
+        """Returns the weights after each step of bert4keras' optimizer with its extensions."""
+        return self._ask("optimize", name, extensions, options, weights, gradients)
+
     def close(self):
         """Ends the process if it has started."""
         if self._process is not None:
