@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_blocks_run(tmp_path, monkeypatch):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 11
+    assert len(blocks) == 12
     for name in ("checkpoints", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
@@ -25,6 +25,18 @@ def test_the_blocks_run(tmp_path, monkeypatch):
     answer = served.signatures["serving_default"](texts=tf.constant(texts))
     np.testing.assert_allclose(answer["logits"], classifier.predict(texts, verbose=0), atol=1e-5)
     assert set(answer["label"].numpy()) <= {b"negative", b"positive"}
+
+
+@pytest.mark.slow
+def test_the_page_of_answers_runs(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "answers.md").read_text(encoding="utf-8")
+    (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "answers.md", "exec"), names)
+    assert "张三在上海，李四在天津。"[names["start"] : names["end"]] == names["text"]
+    assert (tmp_path / "build" / "tagger" / "saved_model.pb").exists()
 
 
 def test_links_lead_to_files():
