@@ -13,17 +13,24 @@ from tests.models import builders, seq_2_seq
 
 pytest.importorskip("safetensors")
 
-ENCODERS = ("RoFormerBackbone", "RoFormerMaskedLM", "RoFormerCausalLM", "RoFormerTextClassifier")
+ENCODERS = ("RoFormerBackbone", "RoFormerMaskedLM", "RoFormerCausalLM")
+HEADS = ("RoFormerTextClassifier", "RoFormerTokenClassifier", "RoFormerQuestionAnswering",
+         "RoFormerMultipleChoice")  # fmt: skip
+OPTIONS = {
+    "RoFormerTextClassifier": {"num_classes": 2},
+    "RoFormerTokenClassifier": {"labels": ["PER", "LOC"]},
+}
 SIMS = ("RoFormerSim", "RoFormerSimClassifier")
 STRINGS = ("RoFormerTokenizer", "RoFormerMaskedLMPreprocessor", "RoFormerCausalLMPreprocessor",
-           "RoFormerTextClassifierPreprocessor", "RoFormerSimPreprocessor",
-           "RoFormerSimClassifierPreprocessor")  # fmt: skip
+           "RoFormerTextClassifierPreprocessor", "RoFormerTokenClassifierPreprocessor",
+           "RoFormerQuestionAnsweringPreprocessor", "RoFormerMultipleChoicePreprocessor",
+           "RoFormerSimPreprocessor", "RoFormerSimClassifierPreprocessor")  # fmt: skip
 SEQ_2_SEQ = ("RoFormerSeq2SeqBackbone", "RoFormerSeq2SeqLM", "RoFormerSeq2SeqLMPreprocessor",
              "RoFormerSentencePieceTokenizer")  # fmt: skip
 
 # The masking that a model of each class gets, or a key of ERRORS. "ids": the source's token ids.
 TABLE = """
-                     Backbone      MaskedLM      CausalLM TextClassifier Sims   strings seq_2_seq
+                     Backbone      MaskedLM      CausalLM heads          Sims   strings seq_2_seq
 original             bidirectional bidirectional causal   bidirectional  pooler ids     encoder
 original_gpt         causal        bidirectional causal   bidirectional  pooler ids     encoder
 original_sim         unilm         bidirectional unilm    bidirectional  unilm  ids     encoder
@@ -40,7 +47,7 @@ ROWS = {row.split()[0]: row.split()[1:] for row in TABLE.strip().splitlines()[1:
 CELLS = [
     (folder, name, cell)
     for folder, cells in ROWS.items()
-    for names, cell in zip((*zip(ENCODERS), SIMS, STRINGS, SEQ_2_SEQ), cells, strict=True)
+    for names, cell in zip((*zip(ENCODERS), HEADS, SIMS, STRINGS, SEQ_2_SEQ), cells, strict=True)
     for name in names
 ]
 OF_TOKENIZERS = "cannot be built from .* Use `{}.from_preset`"
@@ -123,7 +130,7 @@ def check_model(loaded, kind, masking, inputs):
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-6, atol=1e-6, err_msg=name)
     if loaded is backbone:
         assert set(found) == set(wanted)
-    if hasattr(loaded, "head"):
+    if hasattr(getattr(loaded, "head", None), "token_embedding"):
         logits = loaded(inputs)
         logits = logits["logits"] if isinstance(logits, dict) else logits
         expected = source(kind).head(wanted["sequence_output"])
@@ -133,7 +140,7 @@ def check_model(loaded, kind, masking, inputs):
 @pytest.mark.parametrize("folder, name, cell", CELLS)
 def test_table(folders, folder, name, cell, rng):
     cls = getattr(roformer_tf, name)
-    options = {"num_classes": 2} if name == "RoFormerTextClassifier" else {}
+    options = OPTIONS.get(name, {})
     if cell in ERRORS:
         with pytest.raises((ValueError, FileNotFoundError), match=ERRORS[cell].format(name)):
             cls.from_preset(folders / folder, **options)
@@ -159,7 +166,9 @@ def test_table(folders, folder, name, cell, rng):
 
 
 def test_every_public_class_is_in_the_table():
-    assert sorted(roformer_tf.__all__) == sorted((*ENCODERS, *SIMS, *STRINGS, *SEQ_2_SEQ))
+    assert sorted(roformer_tf.__all__) == sorted(
+        (*ENCODERS, *HEADS, *SIMS, *STRINGS, *SEQ_2_SEQ)
+    )
 
 
 @pytest.mark.parametrize("folder", ROWS)

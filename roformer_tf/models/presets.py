@@ -17,7 +17,8 @@ _TOKENIZER_ARGUMENTS = (
 ).split()
 _CLASSES = {
     "RoFormerBackbone": "RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM, "
-    "RoFormerTextClassifier (with a pooler also RoFormerSim and RoFormerSimClassifier) and their "
+    "RoFormerTextClassifier, RoFormerTokenClassifier, RoFormerQuestionAnswering, "
+    "RoFormerMultipleChoice (with a pooler also RoFormerSim and RoFormerSimClassifier) and their "
     "preprocessors",
     "RoFormerSeq2SeqBackbone": "RoFormerSeq2SeqBackbone, RoFormerSeq2SeqLM and its preprocessor",
 }

@@ -97,7 +97,7 @@ def test_zero_shot_is_the_models_distribution(rng):
         scores = {}
         for label, word in words.items():
             count = len(word)
-            tokens = ids(text)[: 32 - 2 - count - 2].numpy().tolist()
+            tokens = np.asarray(ids(text))[: 32 - 2 - count - 2].tolist()
             row = [2, *tokens, *ids("在"), *[4] * count, *ids("。"), 3]
             positions = [len(row) - 2 - count + i for i in range(count)]
             logits = np.asarray(task({"token_ids": np.array([row])}), "float64")[0, positions]
