@@ -20,6 +20,7 @@ from pathlib import Path
 
 import experiment
 import keras
+import numpy as np
 from experiment import ROOT, Results, markdown_table, mean_and_spread
 
 from roformer_tf import (
@@ -173,16 +174,13 @@ def classes(name, columns, label, **arguments):
             "majority": test_found.count(most) / len(test_found),
         }
 
-    def accuracy(y, answers):
-        return {"accuracy": sum(a == b for a, b in zip(y, answers, strict=True)) / len(y)}
-
     return {
         "load": load,
         "cls": RoFormerTextClassifier,
         "options": lambda train: {"labels": sorted(set(train[1])), "pooling": "mean"},
         "arguments": {"sequence_length": 128, **arguments},
         "labels": lambda y: y,
-        "score": accuracy,
+        "score": None,  # of logits, see `fine_tune`
         "rivals": rivals,
     }
 
@@ -229,20 +227,6 @@ def sample(data, count):
     return x, take(y)
 
 
-class Labels:
-    """A classifier whose `predict` gives labels, for `AnswerMetrics`."""
-
-    def __init__(self, classifier):
-        self.classifier = classifier
-
-    def predict(self, x, **options):
-        best = self.classifier.predict(x, **options).argmax(-1)
-        return [self.classifier.labels[i] for i in best]
-
-    def __getattr__(self, name):
-        return getattr(self.classifier, name)
-
-
 def fine_tune(args, task, settings, train, test, from_scratch):
     """Trains a head, and returns the scores of its best epoch on the validation part."""
     options = {**task["arguments"], **task["options"](train)}
@@ -255,10 +239,14 @@ def fine_tune(args, task, settings, train, test, from_scratch):
         schedule, model.backbone.num_layers, layer_decay=decay, global_clipnorm=1.0
     )
     model.compile(optimizer)
-    metrics = AnswerMetrics(test_x, test_y, task["score"])
-    if task["cls"] is RoFormerTextClassifier:
-        metrics = AnswerMetrics(test_x, test_y, task["score"])
-        metrics.set_model = lambda model: setattr(metrics, "_model", Labels(model))
+    score = task["score"]
+    if score is None:
+        right = np.array([{name: i for i, name in enumerate(model.labels)}.get(y) for y in test_y])
+
+        def score(y, logits):
+            return {"accuracy": float((logits.argmax(-1) == right).mean())}
+
+    metrics = AnswerMetrics(test_x, test_y, score)
     history = model.fit(
         x,
         task["labels"](y),

@@ -166,9 +166,7 @@ def test_table(folders, folder, name, cell, rng):
 
 
 def test_every_public_class_is_in_the_table():
-    assert sorted(roformer_tf.__all__) == sorted(
-        (*ENCODERS, *HEADS, *SIMS, *STRINGS, *SEQ_2_SEQ)
-    )
+    assert sorted(roformer_tf.__all__) == sorted((*ENCODERS, *HEADS, *SIMS, *STRINGS, *SEQ_2_SEQ))
 
 
 @pytest.mark.parametrize("folder", ROWS)

@@ -21,6 +21,8 @@ class RoFormerTextClassifierPreprocessor(
         padding: `"longest"` pads to the longest sequence of the batch, which costs least on
             TensorFlow and PyTorch. `"max_length"` pads to `sequence_length`, for XLA and JAX, which
             compile a program for each shape.
+        pair_segments: bool. Whether the second text of a pair has segment id 1. The scripts of the
+            original's v2 use 0 everywhere.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -47,6 +49,27 @@ class RoFormerTextClassifierPreprocessor(
     Reference: `Tokenizer.encode` of bert4keras.
     """
 
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate_from="right",
+        padding="longest",
+        pair_segments=True,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, truncate_from, padding, **kwargs)
+        self.pair_segments = pair_segments
+
+    def pack_ids(self, segments, extra=0):
+        inputs = super().pack_ids(segments, extra)
+        if not self.pair_segments:
+            inputs["segment_ids"] = 0 * inputs["segment_ids"]
+        return inputs
+
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
         return keras.utils.pack_x_y_sample_weight(self.pack(x), y, sample_weight)
+
+    def get_config(self):
+        return {**super().get_config(), "pair_segments": self.pair_segments}
