@@ -1,6 +1,8 @@
 """Span layers, their losses and the conditional random field, beside bert4keras and NumPy."""
 
 import itertools
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -299,3 +301,25 @@ def test_forbidden_tags_are_never_chosen(rng):
     scores[:, 1:, 0, 2] = -INFINITY
     tags = numpy(viterbi_decode(ops.convert_to_tensor(scores)))
     assert not ((tags[:, :-1] == 0) & (tags[:, 1:] == 2)).any()
+
+
+MEMORY = """
+import resource, keras, numpy as np
+from roformer_tf.layers import GlobalPointer, MultilabelSpanCrossentropy
+inputs = keras.Input((512, 768))
+model = keras.Model(inputs, GlobalPointer(10, 64)(inputs))
+model.compile(keras.optimizers.SGD(0.01), MultilabelSpanCrossentropy(), jit_compile=False)
+x = np.random.default_rng(0).normal(size=(16, 512, 768)).astype("float32")
+spans = np.array([[[3, 5, 0], [7, 9, 4]]] * 16)
+for _ in range(2):
+    assert np.isfinite(model.train_on_batch(x, spans))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="memory of TensorFlow")
+def test_training_takes_less_than_8_gb():
+    """A step of 16 texts of 512 tokens with 10 types, the features of a base model given."""
+    run = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 8
