@@ -156,7 +156,7 @@ def _ids_of_words(masked_lm, words):
 
 def _prompts(masked_lm, texts, pattern, count):
     """Returns the texts in the pattern with a number of masks, cut so that these have room."""
-    if pattern.count(TEXT) != 1 or pattern.count(MASK) != 1:
+    if not isinstance(pattern, str) or pattern.count(TEXT) != 1 or pattern.count(MASK) != 1:
         raise ValueError(
             f"`pattern` must have '{TEXT}' and '{MASK}' once each. Received: pattern={pattern!r}"
         )

@@ -52,7 +52,7 @@ def _entity(entity, numbers, labels, i):
     is_number = not isinstance(kind, str) and isinstance(kind, int | np.integer)
     number = int(kind) if is_number else numbers.get(kind) if isinstance(kind, str) else None
     whole = all(isinstance(x, int | np.integer) and not isinstance(x, bool) for x in (start, end))
-    if not whole or not 0 <= start < end:
+    if not whole or not 0 <= start < end < 2**31:
         raise ValueError(
             "An entity must be `(start, end, type)` with 0 <= start < end, in characters of the "
             f"text, the end excluded. Received: {entity!r} in text {i}"

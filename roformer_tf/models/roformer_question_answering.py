@@ -175,7 +175,10 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         )
 
     def text_tensors(self, x):
-        return x if is_dataset(x) else string_tensors(tuple(question_and_context(x)))
+        if is_dataset(x):
+            return x
+        columns = question_and_context(x)
+        return string_tensors(tuple(list(c) if isinstance(c, tuple) else c for c in columns))
 
     def encode_labels(self, y):
         """Returns answers, a list of `(start, end)` or `None`, as an int32 array `(batch, 2)`."""
@@ -190,7 +193,7 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
                     "An answer must be `(start, end)` in characters of the context, the end "
                     f"excluded, or None. Received: {answer!r} as answer {i}"
                 )
-            if tuple(row) != (-1, -1) and not 0 <= row[0] < row[1]:
+            if tuple(row) != (-1, -1) and not 0 <= row[0] < row[1] < 2**31:
                 raise ValueError(
                     f"An answer must have 0 <= start < end. Received: {answer!r} as answer {i}"
                 )

@@ -173,6 +173,13 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
             loss = MultilabelSpanCrossentropy() if is_pointer else EntityTagLoss()
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
+    def text_tensors(self, x):
+        if isinstance(x, tuple):
+            raise ValueError(
+                f"A token classifier takes a list of texts. Received: a tuple of {len(x)} columns"
+            )
+        return super().text_tensors(x)
+
     def encode_labels(self, y):
         """Returns lists of entities as an int32 array `(texts, count, 3)`, padded with -1."""
         return None if y is None else entity_array(y, self.labels)

@@ -6,6 +6,7 @@ from roformer_tf.models.entity_spans import token_spans
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
 from roformer_tf.models.text_preprocessor import TextPreprocessor
 from roformer_tf.text.chunks import chunk_tokens, include_marks
+from roformer_tf.text.strings import to_string_tensor
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -57,6 +58,12 @@ class RoFormerTokenClassifierPreprocessor(RoFormerPreprocessor, TextPreprocessor
 
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
+        if isinstance(x, tuple):
+            raise ValueError(
+                "A token classifier takes texts: a string, or a list or tensor of strings. "
+                f"Received: a tuple of {len(x)} columns"
+            )
+        x = to_string_tensor(x)
         is_batch = x.shape.rank > 0
         texts = x if is_batch else x[tf.newaxis]
         inputs, details = self.pack_chunks(texts)

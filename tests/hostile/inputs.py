@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.models import fill_mask, translate
+from tests.hostile.answers import answer_cases, on_texts
 from tests.hostile.outcomes import outcome_of
 from tests.models import builders, seq_2_seq
 
@@ -64,11 +65,23 @@ IDS = {
 }  # fmt: skip
 
 
+ANSWERING = {
+    "tagger": (roformer_tf.RoFormerTokenClassifier, {"labels": ["PER", "LOC"], "head": "crf"}),
+    "reader": (roformer_tf.RoFormerQuestionAnswering, {}),
+    "chooser": (roformer_tf.RoFormerMultipleChoice, {}),
+}
+
+
 @functools.cache
 def model(name):
     if name == "translator":
         made = seq_2_seq.translator(num_layers=1)
         made.compile(sampler="greedy")
+    elif name in ANSWERING:
+        cls, options = ANSWERING[name]
+        tokenizer = builders.tokenizer()
+        preprocessor = cls.preprocessor_cls(tokenizer, sequence_length=16)
+        made = cls(builders.backbone(num_layers=1), preprocessor=preprocessor, **options)
     elif name == "sim":
         backbone = builders.backbone("sim", num_layers=1)
         preprocessor = roformer_tf.RoFormerSimPreprocessor(builders.tokenizer(), sequence_length=16)
@@ -102,10 +115,12 @@ def cases():
         "translate": lambda x: translate(translator, x, max_length=8),
         "tokenizer": lambda x: tokenizer(x),
         "tokenizer.encode": lambda x: tokenizer.encode(x, maxlen=8),
+        **on_texts(model),
     }  # fmt: skip
     for method, call in of_texts.items():
         for kind in TEXT_KINDS:
             yield f"{method}({kind})", functools.partial(_on_texts, call, kind)
+    yield from answer_cases(model)
     for kind, y in LABELS.items():
         yield f"fit, labels {kind}", lambda y=y: classifier.fit(TEXTS, y, verbose=0)
         yield f"evaluate, labels {kind}", lambda y=y: classifier.evaluate(TEXTS, y, verbose=0)

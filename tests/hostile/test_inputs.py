@@ -16,7 +16,7 @@ def test_no_input_is_a_defect():
     records = list(run_inputs())
     defects = [record for record in records if record["outcome"] == "defect"]
     assert not defects, json.dumps(defects, ensure_ascii=False, indent=1)
-    assert len(records) > 900
+    assert len(records) > 1300
 
 
 def test_one_hot_labels_with_their_loss():
