@@ -226,6 +226,8 @@ def choice_tensor(choices):
     if isinstance(choices, tf.RaggedTensor):
         return choices.to_tensor("")
     rows = [list(row) if isinstance(row, list | tuple | np.ndarray) else row for row in choices]
+    if isinstance(choices, np.ndarray) and choices.ndim == 2:  # whose rows are padded
+        rows = [[choice for choice in row if choice not in ("", b"")] for row in choices.tolist()]
     for i, row in enumerate(rows):
         if not isinstance(row, list) or not row or not all(row):
             raise ValueError(

@@ -137,7 +137,11 @@ def test_every_form_of_data(rng):
     task.compile(keras.optimizers.SGD(0.0))
     history = task.fit(x, labels, batch_size=4, group_by_length=True, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
-    assert task.predict(dataset, verbose=0) == task.predict(x, verbose=0)
+    expected = task.predict(x, verbose=0)
+    assert task.predict(dataset, verbose=0) == expected
+    width = max(map(len, x["choices"]))
+    padded = np.array([row + [""] * (width - len(row)) for row in x["choices"]])
+    assert task.predict({**x, "choices": padded}, verbose=0) == expected
 
 
 def test_files(tmp_path, rng):
