@@ -181,7 +181,8 @@ def check_finite_outputs(outputs, model):
         outputs: NumPy array or `tf.RaggedTensor`, or a structure of them.
         model: The model, whose dtypes the message explains.
     """
-    arrays = (getattr(output, "flat_values", output) for output in keras.tree.flatten(outputs))
+    flat = keras.tree.flatten(outputs)
+    arrays = (np.asarray(getattr(output, "flat_values", output)) for output in flat)
     masked = -np.inf if getattr(model, "has_masked_outputs", False) else 0
     if all((np.isfinite(array) | (array == masked)).all() for array in arrays):
         return outputs

@@ -108,8 +108,9 @@ def test_sim(build, texts, tmp_path):
 def test_int8(classifier, exported, texts, tmp_path):
     folder = export_onnx(classifier, tmp_path / "int8", quantize="int8")
     found, expected = (np.array(ask(f, texts)["probabilities"]) for f in (folder, exported))
-    # 8 bits for weights and activations: about 1 % of each product
-    assert 0 < np.abs(found - expected).max() < 0.05
+    # 7 bits for weights, 8 for activations: about 1 % of each product
+    error = np.abs(found - expected).max()
+    assert 0 < error < 0.05
 
 
 def test_refusals(build, classifier, exported, tmp_path, monkeypatch):

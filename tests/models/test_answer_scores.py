@@ -111,6 +111,7 @@ def test_zero_shot_is_the_models_distribution(rng):
     assert [label for label, _ in alone] == [label for label, _ in answers[0]]
 
 
+@pytest.mark.slow
 def test_few_shots_learn(rng):
     task = masked_lm()
     task.compile(keras.optimizers.Adam(0.01))

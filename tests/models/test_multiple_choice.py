@@ -77,7 +77,10 @@ def test_gaps():
     assert len(task.predict(x, verbose=0)[1]) == 1
 
 
-@pytest.mark.parametrize("kind", [{}, V2, {"num_segments": 0}])
+@pytest.mark.parametrize(
+    "kind",
+    [V2, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ({}, {"num_segments": 0}))],
+)
 def test_number_of_choices_changes_nothing(rng, kind):
     """A question with 2 choices beside one with 7 has the answer that it has alone."""
     task = chooser(kind=kind)
@@ -120,6 +123,7 @@ def test_learns(rng):
     assert np.mean([row[0][0] for row in task.predict(x, verbose=0)] == right) > 0.95
 
 
+@pytest.mark.slow
 def test_every_form_of_data(rng):
     task = chooser()
     x = questions(rng, 6, least=2)
@@ -144,6 +148,7 @@ def test_every_form_of_data(rng):
     assert task.predict({**x, "choices": padded}, verbose=0) == expected
 
 
+@pytest.mark.slow
 def test_files(tmp_path, rng):
     task = chooser()
     x = questions(rng, 3)

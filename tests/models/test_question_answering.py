@@ -12,6 +12,8 @@ from tests.models.answering import backbone, random_text, tokenizer
 from tests.models.builders import randomized
 from tests.oracles.run_original import small_config
 
+EACH_HEAD = ["joint", pytest.param("separate", marks=pytest.mark.slow)]
+
 
 def reader(head="joint", sequence_length=64, stride=8, **options):
     names = ("max_question_length", "pair_segments")
@@ -133,7 +135,7 @@ def test_best_answers(rng):
         assert all(text == context[start:end] for start, end, text, _ in row)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", EACH_HEAD)
 def test_learns(rng, head):
     """The answer is what follows 在; without it there is none."""
     task = reader(head)
@@ -154,7 +156,7 @@ def test_learns(rng, head):
     assert all(row[0][:2] != (0, 0) for row in task.predict(data, verbose=0))
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", EACH_HEAD)
 def test_padding_and_batches_change_nothing(rng, head):
     task = reader(head, sequence_length=40)
     contexts = [random_text(rng, int(n)) for n in rng.integers(2, 90, 6)]
@@ -186,7 +188,7 @@ def test_original_weights(original, tmp_path, rng):
     np.testing.assert_allclose(found[finite], want[finite], atol=2e-5)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", EACH_HEAD)
 def test_files(tmp_path, rng, head):
     task = reader(head)
     data = columns(["谁", "天地"], [random_text(rng, 30), "北京"])

@@ -14,6 +14,7 @@ from tests.models.builders import V2, randomized
 from tests.oracles.run_original import small_config
 
 LABELS = ["PER", "LOC", "ORG"]
+EACH_HEAD = [HEADS[0], *(pytest.param(head, marks=pytest.mark.slow) for head in HEADS[1:])]
 
 
 def tagger(head="global_pointer", kind=None, sequence_length=64, stride=8, **options):
@@ -125,7 +126,7 @@ def sentences(rng, count):
     return texts, entities
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", EACH_HEAD)
 def test_learns(rng, head):
     task = tagger(head, kind=V2 if head == "softmax" else None)
     task.compile(keras.optimizers.Adam(0.01))
@@ -139,7 +140,7 @@ def test_learns(rng, head):
     assert all(0.5 <= score <= 1 for row in found for *_, score in row)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", EACH_HEAD)
 def test_padding_and_batches_change_nothing(rng, head):
     """A text alone, in a batch of long ones, and in model inputs gives the same outputs."""
     task = tagger(head, sequence_length=40)
@@ -186,7 +187,7 @@ def test_every_form_of_data(rng):
     np.testing.assert_allclose(6 * weighted, first, rtol=1e-5)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", EACH_HEAD)
 def test_files(tmp_path, rng, head):
     """A `.keras` file and a preset give the same answers; a preset gives new labels a new head."""
     task = tagger(head)
