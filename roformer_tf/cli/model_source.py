@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-TASKS = ("classifier", "masked_lm", "causal_lm", "sim", "seq_2_seq_lm", "backbone")
+HEADS = ("classifier", "token_classifier", "question_answering", "multiple_choice")
+TASKS = (*HEADS, "masked_lm", "causal_lm", "sim", "seq_2_seq_lm", "backbone")
 
 
 def load_model(path, task=None, dtype=None, sequence_length=None):
@@ -35,6 +36,9 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
     tasks = (task,) if isinstance(task, str) else task
     classes = {
         "classifier": roformer_tf.RoFormerTextClassifier,
+        "token_classifier": roformer_tf.RoFormerTokenClassifier,
+        "question_answering": roformer_tf.RoFormerQuestionAnswering,
+        "multiple_choice": roformer_tf.RoFormerMultipleChoice,
         "masked_lm": roformer_tf.RoFormerMaskedLM,
         "causal_lm": roformer_tf.RoFormerCausalLM,
         "sim": roformer_tf.RoFormerSim,
@@ -98,7 +102,7 @@ def _from_folder(path, classes, tasks, options):
         task = _saved_task(folder, classes)
     else:
         task = tasks[0] if tasks else _pretrained_task(folder)
-        if task in ("classifier", "sim_classifier", "seq_2_seq_lm"):
+        if task in (*HEADS, "sim_classifier", "seq_2_seq_lm"):
             raise ValueError(
                 f"{folder.path} is an original folder: it has no {task}, whose weights come from "
                 "training. Train one, `save_to_preset(folder)`, and give that folder."

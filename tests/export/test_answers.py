@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from roformer_tf.__main__ import main
 from roformer_tf.export import export_onnx, export_saved_model
 from tests.export.conftest import encoded
 from tests.export.server import BLOCKED
@@ -78,6 +79,15 @@ def test_choices(ask, rng, tmp_path):
             np.testing.assert_allclose(
                 answer["probability"][i][:count], [p for *_, p in row], atol=1e-5
             )
+
+
+@pytest.mark.slow
+def test_command(tmp_path, capsys):
+    """`export` of a saved token classifier knows its task."""
+    tagger().save_to_preset(tmp_path / "preset")
+    assert main(["export", str(tmp_path / "preset"), str(tmp_path / "served")]) == 0
+    printed = capsys.readouterr().out
+    assert "RoFormerTokenClassifier in" in printed and "texts: string" in printed
 
 
 def test_labels_are_the_models_own(tmp_path):
