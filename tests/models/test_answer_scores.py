@@ -54,6 +54,7 @@ def test_choice_accuracy():
     assert choice_accuracy([1, 0, 1], answers) == {"accuracy": 2 / 3}
 
 
+@pytest.mark.slow
 def test_best_weights_are_kept(rng):
     """The model ends with the weights of its best epoch, also if later ones are worse."""
     task = tagger()

@@ -160,6 +160,7 @@ def test_padding_and_batches_change_nothing(rng, head):
     assert len(task.predict(x, verbose=0)) == len(x["token_ids"])
 
 
+@pytest.mark.slow
 def test_every_form_of_data(rng):
     """Lists, datasets, generators and preprocessed inputs give the same loss."""
     task = tagger(dropout=0.0)
