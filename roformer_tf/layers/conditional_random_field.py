@@ -129,11 +129,8 @@ class ConditionalRandomFieldLoss(keras.losses.Loss):
         scores = ops.take_along_axis(pairs, (before * size + tags)[..., None], axis=-1)[..., 0]
         score = ops.sum(ops.where(is_real, scores, 0.0), axis=1)
 
-        def step(total, pairs):
-            total = ops.logsumexp(total[:, :, None] + pairs, axis=1)
-            return total, total
-
-        total, _ = ops.scan(step, _first_total(y_pred), ops.transpose(y_pred, (1, 0, 2, 3)))
+        steps = ops.transpose(y_pred, (1, 0, 2, 3))
+        total, _ = ops.scan(_log_total, _first_total(y_pred), steps)
         return ops.logsumexp(total, axis=1) - score
 
 
@@ -182,6 +179,12 @@ def _first_total(scores):
     return ops.zeros_like(scores[:, 0, 0]) + ops.where(is_first, 0.0, MINUS_INFINITY)
 
 
+def _log_total(total, pairs):
+    """Adds a token to the log sums of all sequences that end with each tag, for `ops.scan`."""
+    total = ops.logsumexp(total[:, :, None] + pairs, axis=1)
+    return total, total
+
+
 def tag_probabilities(scores):
     """Returns the probability of each tag of each token under a conditional random field.
 
@@ -203,13 +206,9 @@ def tag_probabilities(scores):
     scores = ops.cast(ops.convert_to_tensor(scores), "float32")
     steps = ops.transpose(scores, (1, 0, 2, 3))
 
-    def forward(total, pairs):
-        total = ops.logsumexp(total[:, :, None] + pairs, axis=1)
-        return total, total
-
     def backward(rest, pairs):
         return ops.logsumexp(pairs + rest[:, None, :], axis=2), rest
 
-    _, before = ops.scan(forward, _first_total(scores), steps)
+    _, before = ops.scan(_log_total, _first_total(scores), steps)
     _, after = ops.scan(backward, ops.zeros_like(scores[:, 0, 0]), steps, reverse=True)
     return ops.transpose(ops.softmax(before + after, axis=-1), (1, 0, 2))

@@ -13,7 +13,7 @@ class GlobalPointer(keras.layers.Layer):
     """Scores every span of a sequence, from each start to each end, for each type.
 
     A span is of a type if its score is above 0, so spans may overlap and be nested. Train it with
-    `MultilabelCrossentropy`, or for one span in each sequence with `SpanCrossentropy`.
+    `MultilabelSpanCrossentropy`, or for one span in each sequence with `SpanCrossentropy`.
 
     The score of the span from token m to token n is s(m, n) = (R_m q_m) · (R_n k_n) / sqrt(d): with
     RoPE it depends on the length n - m of the span.

@@ -3,18 +3,13 @@
 import types
 
 import keras
-import keras_hub
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
 from roformer_tf.models.batches import is_dataset, is_stream, take_rows, to_columns
 from roformer_tf.models.length_batches import check_batch_limits, count_tokens, length_batches
-from roformer_tf.models.prediction import (
-    check_finite_outputs,
-    has_program_for_each_shape,
-    pad_to_ladder,
-)
+from roformer_tf.models.prediction import callback_list, check_finite_outputs, predict_inputs
 from roformer_tf.models.roformer_task import RoFormerTask
 
 
@@ -26,11 +21,34 @@ class AnsweringTask(RoFormerTask):
     * `encode_labels(y)`, from such lists to a tensor;
     * `pack(x)`, from string tensors to the inputs of the model, and details for its answers;
     * `decode(outputs, details, num_examples)`, from outputs to tensors of answers, in a graph;
-    * `to_answers(tensors)`, from these to a list with an entry for each example.
+    * `to_answers(tensors)`, from these to a list with an entry for each example;
+    * `default_loss()`.
     """
 
     needs_labels = True
     has_masked_outputs = True
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+        """Configures training; see `keras.Model.compile`.
+
+        Args:
+            optimizer: By default Adam with a learning rate of 5e-5.
+            loss: By default that of the task's head; see the class.
+            metrics: List of metrics of the outputs, by default none, and accuracy for choices.
+                Scores such as `entity_f1` need whole answers: see `AnswerMetrics`.
+            **kwargs: Arguments of `keras.Model.compile`.
+        """
+        if isinstance(optimizer, str) and optimizer == "auto":
+            optimizer = keras.optimizers.Adam(5e-5)
+        if isinstance(loss, str) and loss == "auto":
+            loss = self.default_loss()
+        if isinstance(metrics, str) and metrics == "auto":
+            metrics = self.default_metrics()
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def default_metrics(self):
+        """Returns the metrics of the outputs."""
+        return None
 
     def fit(self, x=None, y=None, sample_weight=None, *, validation_data=None, **kwargs):
         if isinstance(validation_data, tuple | list):
@@ -100,15 +118,7 @@ class AnsweringTask(RoFormerTask):
         batches = [np.arange(count)]
         if max_tokens is not None or count > check_batch_limits(batch_size, max_tokens):
             batches = length_batches(count_tokens(self.preprocessor, x), batch_size, max_tokens)
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = keras.callbacks.CallbackList(
-                callbacks,
-                add_progbar=verbose != 0,
-                verbose=verbose,
-                epochs=1,
-                steps=len(batches),
-                model=self,
-            )
+        callbacks = callback_list(self, callbacks, verbose, len(batches))
         answers = [None] * count
         callbacks.on_predict_begin()
         for step, rows in enumerate(batches):
@@ -122,13 +132,8 @@ class AnsweringTask(RoFormerTask):
 
     def _answer_batch(self, x, count, options):
         inputs, details = self.pack(x)
-        rows, width = inputs["token_ids"].shape[0], inputs["token_ids"].shape[-1]
-        if has_program_for_each_shape(self):
-            inputs = pad_to_ladder(inputs)
-        if keras.backend.backend() != "tensorflow":
-            inputs = keras.tree.map_structure(np.asarray, inputs)
-        outputs = keras.Model.predict_on_batch(self, inputs)[:rows]
-        outputs = self.crop(outputs, width)
+        outputs = predict_inputs(self, inputs, may_pad=True)
+        outputs = self.crop(outputs, inputs["token_ids"].shape[-1])
         check_finite_outputs(outputs, self)
         return self.to_answers(self.decoded(outputs, details, count, **options))
 
@@ -153,10 +158,3 @@ class AnsweringTask(RoFormerTask):
 
     def check_examples(self, x, y):
         """Raises `ValueError` if labels do not fit their texts. Checks lists."""
-
-    def preprocess_samples(self, x, y=None, sample_weight=None):
-        y = self.encode_labels(y)
-        if self.is_preprocessed(x):
-            self.check_inputs(x)
-            return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
-        return keras_hub.models.Task.preprocess_samples(self, x, y, sample_weight)

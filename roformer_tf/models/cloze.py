@@ -5,9 +5,9 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
+from roformer_tf.models.fill_mask import check_masked_lm
 from roformer_tf.models.length_batches import length_batches
 from roformer_tf.models.prediction import check_finite_outputs
-from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
 
 TEXT, MASK = "{text}", "{mask}"
 
@@ -135,12 +135,7 @@ def cloze_examples(masked_lm, texts, labels, pattern, words):
 
 def _ids_of_words(masked_lm, words):
     """Returns the token ids of the word of each class. Checks the model and the words."""
-    if not isinstance(masked_lm, RoFormerMaskedLM):
-        raise ValueError(
-            f"Expected a RoFormerMaskedLM. Received: {type(masked_lm).__name__}. Build one with "
-            "`RoFormerMaskedLM.from_preset(folder)`."
-        )
-    masked_lm.check_preprocessor()
+    check_masked_lm(masked_lm)
     if not isinstance(words, dict) or not words:
         raise ValueError(
             f"`words` must be a dictionary from labels to words. Received: words={words!r}"

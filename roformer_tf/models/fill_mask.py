@@ -50,12 +50,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     Reference: `predict` in the `test_mlm.py` of the original repository; section 3.1 of BERT,
     arXiv 1810.04805.
     """
-    if not isinstance(task, RoFormerMaskedLM):
-        raise ValueError(
-            f"Expected a RoFormerMaskedLM. Received: {type(task).__name__}. Build one with "
-            "`RoFormerMaskedLM.from_preset(folder)`."
-        )
-    task.check_preprocessor()
+    check_masked_lm(task)
     check_top_k(top_k, task.backbone.vocabulary_size)
     check_positive_integer("batch_size", batch_size)
     is_single = isinstance(texts, str | bytes)
@@ -99,6 +94,16 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
                 [(_token(tokenizer, i), float(p)) for i, p in zip(*mask)] for mask in masks
             ]
     return results[0] if is_single else results
+
+
+def check_masked_lm(task):
+    """Raises `ValueError` unless a task is a `RoFormerMaskedLM` with a preprocessor."""
+    if not isinstance(task, RoFormerMaskedLM):
+        raise ValueError(
+            f"Expected a RoFormerMaskedLM. Received: {type(task).__name__}. Build one with "
+            "`RoFormerMaskedLM.from_preset(folder)`."
+        )
+    task.check_preprocessor()
 
 
 @functools.cache

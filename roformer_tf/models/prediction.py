@@ -39,17 +39,9 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
     elif steps is not None:
         count = steps * (batch_size or 32)
         windows = (tree.map_structure(lambda column: column[:count], x),)
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        if not is_dataset(x) and max_tokens is None:
-            num_batches = -(-_count(windows[0]) // (batch_size or 32))
-        callbacks = keras.callbacks.CallbackList(
-            callbacks,
-            add_progbar=verbose != 0,
-            verbose=verbose,
-            epochs=1,
-            steps=num_batches,
-            model=task,
-        )
+    if not is_dataset(x) and max_tokens is None:
+        num_batches = -(-_count(windows[0]) // (batch_size or 32))
+    callbacks = callback_list(task, callbacks, verbose, num_batches)
     task.stop_predicting = False
     step, outputs = 0, []
     callbacks.on_predict_begin()
@@ -72,13 +64,39 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
     return _joined(outputs)
 
 
+def callback_list(task, callbacks, verbose, num_batches):
+    """Returns callbacks as a `CallbackList`, with a progress bar unless they are one already."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=1,
+        steps=num_batches,
+        model=task,
+    )
+
+
 def predict_rows(task, x):
     """Returns the outputs of one batch of texts or of model inputs, as NumPy arrays."""
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(task.preprocess_samples(x))
+    return predict_inputs(task, inputs, may_pad=has_rows_of_one_shape(task))
+
+
+def predict_inputs(task, inputs, may_pad):
+    """Returns the outputs of one batch of model inputs, as NumPy arrays.
+
+    Args:
+        task: a `RoFormerTask`.
+        inputs: Dictionary of tensors.
+        may_pad: bool. Whether the outputs may be wider than the inputs, where XLA compiles a
+            program for each shape.
+    """
     count = _count(inputs)  # a pair of texts may be two rows
     if keras.backend.backend() != "tensorflow":
         inputs = tree.map_structure(convert_to_numpy, inputs)
-    if has_rows_of_one_shape(task) and has_program_for_each_shape(task):
+    if may_pad and has_program_for_each_shape(task):
         inputs = pad_to_ladder(inputs)
     # KerasHub's `predict_on_batch` would preprocess the inputs again.
     outputs = keras.Model.predict_on_batch(task, inputs)

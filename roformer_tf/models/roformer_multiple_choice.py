@@ -102,22 +102,12 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         logits = ops.reshape(logits, (-1, shape[1]))
         return ops.where(ops.any(inputs["padding_mask"] > 0, axis=-1), logits, float("-inf"))
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
-        """Configures training; see `keras.Model.compile`.
+    def default_loss(self):
+        """Returns the cross entropy over the choices."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-        Args:
-            optimizer: By default Adam with a learning rate of 5e-5.
-            loss: By default cross entropy over the choices.
-            metrics: By default accuracy.
-            **kwargs: Arguments of `keras.Model.compile`.
-        """
-        if isinstance(optimizer, str) and optimizer == "auto":
-            optimizer = keras.optimizers.Adam(5e-5)
-        if isinstance(loss, str) and loss == "auto":
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        if isinstance(metrics, str) and metrics == "auto":
-            metrics = [keras.metrics.SparseCategoricalAccuracy()]
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+    def default_metrics(self):
+        return [keras.metrics.SparseCategoricalAccuracy()]
 
     def text_tensors(self, x):
         if is_dataset(x):

@@ -20,6 +20,7 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
 
     backbone_cls = RoFormerBackbone
     tokenizer_cls = RoFormerTokenizer
+    pair_segments = True  # if not, all segment ids are 0
 
     def __init__(
         self,
@@ -70,7 +71,8 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         """
         tokenizer = self.tokenizer
         special = tokenizer.mask_token, tokenizer.sequence_length
-        key = tokenizer.graph, special, self.packing_settings(), self.padding
+        settings = self.packing_settings(), self.padding, self.pair_segments
+        key = tokenizer.graph, special, *settings
         if self._compiled.key != key:
             self._compiled.key, self._compiled.functions = key, {}
         functions = self._compiled.functions
@@ -86,6 +88,8 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         """Does the same for a tuple of one or two ragged tensors of token ids."""
         values, sequence_length, truncate_from = self.packing_settings(extra)
         inputs = PairPacker(*values, sequence_length, truncate_from)(segments)
+        if not self.pair_segments:
+            inputs["segment_ids"] = tf.zeros_like(inputs["segment_ids"])
         if self.padding == "longest":
             width = tf.reduce_max(tf.reduce_sum(inputs["padding_mask"], -1))
             # A sequence has two special tokens. Only an empty batch is narrower, and models cannot

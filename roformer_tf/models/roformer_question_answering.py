@@ -114,21 +114,9 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
             return self.pointer(x, padding_mask=mask)[:, 0]
         return ops.where(ops.cast(mask, "bool")[..., None], self.span_dense(x), float("-inf"))
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics=None, **kwargs):
-        """Configures training; see `keras.Model.compile`.
-
-        Args:
-            optimizer: By default Adam with a learning rate of 5e-5.
-            loss: By default `SpanCrossentropy`.
-            metrics: List of metrics of the outputs. Exact match and F1 need whole answers: see
-                `AnswerMetrics`.
-            **kwargs: Arguments of `keras.Model.compile`.
-        """
-        if isinstance(optimizer, str) and optimizer == "auto":
-            optimizer = keras.optimizers.Adam(5e-5)
-        if isinstance(loss, str) and loss == "auto":
-            loss = SpanCrossentropy()
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+    def default_loss(self):
+        """Returns `SpanCrossentropy`."""
+        return SpanCrossentropy()
 
     def predict(
         self,

@@ -122,16 +122,11 @@ class RoFormerQuestionAnsweringPreprocessor(RoFormerPreprocessor, TextPreprocess
             found = tf.gather(offsets, tf.where(in_context, index, 0), batch_dims=1)
             details[name] = tf.where(in_context, found, -1)
         inputs["answer_mask"] = tf.cast(in_context | (position == 0), tf.int32)
-        if not self.pair_segments:
-            inputs["segment_ids"] = tf.zeros_like(inputs["segment_ids"])
         return inputs, {**details, "token_starts": starts, "token_ends": ends}
 
     @preprocessing_function
     def count_tokens(self, x):
-        question, context = question_and_context(x)
-        if tf.executing_eagerly():
-            return self.as_graph("count", self._counts, question, context)
-        return self._counts(question, context)
+        return super().count_tokens(question_and_context(x))
 
     def get_config(self):
         config = super().get_config()

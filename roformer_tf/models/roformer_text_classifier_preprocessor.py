@@ -61,12 +61,6 @@ class RoFormerTextClassifierPreprocessor(
         super().__init__(tokenizer, sequence_length, truncate_from, padding, **kwargs)
         self.pair_segments = pair_segments
 
-    def pack_ids(self, segments, extra=0):
-        inputs = super().pack_ids(segments, extra)
-        if not self.pair_segments:
-            inputs["segment_ids"] = 0 * inputs["segment_ids"]
-        return inputs
-
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
         return keras.utils.pack_x_y_sample_weight(self.pack(x), y, sample_weight)

@@ -155,22 +155,9 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
             return self.field(logits, padding_mask=mask)
         return mask_tags(logits, mask)
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics=None, **kwargs):
-        """Configures training; see `keras.Model.compile`.
-
-        Args:
-            optimizer: By default Adam with a learning rate of 5e-5.
-            loss: By default the head's: `MultilabelSpanCrossentropy` or `EntityTagLoss`.
-            metrics: List of metrics of the outputs. `entity_f1` needs whole answers: see
-                `AnswerMetrics`.
-            **kwargs: Arguments of `keras.Model.compile`.
-        """
-        if isinstance(optimizer, str) and optimizer == "auto":
-            optimizer = keras.optimizers.Adam(5e-5)
-        if isinstance(loss, str) and loss == "auto":
-            is_pointer = self.head in POINTERS
-            loss = MultilabelSpanCrossentropy() if is_pointer else EntityTagLoss()
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+    def default_loss(self):
+        """Returns the loss of the head: `MultilabelSpanCrossentropy`, or `EntityTagLoss`."""
+        return MultilabelSpanCrossentropy() if self.head in POINTERS else EntityTagLoss()
 
     def text_tensors(self, x):
         if isinstance(x, tuple):

@@ -100,12 +100,6 @@ class RoFormerTokenClassifierPreprocessor(RoFormerPreprocessor, TextPreprocessor
         details["shift"] = tf.ones_like(details["begin"])  # after `[CLS]`
         return inputs, {**details, "token_starts": starts, "token_ends": ends}
 
-    @preprocessing_function
-    def count_tokens(self, x):
-        return (
-            self.as_graph("count", self._counts, x) if tf.executing_eagerly() else self._counts(x)
-        )
-
     def get_config(self):
         config = super().get_config()
         config.pop("truncate_from")  # nothing is truncated
