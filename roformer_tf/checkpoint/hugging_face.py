@@ -2,18 +2,23 @@
 
 import os
 import re
-import zipfile
 
 import numpy as np
 
 from roformer_tf.checkpoint import mapping
 from roformer_tf.checkpoint.damage import check_file, named_errors, read_json
+from roformer_tf.checkpoint.tf_h5_file import TensorFlowTensors
+from roformer_tf.checkpoint.torch_file import TorchTensors
 
 HF_CONFIG_FILE = "config.json"
 HF_WEIGHTS_FILE = "model.safetensors"
-_INDEX_FILE = "model.safetensors.index.json"
-_TORCH_FILE = "pytorch_model.bin"
-WEIGHTS_FILES = (HF_WEIGHTS_FILE, _INDEX_FILE, _TORCH_FILE)
+_INDEX = ".index.json"  # after the name of a file that is stored in shards
+# The first of them that is there is read.
+WEIGHTS_FILES = tuple(
+    name + ending
+    for name in (HF_WEIGHTS_FILE, "tf_model.h5", "pytorch_model.bin")
+    for ending in ("", _INDEX)
+)
 
 _LAYER = re.compile(r"\bencoder\.layer\.(\d+)\.")
 # Not learned: tables of sines, ids 0, 1, 2, … and the second name of the tied output.
@@ -29,8 +34,8 @@ class HuggingFaceArrays:
     """The tensors of a `RoFormerModel`, `RoFormerForMaskedLM` or `RoFormerForCausalLM` on disk.
 
     Args:
-        path: Path. The folder with `model.safetensors` (whole or in shards) or `pytorch_model.bin`,
-            or the weights file.
+        path: Path. The folder with `model.safetensors`, `tf_model.h5` or `pytorch_model.bin`, whole
+            or in shards, or the weights file.
         config: dict. The content of `config.json`, which has the original's spelling.
 
     Attributes:
@@ -41,7 +46,7 @@ class HuggingFaceArrays:
     Raises:
         FileNotFoundError: If a file is missing.
         ValueError: If a file is damaged, or the model is not RoFormer v1.
-        ImportError: If `safetensors`, or `torch` for `pytorch_model.bin`, is not installed.
+        ImportError: If `safetensors` is needed and not installed.
     """
 
     def __init__(self, path, config):
@@ -57,7 +62,7 @@ class HuggingFaceArrays:
             name = next(present, HF_WEIGHTS_FILE)
         self.source = folder / name
         check_file(self.source, "it holds the weights.")
-        self._tensors = _open_tensors(self.source)
+        self._tensors = _Tensors(self.source)
         layers = {match[1] for match in map(_LAYER.search, self._tensors.names) if match}
         # any sizes do, as only the names are used
         sizes = mapping.Sizes(2, len(layers), 1, 2, 2, embedding_dim=4, num_segments=1)
@@ -80,7 +85,11 @@ class HuggingFaceArrays:
             self.dtypes[ours] = dtype
         decoder, embeddings = _DERIVED[2], self._theirs.get("bert/embeddings/word_embeddings")
         if decoder in self._tensors.names and embeddings is not None:
-            if not np.array_equal(self._tensors.read(decoder), self._tensors.read(embeddings)):
+            shapes = (self._tensors.describe(name)[0] for name in (decoder, embeddings))
+            tied = len(set(shapes)) == 1 and np.array_equal(
+                self._tensors.read(decoder), self._tensors.read(embeddings)
+            )
+            if not tied:
                 raise ValueError(
                     f"{self.source} has an output projection, {decoder}, that differs from the "
                     "word embedding. The original and this package tie the two: train the model "
@@ -95,27 +104,36 @@ class HuggingFaceArrays:
     read_tensor = read
 
 
-def _open_tensors(file):
-    if file.name == _TORCH_FILE:
-        return _TorchTensors(file)
-    if file.name == _INDEX_FILE:
-        return _SafeTensors(_shards(file))
-    return _SafeTensors([file])
+class _Tensors:
+    """The tensors of a file, or of all its shards."""
+
+    def __init__(self, file):
+        kind = file.name.removesuffix(_INDEX)
+        kind, open_file = next(item for item in _READERS.items() if kind.endswith(item[0]))
+        files = _shards(file, kind) if file.name.endswith(_INDEX) else [file]
+        self._of = {name: part for part in map(open_file, files) for name in part.names}
+        self.names = sorted(self._of)
+
+    def describe(self, name):
+        return self._of[name].describe(name)
+
+    def read(self, name):
+        return self._of[name].read(name)
 
 
-def _shards(index):
+def _shards(index, ending):
     """Returns the files that an index of shards names."""
     weight_map = read_json(index, "it names the files of weights.").get("weight_map")
-    names = set(weight_map.values() if isinstance(weight_map, dict) else ())
+    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
     if not names or not all(
-        isinstance(name, str) and name == os.path.basename(name) and name.endswith(".safetensors")
+        isinstance(name, str) and name == os.path.basename(name) and name.endswith(ending)
         for name in names
     ):
         raise ValueError(
             f'{index} must hold {{"weight_map": {{tensor: file, …}}}} with the names of '
-            f".safetensors files beside it. Received: {str(weight_map)[:100]}"
+            f"{ending} files beside it. Received: {str(weight_map)[:100]}"
         )
-    shards = [index.parent / name for name in sorted(names)]
+    shards = [index.parent / name for name in sorted(set(names))]
     for shard in shards:
         check_file(shard, "the index names it.")
     return shards
@@ -133,67 +151,33 @@ def import_safetensors():
 
 
 class _SafeTensors:
-    def __init__(self, files):
-        safetensors = import_safetensors()
-        self._of, self._file = {}, {}
-        for file in files:
-            try:
-                stream = safetensors.safe_open(file, framework="numpy")
-            except Exception as error:  # SafetensorError, OSError, MemoryError, …
-                raise ValueError(
-                    f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): {error}. "
-                    "Copy it again."
-                ) from error
-            self._of.update(dict.fromkeys(stream.keys(), stream))
-            self._file.update(dict.fromkeys(stream.keys(), file))
-        self.names = sorted(self._of)
+    def __init__(self, file):
+        self._file = file
+        try:
+            self._stream = import_safetensors().safe_open(file, framework="numpy")
+        except ImportError:
+            raise
+        except Exception as error:  # SafetensorError, OSError, MemoryError, …
+            raise ValueError(
+                f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): {error}. "
+                "Copy it again."
+            ) from error
+        self.names = sorted(self._stream.keys())
 
     def describe(self, name):
-        part = self._of[name].get_slice(name)
+        part = self._stream.get_slice(name)
         kind = part.get_dtype()
-        if kind not in ("F64", "F32", "F16", "I64", "I32"):
+        if kind not in ("F64", "F32", "F16", "BF16", "I64", "I32"):
             raise ValueError(
                 f"The tensor {name} has dtype {kind}, which NumPy cannot read. Save the model in "
                 "float32 first."
             )
+        kind = {"BF16": "F32"}.get(kind, kind)  # NumPy has no bfloat16, which float32 holds exactly
         return tuple(part.get_shape()), np.dtype(kind.replace("F", "float").replace("I", "int"))
 
     def read(self, name):
-        with named_errors(self._file[name]):
-            return self._of[name].get_tensor(name)
+        with named_errors(self._file):
+            return self._stream.get_tensor(name).astype(self.describe(name)[1], copy=False)
 
 
-class _TorchTensors:
-    def __init__(self, file):
-        try:
-            import torch
-        except ImportError as error:
-            raise ImportError(
-                f"{file.name} needs the package torch: pip install torch. Or convert the folder "
-                "once with transformers: `model.save_pretrained(folder)` writes model.safetensors."
-            ) from error
-        try:
-            # files of the old form, before PyTorch 1.6, are no archives and cannot be mapped
-            mapped = zipfile.is_zipfile(file)
-            state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-        except Exception as error:  # pickle.UnpicklingError, EOFError, RuntimeError, …
-            raise ValueError(
-                f"{file} is damaged, cut off ({file.stat().st_size:,} bytes) or not a file of "
-                f"weights: {str(error).strip().splitlines()[0] if str(error) else error!r}. Copy "
-                "it again."
-            ) from error
-        if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
-            raise ValueError(
-                f"{file} must hold a dict of tensors, as `torch.save(model.state_dict(), file)` "
-                f"writes it. Received: {type(state).__name__}"
-            )
-        self._state = {str(name): tensor for name, tensor in state.items()}
-        self.names = sorted(self._state)
-
-    def describe(self, name):
-        return tuple(self._state[name].shape), self.read(name).dtype
-
-    def read(self, name):
-        tensor = self._state[name]
-        # NumPy has no bfloat16, whose values float32 holds exactly
-        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+_READERS = {".safetensors": _SafeTensors, ".h5": TensorFlowTensors, ".bin": TorchTensors}
