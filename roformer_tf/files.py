@@ -341,6 +341,18 @@ def remove_temporary(folder):
             left.unlink(missing_ok=True)
 
 
+def cache_folder():
+    """Returns the folder for what can be made again, or `None` if nothing is to be kept.
+
+    The environment variable `ROFORMER_TF_CACHE` names it. If that is empty, nothing is kept. By
+    default it is `roformer_tf` in the user's cache folder (`XDG_CACHE_HOME` or `~/.cache`).
+    """
+    folder = os.environ.get("ROFORMER_TF_CACHE")
+    if folder is not None:
+        return Path(folder).expanduser() if folder else None
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roformer_tf"
+
+
 def flush_to_disk(path):
     """Waits until a file or folder is on the disk, where a power failure does not reach it."""
     handle = os.open(path, os.O_RDONLY)

@@ -11,7 +11,12 @@ import numpy as np
 from roformer_tf import rotary
 from roformer_tf.checkpoint import mapping
 from roformer_tf.checkpoint.digests import add_digests
-from roformer_tf.checkpoint.folder import check_layout, checked_folder, compare_shapes, open_folder
+from roformer_tf.checkpoint.folder import (
+    check_layout,
+    checked_folder,
+    compare_shapes,
+    has_weights,
+)
 from roformer_tf.checkpoint.hugging_face import (
     HF_CONFIG_FILE,
     HF_WEIGHTS_FILE,
@@ -29,7 +34,8 @@ from roformer_tf.files import replace_files
 
 LAYOUTS = ("original", "huggingface")
 # files that belong to the model that is overwritten
-_STALE = (VOCABULARY_FILE, "*.safetensors*", "pytorch_model*.bin*", "tokenizer_config.json")
+_STALE = (VOCABULARY_FILE, "*.safetensors*", "tf_model*.h5*", "pytorch_model*.bin*",
+          "tokenizer_config.json")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,8 @@ def convert(source, target, to=None, family=None, overwrite=False):
     back gives the same bytes.
 
     Args:
-        source: str or path. A folder in either layout, or a checkpoint in it.
+        source: str or path. A folder in either layout, a checkpoint in it, a `.zip` file of one,
+            or a model on the Hugging Face hub (`hf://user/name`).
         target: str or path. The folder to write; other files in it stay.
         to: str. `"original"` or `"huggingface"`. Defaults to the layout other than that of
             `source`.
@@ -162,11 +169,7 @@ def _check_target(folder, target, to, overwrite):
             f"`target` must be another folder than the source. Received: {target} for both"
         )
     check_layout(target, to)
-    try:
-        is_model = open_folder(target).has_weights
-    except FileNotFoundError:
-        return
-    if is_model and not overwrite:
+    if Path(target).is_dir() and has_weights(Path(target)) and not overwrite:
         raise FileExistsError(
             f"{target} already holds a model. Pass another folder, or `overwrite=True` "
             "(--overwrite) to replace it."

@@ -32,7 +32,7 @@ def named_errors(path):
         if isinstance(error, Warning):  # where warnings are errors
             raise
         if _is_own(error):
-            if str(path) in message or kind not in (ValueError, TypeError):
+            if str(path) in message or kind not in (ValueError, TypeError, FileNotFoundError):
                 raise
             raise kind(f"{message} (while loading {path})") from error
         raise ValueError(

@@ -2,11 +2,14 @@
 
 import fnmatch
 import hashlib
+import os
 import re
+from pathlib import PurePath
 
 from roformer_tf.checkpoint.damage import check_file
 
 DIGESTS_FILE = "SHA256SUMS"
+CARD_FILE = "README.md"  # for people, who may edit it
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _WEIGHTS = (".h5", ".safetensors", ".bin", ".index")
 
@@ -31,7 +34,7 @@ def add_digests(new, folder, stale=()):
                 digests[name] = digest
     for path in new.rglob("*"):
         if path.is_file() and path.name != DIGESTS_FILE:
-            digests[path.relative_to(new).as_posix()] = _digest(path)
+            digests[path.relative_to(new).as_posix()] = file_digest(path)
     text = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
     (new / DIGESTS_FILE).write_text(text, encoding="utf-8", newline="\n")
 
@@ -69,12 +72,13 @@ def check_digests(folder, weights=True):
         return
     for name, digest in read_digests(folder).items():
         file = folder / name
-        if not weights and (file.suffix in _WEIGHTS or ".data-" in name):
+        if name == CARD_FILE or (not weights and _is_weights(file)):
             continue
-        if not file.resolve().is_relative_to(folder.resolve()):
+        # links may lead elsewhere, as those in the cache of the Hugging Face hub do
+        if os.path.isabs(name) or ".." in PurePath(name).parts:
             raise ValueError(f"{folder / DIGESTS_FILE} names a file outside of its folder: {name}")
         check_file(file, f"it was saved with the model ({DIGESTS_FILE} has its digest).")
-        if _digest(file) != digest:
+        if file_digest(file) != digest:
             raise ValueError(
                 f"{file} has changed since it was saved: its SHA-256 is not that of "
                 f"{DIGESTS_FILE}. Copy it again from where it was saved. If you changed it on "
@@ -82,6 +86,11 @@ def check_digests(folder, weights=True):
             )
 
 
-def _digest(file):
+def _is_weights(file):
+    return file.suffix in _WEIGHTS or ".data-" in file.name
+
+
+def file_digest(file):
+    """Returns the SHA-256 of a file as a string."""
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

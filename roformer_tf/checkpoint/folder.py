@@ -19,6 +19,7 @@ from roformer_tf.checkpoint.original_files import (
     nothing_found,
 )
 from roformer_tf.checkpoint.preset import PresetArrays, check_part, check_preset_sizes
+from roformer_tf.checkpoint.sources import is_hub_source, is_kerashub_source, local_path
 from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
 from roformer_tf.checks import check_one_of
 from roformer_tf.files import finish_replacing
@@ -37,7 +38,7 @@ _SPECIAL_TOKENS = {name: name for name in ("pad_token", "unk_token", "mask_token
 _SPECIAL_TOKENS |= {"cls_token": "start_token", "sep_token": "end_token"}
 
 
-def open_folder(path):
+def open_folder(path, weights=True):
     """Opens the folder of a model in any layout.
 
     Settings, vocabulary and arrays are read on first use, so a damaged file raises an error only
@@ -45,15 +46,20 @@ def open_folder(path):
 
     Args:
         path: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
-            `vocab.txt`), a Hugging Face folder (`config.json`, `model.safetensors`, `vocab.txt`),
-            or one written by `save_to_preset`. Also the prefix of a TF1 checkpoint, or one of a
-            checkpoint's files.
+            `vocab.txt`), a Hugging Face folder (`config.json`, `vocab.txt`, and
+            `model.safetensors`, `tf_model.h5` or `pytorch_model.bin`), or one written by
+            `save_to_preset`. Also a `.zip` file of one, a model on the Hugging Face hub
+            (`hf://user/name` or `hf://user/name@revision`), the prefix of a TF1 checkpoint, or one
+            of a checkpoint's files.
+        weights: bool. Whether to download the weights of a model on the hub.
 
     Returns:
         `CheckpointFolder`.
 
     Raises:
         FileNotFoundError: If there is no such folder at `path`.
+        ValueError: If a `.zip` file is damaged or holds several models.
+        ConnectionError: If the hub cannot be reached and its cache does not have the model.
 
     Example:
 
@@ -69,10 +75,14 @@ def open_folder(path):
     >>> folder.arrays.read("bert/embeddings/word_embeddings").shape
     (100, 16)
     """
-    path = Path(str(path))
+    path, name = local_path(path, weights)
+    return _open(path, name)
+
+
+def _open(path, name=None):
     if path.is_dir():
         _finish_replacing(path)
-    return CheckpointFolder(path, _layout(path))
+    return CheckpointFolder(path, _layout(path), name)
 
 
 @contextlib.contextmanager
@@ -81,13 +91,13 @@ def checked_folder(path, weights=True):
 
     Args:
         path: str or path, see `open_folder`.
-        weights: bool. Whether to check the files of weights, too.
+        weights: bool. Whether to fetch and check the files of weights, too.
 
     Yields:
         `CheckpointFolder`.
     """
     with named_errors(path):
-        folder = open_folder(path)
+        folder = open_folder(path, weights)
         folder.check_files(weights)
         yield folder
 
@@ -109,9 +119,17 @@ def check_layout(path, layout):
     """Raises `FileExistsError` if a folder holds a model in another layout.
 
     Two models in one folder would hide each other.
+
+    Raises:
+        ValueError: If `path` is not on this machine.
     """
+    if is_hub_source(path) or is_kerashub_source(path):
+        raise ValueError(
+            "Expected a folder on this machine to save to. Save there first, then "
+            f"`keras_hub.upload_preset({str(path)!r}, folder)`. Received: {path}"
+        )
     try:
-        folder = open_folder(path)
+        folder = _open(Path(str(path)))
     except FileNotFoundError:
         return
     if folder.layout != layout and (folder.has_weights or folder.config_file.exists()):
@@ -170,9 +188,10 @@ class CheckpointFolder:
     (6, 'RoFormerTokenizer')
     """
 
-    def __init__(self, path, layout):
+    def __init__(self, path, layout, name=None):
         self.path = path if path.is_dir() else path.parent
         self.layout = layout
+        self._name = name  # of a repository, whose folder in the cache has another
         self._path = path
 
     @property
@@ -246,9 +265,7 @@ class CheckpointFolder:
     @property
     def has_weights(self):
         """Whether the folder contains a checkpoint."""
-        return any(self.path.glob("*.index")) or any(
-            (self.path / n).is_file() for n in WEIGHTS_FILES
-        )
+        return has_weights(self.path)
 
     def identity(self, family=None, strict=True):
         """Finds out family, masking and pooler.
@@ -280,7 +297,8 @@ class CheckpointFolder:
                 raise
             config = {}
         names, from_name = set(self.arrays.shapes), {}
-        words = set(re.split(r"[^a-z0-9]+", self.path.resolve().name.lower()))
+        name = self._name or self.path.resolve().name
+        words = set(re.split(r"[^a-z0-9]+", name.lower()))
         reason = f"family {family!r}: passed as `family`"
         if family is None:
             family, reason = _family(names, config, words, from_name)
@@ -370,6 +388,11 @@ class Identity:
                 UserWarning,
                 stacklevel=4,
             )
+
+
+def has_weights(path):
+    """Whether a folder contains an original or Hugging Face checkpoint."""
+    return any(path.glob("*.index")) or any((path / name).is_file() for name in WEIGHTS_FILES)
 
 
 def is_optimizer_slot(name):

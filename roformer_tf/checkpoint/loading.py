@@ -187,8 +187,9 @@ def load_checkpoint(
         model: A `RoFormerBackbone` or a task. A classifier's head is new and keeps its values; a
             masked-LM head must be in the checkpoint. Pooler, next-sentence and masked-LM variables
             are ignored if the model has no such part.
-        path: str or path. A folder in the original or Hugging Face's layout, the prefix of a TF1
-            checkpoint (`folder/bert_model.ckpt`), or one of its files. Also a `CheckpointFolder`.
+        path: str or path. A folder in the original or Hugging Face's layout, a `.zip` file of one,
+            a model on the Hugging Face hub (`hf://user/name`), the prefix of a TF1 checkpoint
+            (`folder/bert_model.ckpt`), or one of its files. Also a `CheckpointFolder`.
         strict: bool. `True` raises if a variable is missing, unexpected or has another shape.
             `False` loads what fits and reports the rest.
         family: str. Overrides the family found in the files, see `inspect_checkpoint`.

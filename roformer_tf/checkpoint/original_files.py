@@ -85,18 +85,29 @@ def _prefix_in_folder(folder):
     return folder / (found[0].stem if found else CHECKPOINT_NAME)
 
 
-def nothing_found(path):
-    """Returns the error message for a path without a checkpoint."""
+def nothing_found(path, names=None):
+    """Returns the error message for a place without a model.
+
+    Args:
+        path: Path; or str, for a place on the hub.
+        names: iterable of str. The names of the files there, if `path` is no folder.
+    """
     kinds = (
         f"Expected an original folder ({CONFIG_FILE}, {CHECKPOINT_NAME}.index and "
-        f"{CHECKPOINT_NAME}.data-00000-of-00001), a Hugging Face folder (config.json, "
-        "model.safetensors), or a folder written by `save_to_preset` (config.json)"
+        f"{CHECKPOINT_NAME}.data-00000-of-00001), a Hugging Face folder (config.json and "
+        "model.safetensors, tf_model.h5 or pytorch_model.bin), a folder written by "
+        "`save_to_preset` (config.json), a .zip file of one of these (x.zip, or x.zip/folder), a "
+        "model on the Hugging Face hub (hf://user/name, or hf://user/name@revision)"
     )
-    if path.is_dir():
-        present = ", ".join(sorted(p.name for p in path.iterdir())[:10]) or "nothing"
+    if names is not None or path.is_dir():
+        names = [entry.name for entry in path.iterdir()] if names is None else names
+        present = ", ".join(sorted(names)[:10]) or "nothing"
         return f"No checkpoint in {path}. {kinds}; found {present}."
     if not path.exists() and not path.parent.is_dir():
-        return f"No checkpoint at {path}: the folder {path.parent} does not exist. {kinds}."
+        return (
+            f"No checkpoint at {path}: the folder {path.parent} does not exist. {kinds}, or the "
+            "prefix of a TF1 checkpoint."
+        )
     return (
         f"No checkpoint at {path}: it is not a folder, and there is no {path.name}.index in "
         f"{path.parent}. {kinds}, or the prefix of a TF1 checkpoint."

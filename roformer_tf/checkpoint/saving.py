@@ -2,16 +2,16 @@
 
 import os
 import shutil
-from functools import partial
 from json import dumps
 from pathlib import Path
 
 import keras
 from keras.src.utils.summary_utils import weight_memory_size
 
-from roformer_tf.checkpoint.digests import add_digests
+from roformer_tf.checkpoint.digests import CARD_FILE, add_digests
 from roformer_tf.checkpoint.folder import check_layout
 from roformer_tf.checkpoint.loading import ModelBinding, family_of
+from roformer_tf.checkpoint.model_card import write_card
 from roformer_tf.checkpoint.original_config import original_config
 from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE, write_checkpoint
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size
@@ -103,15 +103,18 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     return Path(folder)
 
 
-def save_preset(save, folder, stale=(), weights=()):
+def save_preset(model, save, folder, stale=(), weights=None):
     """Calls KerasHub's `save_to_preset` such that it writes the folder completely or not at all.
 
+    Writes a model card beside weights, unless a person has written the `README.md` that is there.
+
     Args:
+        model: The model, or part of one, that is saved.
         save: Function of a path, KerasHub's method.
         folder: str or path.
         stale: tuple of str. Patterns of files to remove unless they are written now.
-        weights: list of variables that `save` writes to one file. HDF5 cannot recover from a full
-            disk, so their size is checked before.
+        weights: list of variables that `save` writes to one file, or `None` for a part without
+            any. HDF5 cannot recover from a full disk, so their size is checked before.
 
     Raises:
         FileExistsError: If the folder holds a model in another layout.
@@ -121,9 +124,13 @@ def save_preset(save, folder, stale=(), weights=()):
         save(str(folder))
         return
     check_layout(folder, "preset")
-    check_room(Path(folder).absolute(), weight_memory_size(weights))
-    add = partial(add_digests, stale=stale)
-    with replace_files(folder, remove=stale, before_moving=add) as temporary:
+    check_room(Path(folder).absolute(), weight_memory_size(weights or ()))
+
+    def complete(new, folder):
+        kept = weights is not None and write_card(model, new, folder)
+        add_digests(new, folder, stale=(*stale, CARD_FILE) if kept else stale)
+
+    with replace_files(folder, remove=stale, before_moving=complete) as temporary:
         save(str(temporary))
 
 
@@ -132,7 +139,7 @@ class SavedWhole:
 
     def save_to_preset(self, preset_dir):
         """Saves to a folder that `from_preset` reads, completely or not at all."""
-        save_preset(super().save_to_preset, preset_dir)
+        save_preset(self, super().save_to_preset, preset_dir)
 
 
 def has_original_format(backbone):

@@ -6,7 +6,9 @@ HELP = "convert between the original layout and Hugging Face's"
 
 
 def add_arguments(parser):
-    parser.add_argument("source", help="folder in either layout")
+    parser.add_argument(
+        "source", help="folder in either layout, .zip file of one, or hf://user/name[@revision]"
+    )
     parser.add_argument("target", help="folder to write")
     parser.add_argument(
         "--to", choices=("original", "huggingface"), help="default: the layout that SOURCE is not"

@@ -10,8 +10,8 @@ HELP = "show what a checkpoint holds"
 def add_arguments(parser):
     parser.add_argument(
         "path",
-        help="original or Hugging Face folder, folder written by save_to_preset, or prefix of a "
-        "TF1 checkpoint",
+        help="original or Hugging Face folder, folder written by save_to_preset, .zip file of one, "
+        "hf://user/name[@revision], or prefix of a TF1 checkpoint",
     )
     parser.add_argument(
         "--family", help="override the family: roformer, roformer_v2, bert or nezha"

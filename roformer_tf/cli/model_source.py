@@ -1,4 +1,4 @@
-"""Loads the model of a command: from a folder in any layout, or a `.keras` file."""
+"""Loads the model of a command: from a folder in any layout, an archive, the hub, or `.keras`."""
 
 from pathlib import Path
 
@@ -10,7 +10,8 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
     """Loads a model and the preprocessor (or tokenizer) that goes with it.
 
     Args:
-        path: str. Original or Hugging Face folder, `save_to_preset` folder, or `.keras` file.
+        path: str. Original or Hugging Face folder, `save_to_preset` folder, `.zip` file of one,
+            `hf://user/name`, or `.keras` file.
         task: str. One of `TASKS`, or `"sim_classifier"`; a tuple of them, whose first is for
             original and Hugging Face folders, which hold no heads; or `None` for what the path
             holds.
@@ -32,7 +33,6 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
     """
     import roformer_tf
 
-    path = Path(path)
     tasks = (task,) if isinstance(task, str) else task
     classes = {
         "classifier": roformer_tf.RoFormerTextClassifier,
@@ -46,10 +46,13 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
         "seq_2_seq_lm": roformer_tf.RoFormerSeq2SeqLM,
         "backbone": roformer_tf.RoFormerBackbone,
     }
-    if path.suffix == ".keras" and path.is_file():
-        model, tokenizer = _from_keras_file(path, tuple(classes.values()), dtype), None
-    elif path.is_file():
-        raise ValueError(f"{path} is not a .keras file. Expected one, or the folder of a model.")
+    file = Path(path)
+    if file.suffix == ".keras" and file.is_file():
+        model, tokenizer = _from_keras_file(file, tuple(classes.values()), dtype), None
+    elif file.is_file() and file.suffix.lower() != ".zip":
+        raise ValueError(
+            f"{path} is not a .keras or .zip file. Expected one, or the folder of a model."
+        )
     else:
         model, tokenizer = _from_folder(path, classes, tasks, {"dtype": dtype} if dtype else {})
     preprocessor = getattr(model, "preprocessor", tokenizer)
@@ -95,22 +98,24 @@ def _from_folder(path, classes, tasks, options):
     """Returns a model, and the tokenizer in the folder of a bare backbone."""
     import roformer_tf
     from roformer_tf.checkpoint import open_folder
+    from roformer_tf.checkpoint.damage import named_errors
 
-    folder = open_folder(path)
-    folder.check_files(weights=False)
+    with named_errors(path):
+        folder = open_folder(path)
+        folder.check_files(weights=False)
     if folder.layout == "preset":
         task = _saved_task(folder, classes)
     else:
         task = tasks[0] if tasks else _pretrained_task(folder)
         if task in (*HEADS, "sim_classifier", "seq_2_seq_lm"):
             raise ValueError(
-                f"{folder.path} is an original folder: it has no {task}, whose weights come from "
+                f"{path} is an original folder: it has no {task}, whose weights come from "
                 "training. Train one, `save_to_preset(folder)`, and give that folder."
             )
-    model = classes[task].from_preset(folder.path, **options)
+    model = classes[task].from_preset(path, **options)
     if task != "backbone" or (folder.layout == "preset" and folder.tokenizer_class is None):
         return model, None
-    return model, roformer_tf.RoFormerTokenizer.from_preset(folder.path)
+    return model, roformer_tf.RoFormerTokenizer.from_preset(path)
 
 
 def _saved_task(folder, classes):

@@ -8,9 +8,11 @@ import sys
 WINDOW = 512  # lines read before they are worked on
 
 
-def add_model(parser, folder="original folder, folder written by save_to_preset"):
+def add_model(parser, folder="original or Hugging Face folder, folder written by save_to_preset"):
     """Adds the arguments `model` and `--dtype`."""
-    parser.add_argument("model", help=f"{folder}, or .keras file")
+    parser.add_argument(
+        "model", help=f"{folder}, .zip file of one, hf://user/name[@revision], or .keras file"
+    )
     parser.add_argument("--dtype", help="dtype policy: float32, mixed_bfloat16, …")
 
 

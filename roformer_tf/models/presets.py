@@ -3,7 +3,7 @@ import inspect
 import keras
 
 from roformer_tf.checkpoint import load_checkpoint
-from roformer_tf.checkpoint.folder import checked_folder
+from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.original_config import check_sizes
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size, edited_size
@@ -47,7 +47,7 @@ class PreprocessorFromPreset(SavedWhole):
 
         Args:
             preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one
-                written by `save_to_preset`.
+                written by `save_to_preset`; a `.zip` file of one; or `"hf://user/name"`.
             config_file: str. Name of the preprocessor's file in the latter.
             **kwargs: Arguments of the class and, for original and Hugging Face folders, of
                 `RoFormerTokenizer`.
@@ -60,7 +60,7 @@ class PreprocessorFromPreset(SavedWhole):
             ValueError: If the vocabulary is damaged, or belongs to another kind of tokenizer. The
                 message names the class that can be built from the folder.
         """
-        if "://" in str(preset):  # KerasHub downloads it
+        if is_kerashub_source(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), config_file, **kwargs)
         with checked_folder(preset, weights=False) as folder:
             check_backbone_class(cls, folder)

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.checkpoint.folder import checked_folder
+from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.loading import check_finite
 from roformer_tf.checkpoint.saving import STALE_PARTS, STALE_WEIGHTS, save_preset
 from roformer_tf.checks import check_positive_integer
@@ -213,8 +213,10 @@ class RoFormerModel:
     def save_to_preset(self, preset_dir, max_shard_size=10):
         """Saves the model to a folder that `from_preset` reads, completely or not at all.
 
-        Files of another model of which nothing is written, such as the head of a task that was
-        saved there before, are removed. A backbone leaves a tokenizer where it is.
+        Writes a model card, `README.md`, which `keras_hub.upload_preset` sends to the hub with the
+        rest. A `README.md` that you have written or changed stays as it is. Files of another model
+        of which nothing is written, such as the head of a task that was saved there before, are
+        removed. A backbone leaves a tokenizer where it is.
 
         Args:
             preset_dir: str or path. Created if it does not exist.
@@ -227,6 +229,7 @@ class RoFormerModel:
         """
         is_task = self.backbone_cls is not None
         save_preset(
+            self,
             partial(super().save_to_preset, max_shard_size=max_shard_size),
             preset_dir,
             STALE_WEIGHTS + (STALE_PARTS if is_task else ()),
@@ -244,9 +247,11 @@ class RoFormerModel:
 
         Args:
             preset: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
-                `vocab.txt`), a Hugging Face folder (`config.json`, `model.safetensors`,
-                `vocab.txt`), or one written by `save_to_preset`. KerasHub's handles
-                (`"kaggle://…"`) work, too.
+                `vocab.txt`), a Hugging Face folder (`config.json`, `vocab.txt`, and
+                `model.safetensors`, `tf_model.h5` or `pytorch_model.bin`), or one written by
+                `save_to_preset`; a `.zip` file of one (`"x.zip"`, or `"x.zip/folder"`); or a model
+                on the Hugging Face hub, `"hf://user/name"` or `"hf://user/name@revision"`.
+                KerasHub's other handles (`"kaggle://…"`) work, too.
             load_weights: bool. `False` leaves the weights random.
             **kwargs: Arguments of the class (`num_classes`, …), of its backbone (`masking`, …; an
                 argument that both have is the task's) and of its preprocessor (`sequence_length`,
@@ -267,7 +272,7 @@ class RoFormerModel:
         Warns:
             UserWarning: If only the name of the folder showed the masking or the family.
         """
-        if "://" in str(preset):  # KerasHub downloads it
+        if is_kerashub_source(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), load_weights=load_weights, **kwargs)
         with checked_folder(preset, weights=load_weights) as folder:
             check_backbone_class(cls, folder)

@@ -7,6 +7,7 @@ import tomllib
 import typing
 from pathlib import Path
 
+from roformer_tf.checkpoint.sources import is_hub_source
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer
 
 OBJECTIVES = ("masked_lm", "causal_lm", "unilm")
@@ -386,8 +387,8 @@ class PretrainingSettings:
         """Returns a copy whose relative paths are resolved against `folder`."""
 
         def absolute(name):
-            if name is None:
-                return None
+            if name is None or is_hub_source(name):
+                return name
             return os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
 
         data = dataclasses.replace(

@@ -7,7 +7,7 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.checkpoint.folder import checked_folder
+from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.checks import check_one_of
@@ -146,7 +146,7 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
 
         Args:
             preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one
-                written by `save_to_preset`.
+                written by `save_to_preset`; a `.zip` file of one; or `"hf://user/name"`.
             **kwargs: Arguments of the class. In a checkpoint `word_level` defaults to whether the
                 vocabulary has Chinese words.
 
@@ -157,7 +157,7 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
             FileNotFoundError: If there is no such folder, or it has no vocabulary.
             ValueError: If the folder holds another kind of tokenizer. The message names its class.
         """
-        if "://" in str(preset):  # KerasHub downloads it
+        if is_kerashub_source(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), **kwargs)
         with checked_folder(preset, weights=False) as folder:
             folder.check_tokenizer_class("RoFormerTokenizer")

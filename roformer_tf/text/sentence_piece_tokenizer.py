@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from roformer_tf.checkpoint.damage import check_file
-from roformer_tf.checkpoint.folder import checked_folder
+from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checks import check_one_of
 from roformer_tf.naming import automatic_name
@@ -76,7 +76,7 @@ class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePi
         """Builds the tokenizer from a folder that `save_to_preset` wrote.
 
         Args:
-            preset: str or path.
+            preset: str or path. The folder, a `.zip` file of it, or `"hf://user/name"`.
             **kwargs: Arguments of the class.
 
         Returns:
@@ -86,7 +86,7 @@ class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePi
             FileNotFoundError: If there is no such folder, or it has no vocabulary.
             ValueError: If the folder holds another kind of tokenizer. The message names its class.
         """
-        if "://" in str(preset):  # KerasHub downloads it
+        if is_kerashub_source(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), **kwargs)
         with checked_folder(preset, weights=False) as folder:
             folder.check_tokenizer_class("RoFormerSentencePieceTokenizer")

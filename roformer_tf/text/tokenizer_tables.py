@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from roformer_tf.checkpoint.damage import check_file
-from roformer_tf.files import replace_file
+from roformer_tf.files import cache_folder, replace_file
 from roformer_tf.text.characters import (
     ALPHANUMERIC,
     CODE_POINTS,
@@ -157,18 +157,6 @@ def _digest(arrays):
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(array.tobytes())
     return np.array(digest.hexdigest())
-
-
-def cache_folder():
-    """Returns the folder in which tables are kept, or None.
-
-    The environment variable `ROFORMER_TF_CACHE` names it. If that is empty, no tables are kept. By
-    default it is `roformer_tf` in the user's cache folder (`XDG_CACHE_HOME` or `~/.cache`).
-    """
-    folder = os.environ.get("ROFORMER_TF_CACHE")
-    if folder is not None:
-        return Path(folder).expanduser() if folder else None
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roformer_tf"
 
 
 def load_or_build_tables(

@@ -1,0 +1,222 @@
+"""Downloads the files of a model from the Hugging Face hub, into `huggingface_hub`'s cache."""
+
+import contextlib
+import glob
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from roformer_tf.checkpoint.model_files import is_model, needed_files
+from roformer_tf.checkpoint.original_files import nothing_found
+
+# pathlib makes one slash of two
+_SOURCE = re.compile(r"hf:/{1,2}(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>\S+))?")
+_BLOCK = 2**20
+
+
+def is_hub_source(source):
+    """Whether a model is on the hub: `hf://user/name`, or with a revision at its end."""
+    return str(source).startswith("hf:/")
+
+
+def download(source, weights=True):
+    """Fetches the files of a model that are not in the cache yet, and checks them all.
+
+    Environment variables are those of `huggingface_hub`: `HF_HOME` and `HF_HUB_CACHE` name the
+    cache, `HF_TOKEN` a token, `HF_ENDPOINT` a mirror, and `HF_HUB_OFFLINE=1` stays with the cache.
+    If the hub cannot be reached, the cache is used.
+
+    Args:
+        source: str. `"hf://user/name"`, or `"hf://user/name@revision"`: a branch, tag or commit.
+        weights: bool. Whether weights are needed.
+
+    Returns:
+        Tuple of the path of the folder in the cache, and the name of the repository.
+
+    Raises:
+        ValueError: If the source has another form, or a file is not what the hub says it is.
+        FileNotFoundError: If there is no such repository, revision or file, or no model in it.
+        PermissionError: If the hub asks for a token, or refuses it.
+        ConnectionError: If the hub cannot be reached and the cache does not have the files.
+    """
+    match = _SOURCE.fullmatch(str(source))
+    if match is None:
+        raise ValueError(
+            "A model on the hub must be given as hf://user/name or hf://user/name@revision. "
+            f"Received: {source}"
+        )
+    repo = match["repo"]
+    options = {"revision": match["revision"], "endpoint": os.environ.get("HF_ENDPOINT") or None}
+    with _named(source, **options):
+        names, problem = _list_files(repo, **options)
+        if names is None:
+            folder = _cached(source, repo, weights, problem, **options)
+            names = [path.relative_to(folder).as_posix() for path in _files_of(folder)]
+            needed = needed_files(names, weights)
+        else:
+            if not is_model(names):
+                raise FileNotFoundError(nothing_found(source, names))
+            needed = needed_files(names, weights)
+            folder = _fetch(repo, needed, **options)
+    _check(source, folder, needed)
+    return folder, repo.rpartition("/")[2]
+
+
+def _list_files(repo, revision, endpoint):
+    """Returns the names of the files; or `None` and the error, if the hub cannot be reached."""
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return None, "HF_HUB_OFFLINE is set"
+    try:
+        info = huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, revision=revision)
+    except HFValidationError:
+        raise
+    except HfHubHTTPError as error:
+        if error.response.status_code < 500 and error.response.status_code != 429:
+            raise
+        return None, f"it answered {error.response.status_code}"
+    except Exception as error:  # of the library below it, which its versions change
+        return None, f"{type(error).__name__}: {error}"
+    return [file.rfilename for file in info.siblings], None
+
+
+def _fetch(repo, names, revision, endpoint, **options):
+    import huggingface_hub
+
+    return Path(
+        huggingface_hub.snapshot_download(
+            repo,
+            revision=revision,
+            endpoint=endpoint,
+            allow_patterns=[glob.escape(name) for name in names],
+            **options,
+        )
+    )
+
+
+def _cached(source, repo, weights, problem, revision, endpoint):
+    """Returns the folder in the cache of a model whose hub cannot be reached."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = _fetch(repo, ["*.none"], revision, endpoint, local_files_only=True)
+        names = [path.relative_to(folder).as_posix() for path in _files_of(folder)]
+    except LocalEntryNotFoundError:
+        names = []
+    settings, everything = (set(needed_files(names, weights=w)) for w in (False, True))
+    if not is_model(names) or (weights and settings == everything):
+        raise ConnectionError(
+            f"{source} cannot be fetched, and the cache does not have "
+            f"{'all of it' if names else 'it'}: the hub at {_endpoint(endpoint)} cannot be reached "
+            f"({str(problem).strip().rstrip('.')}). Check the network; set HF_ENDPOINT for a "
+            "mirror; or copy the folder and load it by its path."
+        )
+    return folder
+
+
+def _files_of(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _check(source, folder, names):
+    """Compares files of the cache with the digests that the hub gave them, which name them there.
+
+    A file that differs is removed from the cache, so that the next call fetches it again.
+    """
+    for name in names:
+        file = folder / name
+        if not file.is_symlink():
+            continue  # a file system without links does not keep the digests
+        blob = file.parent / os.readlink(file)
+        if re.fullmatch("[0-9a-f]{64}", blob.name):
+            digest = hashlib.sha256()
+        elif re.fullmatch("[0-9a-f]{40}", blob.name):
+            digest = hashlib.sha1(b"blob %d\0" % blob.stat().st_size)  # as git names a file
+        else:
+            continue
+        with open(blob, "rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+        if digest.hexdigest() != blob.name:
+            os.unlink(file)
+            os.unlink(blob)
+            raise ValueError(
+                f"{name} of {source} is not the file that the hub announced: its digest differs. "
+                "It was removed from the cache. Load the model again to fetch it again."
+            )
+
+
+@contextlib.contextmanager
+def _named(source, revision, endpoint):
+    """Explains the errors of `huggingface_hub`."""
+    from huggingface_hub import errors
+
+    where = _endpoint(endpoint)
+    try:
+        yield
+    except (ConnectionError, ValueError, FileNotFoundError) as error:
+        if isinstance(error, errors.HFValidationError):
+            raise ValueError(
+                f"{source} is no name of a repository on the hub: {str(error).rstrip('.')}. "
+                "Expected hf://user/name or hf://user/name@revision."
+            ) from error
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            raise ConnectionError(
+                f"{source} could not be fetched from {where}: the connection was lost. What is "
+                "complete stays in the cache: load the model again."
+            ) from error
+        raise
+    except errors.GatedRepoError as error:
+        raise PermissionError(
+            f"{source} is gated: accept its conditions on {where} in a browser, then log in with "
+            "`hf auth login` or set HF_TOKEN."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise FileNotFoundError(
+            f"{source} does not exist: the repository has no branch, tag or commit {revision!r}."
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise FileNotFoundError(
+            f"{source} does not exist at {where}, or is private. Check the name; for a private "
+            "one, log in with `hf auth login` or set HF_TOKEN."
+        ) from error
+    except errors.EntryNotFoundError as error:
+        raise FileNotFoundError(
+            f"{source} lacks a file that its list of files names: {_url(error)}. Load it again; if "
+            "that does not help, tell its owner or the operator of the mirror."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise PermissionError(
+                f"{source} is refused by {where} ({status}): the token is wrong or lacks the "
+                "right. Log in with `hf auth login`, or set HF_TOKEN."
+            ) from error
+        raise ConnectionError(f"{source} is not served: {where} answered {status}.") from error
+    except OSError as error:
+        if error.errno is not None:  # of this machine, such as a full disk
+            raise OSError(
+                error.errno, f"{source} cannot be written to the cache: {error.strerror}"
+            ) from error
+        raise ConnectionError(
+            f"{source} was cut off while it was fetched from {where}: "
+            f"{str(error).splitlines()[0]} Load the model again."
+        ) from error
+    except Exception as error:
+        raise ConnectionError(
+            f"{source} could not be fetched from {where} ({type(error).__name__}: {error}). What "
+            "is complete stays in the cache: load the model again."
+        ) from error
+
+
+def _endpoint(endpoint):
+    from huggingface_hub import constants
+
+    return endpoint or constants.ENDPOINT
+
+
+def _url(error):
+    return str(error.response.url) if getattr(error, "response", None) is not None else "unknown"

@@ -1,0 +1,215 @@
+"""Unpacks the model in a `.zip` file, such as those that the releases come in, into the cache."""
+
+import atexit
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from roformer_tf.checkpoint.damage import check_file
+from roformer_tf.checkpoint.model_files import is_model, needed_files
+from roformer_tf.checkpoint.original_files import nothing_found
+from roformer_tf.files import cache_folder, check_room, replace_files
+
+KEPT_COPIES = 4  # a base model has half a gigabyte
+_BLOCK = 2**20
+# Numbers of weights hardly shrink, and text to a third. Deflate reaches 1,000 on zeros.
+_LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 2**20
+_COPY = "Fetch or copy it again from its source."
+
+
+def split_zip(source):
+    """Splits `folder/x.zip/inner` into the archive and the folder in it.
+
+    Returns:
+        Tuple of path and str, or `None` if no part of `source` is a `.zip` file.
+    """
+    path = Path(source)
+    for archive in (path, *path.parents):
+        if archive.suffix.lower() == ".zip" and archive.is_file():
+            return archive, path.relative_to(archive).as_posix().removeprefix(".")
+    return None
+
+
+def unpack(archive, inner=""):
+    """Unpacks the files of one model, unless a copy of them is there.
+
+    The copy is in `unpacked` in the cache folder (`ROFORMER_TF_CACHE`), where the four that were
+    used last are kept. If that variable is empty, or the folder cannot be written, the copy is a
+    temporary one and removed when the process ends. Nothing else of the archive is unpacked.
+
+    Args:
+        archive: Path. A `.zip` file.
+        inner: str. Name of the model's folder in it. Not needed if there is only one.
+
+    Returns:
+        Path of the folder. It has the name that it has in the archive.
+
+    Raises:
+        FileNotFoundError: If there is no model in the archive or in the folder `inner`.
+        ValueError: If the archive is damaged; has names that lead elsewhere, links, encrypted
+            files or files that are far larger than their compressed form; or holds several models.
+        OSError: If there is not enough room on the disk.
+    """
+    check_file(archive, "it holds a model.")
+    try:
+        with zipfile.ZipFile(archive) as stored:
+            members = _checked_members(archive, stored)
+            folder = _choose(archive, inner, members)
+            files = {
+                name: members[f"{folder}{name}"]
+                for name in needed_files(_names_in(folder, members))
+            }
+            key, name = _key(archive, folder)
+            places = (place / name for place in _places(key))
+            target = next((place for place in places if _is_complete(place, files)), None)
+            if target is None:
+                _check_sizes(archive, files.values())
+                target = _new_place(key) / name
+                _write(stored, files, target)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise ValueError(
+            f"{archive} is damaged, cut off ({archive.stat().st_size:,} bytes) or of a kind that "
+            f"cannot be read: {str(error).rstrip('.') or type(error).__name__}. {_COPY}"
+        ) from error
+    with suppress(OSError):
+        os.utime(target.parent)
+        _remove_old(target.parent)
+    return target
+
+
+def _checked_members(archive, stored):
+    """Returns the files of an archive by name, if none of them is a trick."""
+    members = {}
+    for info in stored.infolist():
+        name = info.filename
+        parts = PurePosixPath(name).parts
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if ".." in parts or name.startswith("/") or "\\" in name or ":" in name or "\0" in name:
+            raise ValueError(
+                f"{archive} is refused: it has a file named {name!r:.100}, which leads out of the "
+                f"folder that it is unpacked to. Nothing was unpacked. {_COPY}"
+            )
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise ValueError(
+                f"{archive} is refused: {name!r:.100} is a link or a device, not a file. Nothing "
+                f"was unpacked. {_COPY}"
+            )
+        if name in members:
+            raise ValueError(f"{archive} is damaged: it has {name!r:.100} twice. {_COPY}")
+        if not info.is_dir():
+            members[name] = info
+    if sum(info.compress_size for info in members.values()) > archive.stat().st_size:
+        raise ValueError(
+            f"{archive} is refused: its files share their bytes, as those of a zip bomb do. "
+            f"Nothing was unpacked. {_COPY}"
+        )
+    return members
+
+
+def _names_in(folder, members):
+    return [name.removeprefix(folder) for name in members if name.startswith(folder)]
+
+
+def _choose(archive, inner, members):
+    """Returns the folder of the model, with a slash at its end, or an empty string."""
+    folders = {}
+    for name in members:
+        head, slash, tail = name.rpartition("/")
+        folders.setdefault(head + slash, []).append(tail)
+    models = sorted(folder for folder, names in folders.items() if is_model(names))
+    names = ", ".join(str(archive / folder) for folder in models)
+    if inner:
+        if f"{inner}/" in models:
+            return f"{inner}/"
+        raise FileNotFoundError(
+            f"{archive} has no model in a folder {inner!r}. "
+            + (f"Models in it: {names}." if models else nothing_found(archive, members))
+        )
+    if not models:
+        raise FileNotFoundError(nothing_found(archive, members))
+    if len(models) > 1:
+        raise ValueError(f"{archive} holds {len(models)} models. Name one of them: {names}.")
+    return models[0]
+
+
+def _check_sizes(archive, files):
+    for info in files:
+        allowed = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * info.compress_size)
+        if info.file_size > allowed:
+            raise ValueError(
+                f"{archive} is refused: {info.filename!r:.100} unpacks to {info.file_size:,} bytes "
+                f"out of {info.compress_size:,}, as a zip bomb does. Nothing was unpacked. {_COPY}"
+            )
+
+
+_TEMPORARY = {}
+
+
+def _key(archive, folder):
+    """Returns what tells copies apart, the archive's path, size and time, and a folder's name."""
+    about = archive.stat()
+    made_from = f"{archive.resolve()}\n{about.st_size}\n{about.st_mtime_ns}\n{folder}"
+    key = hashlib.sha256(made_from.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return key, folder.rstrip("/").rpartition("/")[2] or archive.stem
+
+
+def _places(key):
+    cache = cache_folder()
+    if cache is not None:
+        yield cache / "unpacked" / key
+    if key in _TEMPORARY:
+        yield _TEMPORARY[key]
+
+
+def _new_place(key):
+    cache = cache_folder()
+    if cache is not None:
+        with suppress(OSError):
+            place = cache / "unpacked" / key
+            place.mkdir(parents=True, exist_ok=True)
+            if os.access(place, os.W_OK):
+                return place
+    if key not in _TEMPORARY:
+        _TEMPORARY[key] = Path(tempfile.mkdtemp(prefix="roformer_tf_unpacked_"))
+        atexit.register(shutil.rmtree, _TEMPORARY[key], ignore_errors=True)
+    return _TEMPORARY[key]
+
+
+def _is_complete(target, files):
+    with suppress(OSError):
+        return all((target / name).stat().st_size == info.file_size for name, info in files.items())
+    return False
+
+
+def _write(stored, files, target):
+    try:
+        check_room(target, sum(info.file_size for info in files.values()))
+        with replace_files(target, whole=True) as temporary:
+            for name, info in files.items():
+                file = temporary / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                # ends at the size that was checked, and compares the CRC
+                with stored.open(info) as source, open(file, "wb") as copy:
+                    shutil.copyfileobj(source, copy, _BLOCK)
+                if file.stat().st_size != info.file_size:
+                    raise zipfile.BadZipFile(f"{info.filename!r:.100} is cut off")
+    except BaseException:
+        with suppress(OSError):
+            target.parent.rmdir()  # unless an older copy is in it
+        raise
+
+
+def _remove_old(used):
+    """Removes the copies that were not used for longest."""
+    if used in _TEMPORARY.values():
+        return
+    others = [path for path in used.parent.iterdir() if path != used]
+    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in others[KEPT_COPIES - 1 :]:
+        shutil.rmtree(old, ignore_errors=True)
