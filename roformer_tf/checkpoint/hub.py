@@ -79,7 +79,7 @@ def _list_files(repo, revision, endpoint):
             raise
         return None, f"it answered {error.response.status_code}"
     except Exception as error:  # of the library below it, which its versions change
-        return None, f"{type(error).__name__}: {error}"
+        return None, f"{type(error).__name__}: {_reason(error).rstrip('.')}"
     return [file.rfilename for file in info.siblings], None
 
 
@@ -111,7 +111,7 @@ def _cached(source, repo, weights, problem, revision, endpoint):
         raise ConnectionError(
             f"{source} cannot be fetched, and the cache does not have "
             f"{'all of it' if names else 'it'}: the hub at {_endpoint(endpoint)} cannot be reached "
-            f"({str(problem).strip().rstrip('.')}). Check the network; set HF_ENDPOINT for a "
+            f"({problem}). Check the network; set HF_ENDPOINT for a "
             "mirror; or copy the folder and load it by its path."
         )
     return folder
@@ -165,8 +165,8 @@ def _named(source, revision, endpoint):
             ) from error
         if isinstance(error, errors.LocalEntryNotFoundError):
             raise ConnectionError(
-                f"{source} could not be fetched from {where}: the connection was lost. What is "
-                "complete stays in the cache: load the model again."
+                f"{source} could not be fetched from {where}: {_reason(error)} What is complete "
+                "stays in the cache: load the model again."
             ) from error
         raise
     except errors.GatedRepoError as error:
@@ -203,13 +203,19 @@ def _named(source, revision, endpoint):
             ) from error
         raise ConnectionError(
             f"{source} was cut off while it was fetched from {where}: "
-            f"{str(error).splitlines()[0]} Load the model again."
+            f"{_reason(error)} Load the model again."
         ) from error
     except Exception as error:
         raise ConnectionError(
-            f"{source} could not be fetched from {where} ({type(error).__name__}: {error}). What "
-            "is complete stays in the cache: load the model again."
+            f"{source} could not be fetched from {where} ({type(error).__name__}): "
+            f"{_reason(error)} What is complete stays in the cache: load the model again."
         ) from error
+
+
+def _reason(error):
+    """Returns the first line of an error's message, as a sentence."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"{line.rstrip('.'):.300}."
 
 
 def _endpoint(endpoint):

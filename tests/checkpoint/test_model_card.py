@@ -12,7 +12,7 @@ from tests.test_from_preset import OPTIONS, source
 CLASSES = ("RoFormerMaskedLM", "RoFormerTextClassifier", "RoFormerTokenClassifier",
          "RoFormerQuestionAnswering", "RoFormerMultipleChoice", "RoFormerSim",
          "RoFormerSimClassifier", "RoFormerCausalLM", "RoFormerSeq2SeqLM", "RoFormerBackbone",
-         "RoFormerSeq2SeqBackbone", "RoFormerTokenizer")  # fmt: skip
+         "RoFormerSeq2SeqBackbone")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
