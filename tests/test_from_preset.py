@@ -1,17 +1,21 @@
 """Every public class loads every kind of folder, or raises an error that names the right class."""
 
 import functools
+import shutil
 
+import huggingface_hub.constants  # noqa: F401  (patched by name)
 import keras
 import numpy as np
 import pytest
 
 import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, save_checkpoint
+from tests.checkpoint.hub_server import HubServer
+from tests.checkpoint.other_files import write_tf_h5, write_torch
 from tests.layers.harness import variables
 from tests.models import builders, seq_2_seq
 
-pytest.importorskip("safetensors")
+safetensors = pytest.importorskip("safetensors.numpy")
 
 ENCODERS = ("RoFormerBackbone", "RoFormerMaskedLM", "RoFormerCausalLM")
 HEADS = ("RoFormerTextClassifier", "RoFormerTokenClassifier", "RoFormerQuestionAnswering",
@@ -42,7 +46,15 @@ preset               bidirectional bidirectional causal   bidirectional  pooler 
 preset_sim           unilm         unilm         unilm    unilm          unilm  ids     encoder
 preset_backbone      bidirectional strings       strings  strings        pooler strings encoder
 preset_seq_2_seq     other         other         other    other          other  other   logits
+huggingface_h5       bidirectional bidirectional causal   bidirectional  pooler ids     encoder
+huggingface_bin      bidirectional bidirectional causal   bidirectional  pooler ids     encoder
+original_zip         bidirectional bidirectional causal   bidirectional  pooler ids     encoder
+preset_zip           bidirectional bidirectional causal   bidirectional  pooler ids     encoder
+huggingface_hub      bidirectional bidirectional causal   bidirectional  pooler ids     encoder
+preset_hub           bidirectional bidirectional causal   bidirectional  pooler ids     encoder
 """
+SOURCES = {"original_zip": "original.zip", "preset_zip": "preset.zip/preset",
+           "huggingface_hub": "hf://user/huggingface", "preset_hub": "hf://user/preset"}  # fmt: skip
 ROWS = {row.split()[0]: row.split()[1:] for row in TABLE.strip().splitlines()[1:]}
 CELLS = [
     (folder, name, cell)
@@ -93,6 +105,15 @@ def reference(kind, masking):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("folders")
+    patch = pytest.MonkeyPatch()
+    patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(root / "hub_cache"))
+    with HubServer() as hub:
+        patch.setenv("HF_ENDPOINT", hub.url)
+        yield make_folders(root, hub)
+    patch.undo()
+
+
+def make_folders(root, hub):
     for ending, kind in (("", "encoder"), ("_gpt", "gpt"), ("_sim", "sim")):
         save_checkpoint(source(kind), root / f"original{ending}")
         convert(root / f"original{ending}", root / f"huggingface{ending}")
@@ -102,7 +123,26 @@ def folders(tmp_path_factory):
     for ending, kind in (("", "encoder"), ("_sim", "sim"), ("_seq_2_seq", "seq_2_seq")):
         source(kind).save_to_preset(str(root / f"preset{ending}"))
     source("encoder").backbone.save_to_preset(str(root / "preset_backbone"))
+    for name, kind, write in (
+        ("h5", "tf_model.h5", write_tf_h5),
+        ("bin", "pytorch_model.bin", write_torch),
+    ):
+        folder = root / f"huggingface_{name}"
+        shutil.copytree(root / "huggingface", folder)
+        write(folder / kind, safetensors.load_file(folder / "model.safetensors"))
+        (folder / "model.safetensors").unlink()
+        (folder / "SHA256SUMS").unlink()
+    for name in ("original", "preset"):
+        shutil.make_archive(root / name, "zip", root, name)
+    for name in ("huggingface", "preset"):
+        hub.add(f"user/{name}", root / name)
     return root
+
+
+def place(folders, folder):
+    """Returns what `from_preset` takes for a row of the table."""
+    source = SOURCES.get(folder, folder)
+    return source if source.startswith("hf:") else str(folders / source)
 
 
 def outputs(model, inputs):
@@ -137,18 +177,27 @@ def check_model(loaded, kind, masking, inputs):
         np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("folder, name, cell", CELLS)
+def _slow(folder, name, cell):
+    """Other forms of the same files: a few classes are enough for a quick run."""
+    is_new = folder in ("huggingface_h5", "huggingface_bin") or folder in SOURCES
+    return is_new and name not in ("RoFormerBackbone", "RoFormerMaskedLM", "RoFormerTokenizer")
+
+
+@pytest.mark.parametrize(
+    "folder, name, cell",
+    [pytest.param(*c, marks=[pytest.mark.slow] if _slow(*c) else []) for c in CELLS],
+)
 def test_table(folders, folder, name, cell, rng):
     cls = getattr(roformer_tf, name)
     options = OPTIONS.get(name, {})
     if cell in ERRORS:
         with pytest.raises((ValueError, FileNotFoundError), match=ERRORS[cell].format(name)):
-            cls.from_preset(folders / folder, **options)
+            cls.from_preset(place(folders, folder), **options)
         return
-    loaded = cls.from_preset(str(folders / folder), **options)
+    loaded = cls.from_preset(place(folders, folder), **options)
     assert isinstance(loaded, cls)
     kind = folder.split("_", 1)[1] if "_" in folder else "encoder"
-    kind = {"headless": "encoder", "backbone": "encoder"}.get(kind, kind)
+    kind = kind if kind in ("gpt", "sim", "seq_2_seq") else "encoder"
     if cell == "logits" and "Token" not in name and "Preprocessor" not in name:
         inputs = seq_2_seq.inputs(rng)
         model = source(kind) if name.endswith("LM") else source(kind).backbone
@@ -171,14 +220,14 @@ def test_every_public_class_is_in_the_table():
 
 @pytest.mark.parametrize("folder", ROWS)
 def test_inspect_knows_every_folder(folders, folder):
-    report = inspect_checkpoint(folders / folder)
+    report = inspect_checkpoint(place(folders, folder))
     assert report.layout == folder.split("_")[0]
     if "seq_2_seq" not in folder:
         assert report.complete and report.family == "roformer"
         assert report.masking == ROWS[folder][0]
         assert report.pooler == ("linear" if "sim" in folder else None)
     count = source("seq_2_seq").count_params() if "seq_2_seq" in folder else 0
-    if folder == "preset":
+    if folder in ("preset", "preset_zip", "preset_hub"):
         count = source("encoder").count_params()
     assert not count or report.num_parameters == count
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -30,6 +31,7 @@ def work(args):
 
     names = args.subjects or list(SUBJECTS)
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["ROFORMER_TF_CACHE"] = f"{folder}/cache"  # of what is unpacked
         cases = Cases(folder, args.seed)
         for number in range(args.first, args.count):
             record = {"subject": names[number % len(names)], "case": number}

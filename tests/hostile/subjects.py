@@ -12,6 +12,7 @@ import numpy as np
 import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, save_checkpoint
 from roformer_tf.cli.model_source import load_model
+from tests.checkpoint.other_files import write_tf_h5, write_torch
 from tests.hostile import variants
 from tests.models import builders, seq_2_seq
 
@@ -82,15 +83,28 @@ def save_shards(folder):
 
 
 def save_torch(folder, old=False):
-    import torch
-    from safetensors.torch import load_file
+    from safetensors.numpy import load_file
 
     save_hugging_face(folder)
     file = folder / "model.safetensors"
-    torch.save(
-        load_file(file), folder / "pytorch_model.bin", _use_new_zipfile_serialization=not old
-    )
+    write_torch(folder / "pytorch_model.bin", load_file(file), old)
     file.unlink()
+
+
+def save_tf_h5(folder):
+    from safetensors.numpy import load_file
+
+    save_hugging_face(folder)
+    file = folder / "model.safetensors"
+    write_tf_h5(folder / "tf_model.h5", load_file(file))
+    file.unlink()
+
+
+def save_zip(path):
+    folder = path.with_name("chinese_roformer")
+    save_original(folder)
+    shutil.make_archive(path.with_suffix(""), "zip", path.parent, folder.name)
+    shutil.rmtree(folder)
 
 
 def save_preset(name, **options):
@@ -134,6 +148,11 @@ SUBJECTS = {
     "Hugging Face, inspected": Subject(save_hugging_face, inspect, signed=False),
     "Hugging Face, shards": Subject(save_shards, MASKED_LM, signed=False),
     "Hugging Face, PyTorch": Subject(save_torch, MASKED_LM, signed=False),
+    "Hugging Face, PyTorch before 1.6": Subject(
+        lambda folder: save_torch(folder, old=True), MASKED_LM, signed=False
+    ),
+    "Hugging Face, TensorFlow": Subject(save_tf_h5, MASKED_LM, signed=False),
+    ".zip file": Subject(save_zip, MASKED_LM, damaged_archive),
     "preset": Subject(save_preset("classifier"), CLASSIFIER),
     "preset, no digests": Subject(save_preset("classifier"), CLASSIFIER, signed=False),
     "preset, inspected": Subject(save_preset("classifier"), inspect, signed=False),
@@ -158,7 +177,7 @@ class Cases:
         if name not in self.saved:
             subject = SUBJECTS[name]
             path = self.folder / f"source-{len(self.saved)}" / "model"
-            path = path.with_suffix(".keras") if name == ".keras file" else path
+            path = path.with_suffix(name.removesuffix(" file")) if name[0] == "." else path
             path.parent.mkdir()
             subject.save(path)
             if not subject.signed and path.is_dir():

@@ -43,6 +43,8 @@ def draw(folder, rng):
         ways += [shard_names] * 8
     if file.suffix == ".npz":
         ways += [npz_array] * 4
+    if file.suffix == ".bin":
+        ways += [pickle_bit, pickle_bit, pickle_name] * 4
     way = rng.choice(ways)
     what = way(file, rng)
     return f"{file.relative_to(folder)}: {way.__name__}{f' {what}' if what else ''}"
@@ -311,11 +313,40 @@ def safetensors_header(file, rng):
     return how
 
 
-# --- .keras archives
+def _pickle(file, change):
+    """Changes the pickle in a file of PyTorch, with checksums that fit, as who means harm would."""
+    if not zipfile.is_zipfile(file):  # the form before PyTorch 1.6
+        file.write_bytes(change(file.read_bytes()))
+        return
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, change(content) if name.endswith("data.pkl") else content)
+
+
+def pickle_bit(file, rng):
+    def change(data):
+        data = bytearray(data)
+        end = data.rfind(b"_rebuild_tensor_v2") + 200  # numbers may follow
+        data[rng.randrange(min(len(data), end))] ^= 1 << rng.randrange(8)
+        return bytes(data)
+
+    _pickle(file, change)
+
+
+def pickle_name(file, rng):
+    old = rng.choice((b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n"))
+    new = rng.choice((b"cos\nsystem\n", b"cbuiltins\neval\n", b"ctorch\nFloatStorage\n"))
+    _pickle(file, lambda data: data.replace(old, new))
+    return new.decode().split()[1]
+
+
+# --- .keras and .zip archives
 
 
 def damaged_archive(path, rng):
-    """Changes a `.keras` file: its bytes, or a file in it."""
+    """Changes a `.keras` or `.zip` file: its bytes, or a file in it."""
     if rng.random() < 0.4:
         way = rng.choice((empty, truncated, bit_flip, random_bytes, zeros, longer, folder_instead))
         what = way(path, rng)
