@@ -39,6 +39,18 @@ def test_the_page_of_answers_runs(tmp_path, monkeypatch):
     assert (tmp_path / "build" / "tagger" / "saved_model.pb").exists()
 
 
+@pytest.mark.slow
+def test_the_page_of_loading_runs(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "loading.md").read_text(encoding="utf-8")
+    (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "loading.md", "exec"), names)
+    assert names["masked_lm"].predict(["今天[MASK]气很好"], verbose=0).shape[0] == 1
+    assert (tmp_path / "build" / "mine" / "README.md").exists()
+
+
 def test_links_lead_to_files():
     """Every relative link of a Markdown page, and every program that a page names, exists."""
     pages = [ROOT / "README.md"]
