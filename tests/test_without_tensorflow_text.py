@@ -61,7 +61,15 @@ print("done")
 
 
 def test_everything_else_works(tmp_path):
-    command = [sys.executable, "-W", "error::ImportWarning", "-c", WITHOUT, tmp_path, "天地玄黄宇宙"]
+    command = [
+        sys.executable,
+        "-W",
+        "error::ImportWarning",
+        "-c",
+        WITHOUT,
+        tmp_path,
+        "天地玄黄宇宙",
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": "utf-8"}
     )

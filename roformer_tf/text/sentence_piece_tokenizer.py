@@ -16,6 +16,7 @@ from roformer_tf.checkpoint.folder import checked_folder
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checks import check_one_of
 from roformer_tf.naming import automatic_name
+from roformer_tf.text.familiar_names import FamiliarNames
 from roformer_tf.text.strings import to_string_tensor
 
 VOCABULARY_FILE = "vocabulary.spm"  # KerasHub's name
@@ -23,7 +24,9 @@ SPECIAL = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePieceTokenizer):
+class RoFormerSentencePieceTokenizer(
+    FamiliarNames, SavedWhole, keras_hub.tokenizers.SentencePieceTokenizer
+):
     """KerasHub's SentencePiece tokenizer with the special tokens of a translation model.
 
     Uses TensorFlow and TensorFlow Text ops only, so the same object serves Python calls, `tf.data`
