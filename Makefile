@@ -19,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-slow hf benchmark format lock clean
+.PHONY: help demo test test-slow hf benchmark dist types platforms format lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -39,6 +39,17 @@ hf: $(VENV)/installed-hf ## adds PyTorch, Transformers, LiteRT and ONNX, to comp
 
 benchmark: $(VENV)/installed-hf ## measures beside bert4keras and Hugging Face
 	$(BIN)/python -m benchmarks $(BENCHMARK_ARGS)
+
+dist: $(VENV)/installed-dist ## builds the wheel and the sdist into dist/ and checks their metadata
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
+types: $(VENV)/installed-dist ## checks with pyright, as an editor of a user sees the package
+	PATH="$(BIN):$$PATH" $(BIN)/python -m pytest -m slow -p no:xdist tests/packaging/test_types.py
+
+platforms: dist ## resolves the wheel's requirements for Linux, macOS and Windows
+	$(BIN)/python -m tests.packaging.platforms dist/*.whl
 
 format: $(VENV)/installed ## formats the code and fixes what the linter can
 	$(BIN)/ruff check --fix .
@@ -60,13 +71,18 @@ $(VENV)/installed-hf: requirements-hf.lock $(VENV)/installed
 		-c requirements.lock -r requirements-hf.lock
 	@touch $@
 
+$(VENV)/installed-dist: requirements-dist.lock $(VENV)/installed
+	@echo "installing the versions of requirements-dist.lock"
+	$(PIP) install -c requirements.lock -r requirements-dist.lock
+	@touch $@
+
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11, 3.12 or 3.13 on PATH, or: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 lock: ## resolves setup.cfg again and writes requirements.lock
 	$(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet --upgrade setuptools wheel '.[demo,plots,test]'
+	$(VENV)-lock/bin/python -m pip install --quiet --upgrade setuptools wheel '.[examples,plots,test]'
 	$(VENV)-lock/bin/python -m pip install --quiet --no-deps bert4keras==0.11.5
 	{ head -2 requirements.lock; $(VENV)-lock/bin/python -m pip freeze --all \
 		| grep -vE '^(pip|roformer)\b'; } > requirements.lock.new

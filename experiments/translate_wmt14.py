@@ -188,7 +188,7 @@ def score(translations, references):
     try:
         from sacrebleu.metrics import BLEU
     except ImportError as error:
-        raise SystemExit("BLEU needs sacrebleu: pip install 'roformer-tf[translation]'.") from error
+        raise SystemExit("BLEU needs sacrebleu: pip install 'roformer-tf[examples]'.") from error
     metric = BLEU()
     result = metric.corpus_score(translations, [references])
     return round(result.score, 3), str(metric.get_signature())

@@ -8,7 +8,7 @@ import sys
 
 from roformer_tf import startup
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Loaded on first use, see `startup`.
 _MODULES = {

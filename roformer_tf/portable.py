@@ -1,9 +1,16 @@
-"""Operations that LiteRT and ONNX convert, in place of faster ones that they do not know."""
+"""How models are traced for what runs elsewhere.
+
+LiteRT and ONNX get operations that they can convert, in place of faster ones that they do not know.
+A SavedModel gets no gradients that are written by hand, which TensorFlow cannot save completely.
+"""
 
 import contextlib
 import contextvars
 
+from keras import ops
+
 _portable = contextvars.ContextVar("portable", default=False)
+_inference_only = contextvars.ContextVar("inference_only", default=False)
 
 
 @contextlib.contextmanager
@@ -30,3 +37,33 @@ def portable_operations():
 def is_portable():
     """Returns whether the code runs within `portable_operations`."""
     return _portable.get()
+
+
+@contextlib.contextmanager
+def inference_only():
+    """Context in which models are traced without gradients that are written by hand.
+
+    TensorFlow saves such a gradient, but not the gradient of that one, and warns about each of them
+    whenever the SavedModel is loaded. The numbers are the same.
+
+    Example:
+
+    >>> from roformer_tf.portable import custom_gradient, inference_only
+    >>> def double(x):
+    ...     return 2 * x, lambda *args, upstream=None: 2 * upstream
+    >>> with inference_only():
+    ...     custom_gradient(double)(3)
+    6
+    """
+    token = _inference_only.set(True)
+    try:
+        yield
+    finally:
+        _inference_only.reset(token)
+
+
+def custom_gradient(function):
+    """`keras.ops.custom_gradient`; within `inference_only`, the function without its gradient."""
+    if _inference_only.get():
+        return lambda *args: function(*args)[0]
+    return ops.custom_gradient(function)

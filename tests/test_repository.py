@@ -34,9 +34,10 @@ MAX_LINES = 500
 LONGER_FILES = set()  # paths, each with its reason
 
 TOP_LEVEL = """
-    .ci .gitignore CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md
+    .ci .gitignore CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE MANIFEST.in Makefile README.md
     benchmarks checkpoints docs examples experiments roformer_tf tests
-    pyproject.toml requirements-hf.lock requirements.lock setup.cfg
+    pyproject.toml requirements-dist.lock requirements-docs.lock requirements-hf.lock
+    requirements.lock setup.cfg
 """.split()
 
 
@@ -192,7 +193,7 @@ def test_top_level_of_the_repository(tracked_files):
     assert not unknown, "a new file or folder at the top: add it to TOP_LEVEL"
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-hf.lock"])
+@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.glob("requirements*.lock")))
 def test_lock_pins_versions_and_nothing_else(name):
     lines = (ROOT / name).read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]

@@ -12,6 +12,14 @@ def add_arguments(parser):
     parser.add_argument("settings", help="settings file (TOML); see examples/stages_*.toml")
     parser.add_argument("--output", required=True, help="folder of the run")
     parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="FOLDER",
+        help="start from the model in this folder: an original or Hugging Face checkpoint, a preset, "
+        "or a finished stage of another run. Replaces model.checkpoint and, as the model brings its "
+        "own, model.vocabulary and the sizes",
+    )
+    parser.add_argument(
         "--files", nargs="+", metavar="FILE", help="text files or patterns; replaces data.files"
     )
     parser.add_argument("--seed", type=int, help="replaces run.seed")
@@ -62,6 +70,8 @@ def run(args):
     if args.service:
         data["service"] = args.service
     settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, **data))
+    if args.start:
+        settings = settings.starting_from(args.start)
     values = dict(map(_key_and_value, args.set))
     if args.seed is not None:
         values["run.seed"] = args.seed

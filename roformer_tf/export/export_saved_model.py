@@ -35,6 +35,7 @@ from roformer_tf.models import (
 from roformer_tf.models.fill_mask import check_top_k
 from roformer_tf.models.labels import check_label_names
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
+from roformer_tf.portable import inference_only
 
 SERVED = {
     RoFormerTextClassifier: ServedClassifier,
@@ -66,6 +67,8 @@ def export_saved_model(
     It holds the tokenizer, vocabulary, dictionary, weights and labels, and the folder can be moved.
     Texts are truncated and padded as the preprocessor does; batch size and length are free. An
     empty text becomes `[CLS] [SEP]`, an invalid byte U+FFFD. An empty batch gives empty outputs.
+
+    The loaded model is called as `serving_default` is: `served(["…"])`, with lists or tensors.
 
     Signatures and their inputs:
 
@@ -144,9 +147,12 @@ def export_saved_model(
     >>> folder = os.path.join(tempfile.mkdtemp(), "served")
     >>> folder = export_saved_model(classifier, folder, labels=["bad", "good"])
     >>> served = tf.saved_model.load(folder)
-    >>> answer = served.signatures["serving_default"](texts=tf.constant(["天气好", "好"]))
+    >>> answer = served(["天气好", "好"])
     >>> sorted(answer), answer["probabilities"].shape
     (['class_id', 'label', 'logits', 'probabilities'], TensorShape([2, 2]))
+    >>> same = served.signatures["serving_default"](texts=tf.constant(["天气好", "好"]))
+    >>> bool(tf.reduce_all(answer["logits"] == same["logits"]))
+    True
     """
     check_backend()
     preprocessor = checked_preprocessor(task, preprocessor)
@@ -162,7 +168,8 @@ def export_saved_model(
             options["labels_file"] = _write_lines(files / "labels.txt", labels)
         module = served_model(task, preprocessor, vocabulary_file, options)
         with replace_files(folder, whole=True) as temporary:
-            tf.saved_model.save(module, str(temporary), signatures=module.signatures())
+            with inference_only():  # saving may trace a function again
+                tf.saved_model.save(module, str(temporary), signatures=module.signatures())
             check_target(folder, overwrite)  # writing takes a while
     return Path(folder)
 

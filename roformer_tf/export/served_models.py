@@ -41,13 +41,21 @@ class ServedModel(tf.Module):
             self.seeds = [variable.value for variable in task.sampler.variables]
 
     def signatures(self):
-        """Returns the traced function of every signature, by name."""
-        return {
-            name: tf.function(getattr(self, name), autograph=False).get_concrete_function(
-                **{argument: _spec(argument) for argument in arguments}
-            )
-            for name, arguments in self.inputs.items()
-        }
+        """Returns the traced function of every signature, by name.
+
+        The function of `serving_default` is also that of a call: `served(["…"])`.
+        """
+        signatures = {}
+        for name, arguments in self.inputs.items():
+            function = tf.function(getattr(self, name), autograph=False)
+            specs = {argument: _spec(argument) for argument in arguments}
+            if name == "serving_default":
+                self.__call__ = function
+                if "texts" in specs:  # by position, or TensorFlow traces it again to save it
+                    signatures[name] = function.get_concrete_function(*specs.values())
+                    continue
+            signatures[name] = function.get_concrete_function(**specs)
+        return signatures
 
     def serving_default(self, texts):
         return self.answer(self.pack(texts))

@@ -5,6 +5,7 @@ from keras import ops
 from roformer_tf.layers.attention_mask import HIDDEN, dense_bias
 from roformer_tf.layers.cache import in_plain_graph
 from roformer_tf.layers.dropout import block_seeds, stateless_dropout
+from roformer_tf.portable import custom_gradient
 
 BLOCK_SIZE = 256
 
@@ -71,7 +72,7 @@ def chunked_attention(
     if isinstance(query.shape[2], int):
         block_size = min(block_size, query.shape[2])
 
-    @ops.custom_gradient
+    @custom_gradient
     def attend(query, key, value):
         inputs = tuple(map(ops.stop_gradient, (query, key, value)))
         attended, known = _traced_once(_attended)(inputs, masks, seed, dropout, block_size)

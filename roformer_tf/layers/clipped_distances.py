@@ -12,6 +12,7 @@ from keras import ops
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.portable import custom_gradient
 
 _MOST = 2**31 - 1  # indices are int32
 
@@ -86,7 +87,7 @@ def distance_products(x, table, rows):
     products = ops.matmul(x, ops.swapaxes(table, -1, -2))  # (batch, head, length, distance)
     count = ops.shape(table)[-2]
 
-    @ops.custom_gradient
+    @custom_gradient
     def by_pairs(products):
         def gradient(*arguments, upstream=None):
             return _sums(arguments[0] if upstream is None else upstream, rows, count)
@@ -111,7 +112,7 @@ def distance_averages(weights, table, rows):
     table, rows = _counted(table, rows, ops.shape(weights)[-1])
     count = ops.shape(table)[-2]
 
-    @ops.custom_gradient
+    @custom_gradient
     def by_distance(weights):
         def gradient(*arguments, upstream=None):
             return _pairs(arguments[0] if upstream is None else upstream, rows)

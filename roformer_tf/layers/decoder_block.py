@@ -4,6 +4,7 @@ from keras import ops
 from roformer_tf.layers.attention_mask import bias_of_keys, bias_of_masks
 from roformer_tf.layers.cross_attention import CrossAttention
 from roformer_tf.layers.encoder_block import EncoderBlock
+from roformer_tf.layers.position_scheme import tokens_of
 from roformer_tf.layers.rms_norm import make_norm
 
 
@@ -123,7 +124,9 @@ class DecoderBlock(EncoderBlock):
                 x, decoder_padding_mask, decoder_attention_mask, use_causal_mask
             )
         if position is None:
-            position = self.attention.position_scheme(x, padding_mask=decoder_padding_mask)
+            position = self.attention.position_scheme(
+                tokens_of(x), padding_mask=decoder_padding_mask
+            )
         return self._run(
             self._forward,
             training,

@@ -8,6 +8,7 @@ from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.linear_attention import LinearAttention
+from roformer_tf.layers.position_scheme import tokens_of
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.self_attention import SelfAttention
 
@@ -165,7 +166,7 @@ class EncoderBlock(keras.layers.Layer):
         if attention_bias is None:
             attention_bias = bias_of_masks(x, padding_mask, attention_mask, self.causal)
         if position is None:
-            position = self.attention.position_scheme(x, padding_mask=padding_mask)
+            position = self.attention.position_scheme(tokens_of(x), padding_mask=padding_mask)
         if return_attention_scores:
             x = ops.cast(x, self.compute_dtype)
             update, scores = self.attention(

@@ -9,6 +9,7 @@ from roformer_tf.layers.chunked_attention import in_chunks, out_of_chunks
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.feature_map import no_scale
+from roformer_tf.layers.position_scheme import tokens_of
 from roformer_tf.layers.rotary_position import RotaryPosition
 from roformer_tf.layers.self_attention import SelfAttention
 
@@ -140,7 +141,7 @@ class LinearAttention(SelfAttention):
         if attention_bias is None:
             attention_bias = bias_of_masks(x, padding_mask, attention_mask)
         if position is None:
-            position = self.position_scheme(x, padding_mask=padding_mask)
+            position = self.position_scheme(tokens_of(x), padding_mask=padding_mask)
         return self._sums(x, attention_bias, position, training=training)[0]
 
     def build_cache(self, batch_size, max_length=None):
@@ -186,7 +187,7 @@ class LinearAttention(SelfAttention):
             self.build(x.shape)
         if position is None and cache_update_index is not None:
             positions = cache_update_index + ops.arange(ops.shape(x)[1], dtype="int32")
-            position = self.position_scheme(x, position_ids=positions[None])
+            position = self.position_scheme(tokens_of(x), position_ids=positions[None])
         return self._sums(x, attention_bias, position, cache)
 
     def _sums(self, x, attention_bias, position, state=None, training=False):

@@ -118,6 +118,11 @@ class BiasScheme(PositionScheme):
         return ops.cast(scores, "float32") + context
 
 
+def tokens_of(x):
+    """Returns an integer tensor `(batch, length)` of the tokens that features belong to."""
+    return ops.cast(x[..., 0], "int32")  # only its shape is read
+
+
 def positions_of(token_ids, position_ids):
     """Returns `position_ids`, or 0, 1, 2, … if they are `None`: `(1, length)`."""
     if position_ids is None:

@@ -48,7 +48,8 @@ class RotaryPosition(PositionScheme):
         dtype.
 
     Raises:
-        ValueError: If a size is not even, or the rule of `rope_scaling` is unknown.
+        ValueError: If a size is not even, or the rule of `rope_scaling` is unknown; if it is called
+            with queries or keys, which `RotaryEmbedding` rotates.
 
     Example:
 
@@ -115,6 +116,7 @@ class RotaryPosition(PositionScheme):
         super().build(*shapes, **named_shapes)
 
     def call(self, token_ids, position_ids=None, padding_mask=None, current_length=None):
+        self._check_tokens(token_ids)
         position_ids = positions_of(token_ids, position_ids)
         tables = rotary.tables(position_ids, self._frequencies())
         if self._scaling.needs_length:
@@ -132,11 +134,24 @@ class RotaryPosition(PositionScheme):
     def compute_output_spec(
         self, token_ids, position_ids=None, padding_mask=None, current_length=None
     ):
+        self._check_tokens(token_ids)
         batch = 1 if position_ids is None else position_ids.shape[0]
         if self._scaling.needs_length:  # 1, or a scale for each row
             batch = None
         shape = (batch, 1, token_ids.shape[1], self.rotary_dim)
         return keras.KerasTensor(shape, "float32"), keras.KerasTensor(shape, "float32")
+
+    def _check_tokens(self, token_ids):
+        shape = token_ids.shape
+        is_features = "float" in keras.backend.standardize_dtype(token_ids.dtype)
+        if is_features and (len(shape) != 3 or shape[-1] == self.head_dim):
+            raise ValueError(
+                "`RotaryPosition` does not rotate features: it computes the angles of positions, "
+                "for `EncoderBlock(…, position_scheme=RotaryPosition(head_dim))`. To rotate queries "
+                "and keys in a layer of your own, use `roformer_tf.layers.RotaryEmbedding`. Expected "
+                f"token ids (batch, length). Received: floats of shape {tuple(shape)}, "
+                f"head_dim={self.head_dim}"
+            )
 
     def apply_to_query_key(self, query, key, context):
         factor = self._scaling.query_key_factor

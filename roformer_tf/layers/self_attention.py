@@ -9,7 +9,7 @@ from roformer_tf.layers.cache import is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import dropout_seeds
-from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.position_scheme import PositionScheme, tokens_of
 from roformer_tf.portable import is_portable
 
 
@@ -132,7 +132,7 @@ class SelfAttention(Attention):
         if attention_bias is None:
             attention_bias = bias_of_masks(x, padding_mask, attention_mask, use_causal_mask)
         if position is None:
-            position = self.position_scheme(x, padding_mask=padding_mask)
+            position = self.position_scheme(tokens_of(x), padding_mask=padding_mask)
         query, key, value = self._with_positions(*self.split(x), position)
         if return_attention_scores:
             output, weights = self._plain(query, key, value, attention_bias, position, training)
@@ -227,7 +227,7 @@ class SelfAttention(Attention):
             every = ops.zeros((1, ops.shape(cache[0])[2]), "int32")
             return scheme(every, current_length=cache_update_index + length)
         positions = cache_update_index + ops.arange(length, dtype="int32")
-        return scheme(x, position_ids=positions[None])
+        return scheme(tokens_of(x), position_ids=positions[None])
 
     def _with_positions(self, query, key, value, position):
         query, key = self.position_scheme.apply_to_query_key(query, key, position)

@@ -1,5 +1,6 @@
 """Backbone, tasks and their preprocessors, on KerasHub's base classes."""
 
+from roformer_tf.models.add_tokens import add_tokens
 from roformer_tf.models.answer_metrics import AnswerMetrics
 from roformer_tf.models.answer_scores import choice_accuracy, entity_f1, reading_scores
 from roformer_tf.models.cloze import cloze_examples, zero_shot
@@ -47,6 +48,7 @@ RoFormerTokenizer.backbone_cls = RoFormerBackbone
 RoFormerSentencePieceTokenizer.backbone_cls = RoFormerSeq2SeqBackbone
 
 __all__ = [
+    "add_tokens",
     "zero_shot",
     "cloze_examples",
     "AnswerMetrics",

@@ -33,6 +33,28 @@ def check_not_empty(x):
         )
 
 
+def check_is_batched(x):
+    """Raises `ValueError` if `x` is a dataset of single examples: texts, or inputs without a batch.
+
+    >>> check_is_batched(tf.data.Dataset.from_tensor_slices((["天地", "玄黄"], [0, 1])))
+    Traceback (most recent call last):
+    ValueError: The dataset gives single examples, not batches of them. Did you forget \
+`dataset.batch(32)`? Received: a dataset of ...
+    """
+    if not is_dataset(x):
+        return
+    dataset = x
+    x, *_ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+    named = x.items() if isinstance(x, dict) else [("", part) for part in tree.flatten(x)]
+    for name, spec in named:
+        is_text, is_ids = spec.dtype == tf.string, name.endswith("token_ids")
+        if spec.shape.rank == 0 and is_text or spec.shape.rank == 1 and is_ids:
+            raise ValueError(
+                "The dataset gives single examples, not batches of them. Did you forget "
+                f"`dataset.batch(32)`? Received: a dataset of {dataset.element_spec}"
+            )
+
+
 def string_tensors(x):
     r"""Converts texts, or a tuple of two columns, to string tensors. Leaves a dataset alone.
 

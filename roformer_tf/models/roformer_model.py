@@ -1,4 +1,4 @@
-from contextlib import nullcontext
+import contextlib
 from functools import partial
 
 import keras
@@ -17,7 +17,7 @@ from roformer_tf.models.presets import (
     with_new_head,
 )
 from roformer_tf.naming import automatic_name
-from roformer_tf.portable import portable_operations
+from roformer_tf.portable import inference_only, portable_operations
 
 
 class RoFormerModel:
@@ -165,7 +165,7 @@ class RoFormerModel:
             **kwargs: Arguments of `keras.Model.export`.
         """
         self(self.input)  # Keras exports no model to ONNX that was never called
-        context = portable_operations() if format in ("litert", "onnx") else nullcontext()
+        context = portable_operations() if format in ("litert", "onnx") else inference_only()
         with context:
             super().export(filepath, format=format, **kwargs)
 
@@ -174,6 +174,33 @@ class RoFormerModel:
         check_positive_integer("rank", rank)
         super().enable_lora(rank, target_layer_names)
 
+    def quantize(self, mode=None, config=None, filters=None, **kwargs):
+        """Quantizes the weights; see `keras.Model.quantize`."""
+        if getattr(self, "preprocessor", None) is not None:
+            # Keras quantizes no model with a layer that was never called.
+            self.preprocessor.tokenizer.built = True
+        # Keras warns about every kind of layer that has nothing to quantize.
+        filters = _can_be_quantized if filters is None else filters
+        super().quantize(mode, config=config, filters=filters, **kwargs)
+
+    def save_task_weights(self, filepath):
+        with _without_optimizer(self):
+            super().save_task_weights(filepath)
+
+    def load_task_weights(self, filepath):
+        with _without_optimizer(self):
+            super().load_task_weights(filepath)
+
+    def make_train_function(self, force=False):
+        super().make_train_function(force)
+        _trace_quietly(self.train_function)
+        return self.train_function
+
+    def make_test_function(self, force=False):
+        super().make_test_function(force)
+        _trace_quietly(self.test_function)
+        return self.test_function
+
     def make_predict_function(self, force=False):
         """Builds the function of `predict`, which serves all batch sizes and widths.
 
@@ -181,6 +208,7 @@ class RoFormerModel:
         """
         if self.predict_function is None or force:
             super().make_predict_function(force=True)
+            _trace_quietly(self.predict_function)
             is_graph = not (self.run_eagerly or self.jit_compile)
             if is_graph and keras.backend.backend() == "tensorflow":
                 self.predict_function = _with_any_shape(self.predict_function, self.input_dtypes)
@@ -288,6 +316,32 @@ class RoFormerModel:
                     check_head_is_there(model, folder)
                 check_finite(model.weights, folder.path)
             return model
+
+
+@contextlib.contextmanager
+def _without_optimizer(task):
+    """Hides the optimizer from Keras: a preset does not say how to train, so has no state of it."""
+    optimizer, task.optimizer = task.optimizer, None
+    try:
+        yield
+    finally:
+        task.optimizer = optimizer
+
+
+def _can_be_quantized(layer):
+    return type(layer).quantize is not keras.Layer.quantize
+
+
+def _trace_quietly(function):
+    """Keeps TensorFlow from warning that a function of Keras' trainer is traced too often.
+
+    Keras makes one for each model and lets it trace as little as possible, but TensorFlow counts
+    those of all models of a process as one.
+    """
+    closure = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    for traced in (function, *closure):
+        if hasattr(traced, "_omit_frequent_tracing_warning"):
+            traced._omit_frequent_tracing_warning = True
 
 
 def _with_any_shape(function, dtypes):

@@ -8,6 +8,7 @@ from keras_hub.src.utils.tensor_utils import convert_to_numpy, no_convert_scope
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import (
     batched,
+    check_is_batched,
     check_not_empty,
     is_columns,
     is_dataset,
@@ -415,6 +416,7 @@ class RoFormerTask(RoFormerModel):
                 f"Received: y of type {type(y).__name__} beside a dataset"
             )
         check_not_empty(x)
+        check_is_batched(x)
         if self.is_preprocessed(x):
             self.check_inputs(x)
         elif self.preprocessor is not None:
@@ -464,13 +466,6 @@ class RoFormerTask(RoFormerModel):
         Reference: LoRA, arXiv 2106.09685.
         """
         self.backbone.enable_lora(rank, target_layer_names)
-
-    def quantize(self, mode=None, config=None, **kwargs):
-        """Quantizes the weights; see `keras.Model.quantize`."""
-        if self.preprocessor is not None:
-            # Keras quantizes no model with a layer that was never called.
-            self.preprocessor.tokenizer.built = True
-        super().quantize(mode, config=config, **kwargs)
 
     def make_train_function(self, force=False):
         """Builds the optimizer before the first step, whose graph would build it twice."""

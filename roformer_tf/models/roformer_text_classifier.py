@@ -225,7 +225,10 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
                 raise ValueError(
                     "The loss takes the number of the class of each example, and the labels have "
                     f"the shape {y.shape}. One-hot labels need "
-                    "`compile(loss=keras.losses.CategoricalCrossentropy(from_logits=True))`."
+                    "`compile(loss=keras.losses.CategoricalCrossentropy(from_logits=True))`. "
+                    "Multi-label classification, any number of classes for an example, needs a "
+                    "model with `activation='sigmoid'` and `compile(loss='binary_crossentropy', "
+                    "metrics=['binary_accuracy'])`."
                 )
             check_class_labels(y, self.num_classes)
         elif y.dtype.kind not in "iufb":

@@ -346,6 +346,7 @@ class PretrainingSettings:
 
         Raises:
             FileNotFoundError: If the file does not exist.
+            IsADirectoryError: If it is a folder. The message says how to start from a model.
             ValueError: If the file is not TOML, a key is unknown or missing, or a value is wrong.
                 Names the file and the key.
         """
@@ -354,6 +355,15 @@ class PretrainingSettings:
             values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no settings file {path}.") from None
+        except (IsADirectoryError, PermissionError):  # the latter for folders on Windows
+            if not path.is_dir():
+                raise
+            raise IsADirectoryError(
+                f"{path} is a folder. Expected a settings file (TOML) that describes the run, such "
+                "as examples/stages_tiny.toml. To start from the model in this folder, pass "
+                f"`SETTINGS.toml --from {path}`, or set `checkpoint` in [model]. To resume a run, "
+                "repeat its command."
+            ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not valid TOML: {error}") from error
         try:
@@ -382,6 +392,25 @@ class PretrainingSettings:
             changed[table][key] = value
         changed["stages"] = list(changed["stages"])
         return type(self).from_dict(changed)
+
+    def starting_from(self, checkpoint):
+        """Returns a copy that starts from a checkpoint in place of what `[model]` says.
+
+        The checkpoint brings the vocabulary and the sizes. `word_level` and `dtype` are kept.
+
+        Args:
+            checkpoint: str or path. A folder that `from_preset` reads.
+
+        Example:
+
+        >>> from roformer_tf.pretraining import PretrainingSettings
+        >>> settings = PretrainingSettings.from_file("examples/stages_tiny.toml")
+        >>> settings.starting_from("/models/chinese_roformer").model.checkpoint
+        '/models/chinese_roformer'
+        """
+        checkpoint = os.path.abspath(os.path.expanduser(os.fspath(checkpoint)))
+        kept = {"word_level": self.model.word_level, "dtype": self.model.dtype}
+        return dataclasses.replace(self, model=ModelSettings(checkpoint=checkpoint, **kept))
 
     def with_paths_from(self, folder):
         """Returns a copy whose relative paths are resolved against `folder`."""

@@ -132,3 +132,27 @@ def _describe(token):
     text = token[2:] if token[:2] == "##" else token
     # an empty WORD adds a space, except after a Chinese character
     return text, kind, (CJK if is_cjk(text[-1]) else OTHER) if text else UNCHANGED
+
+
+def detokenize_pairs(detokenizer, ids, end_token_id, separator):
+    """Converts ids to text, with a separator between texts that an end token separates.
+
+    Args:
+        detokenizer: `GraphDetokenizer`.
+        ids: RaggedTensor int32 `(batch, tokens)`.
+        end_token_id: int.
+        separator: str.
+
+    Returns:
+        string tensor `(batch,)`.
+    """
+    with tf.device("CPU"):
+        ids = ids.with_row_splits_dtype(tf.int64)
+        ends = tf.where(tf.equal(ids.values, end_token_id))[:, 0] + 1
+        splits = tf.unique(tf.sort(tf.concat([ids.row_splits, ends], 0))).y
+        rows = tf.searchsorted(ids.row_splits, splits[:-1], side="right", out_type=tf.int64) - 1
+        texts = detokenizer(tf.RaggedTensor.from_row_splits(ids.values, splits, validate=False))
+        found = tf.not_equal(texts, "")
+        texts, rows = tf.boolean_mask(texts, found), tf.boolean_mask(rows, found)
+        texts = tf.RaggedTensor.from_value_rowids(texts, rows, ids.nrows(), validate=False)
+        return tf.strings.reduce_join(texts, axis=-1, separator=separator)

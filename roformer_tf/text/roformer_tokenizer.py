@@ -9,23 +9,26 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.saving import SavedWhole
-from roformer_tf.checkpoint.vocabulary import Vocabulary
-from roformer_tf.checks import check_one_of
-from roformer_tf.files import replace_file
 from roformer_tf.naming import automatic_name
-from roformer_tf.text.graph_detokenizer import GraphDetokenizer
-from roformer_tf.text.graph_tokenizer import GraphTokenizer, tokenize_with_word_starts
-from roformer_tf.text.pair_packer import join_segments, to_ragged_ids, truncation_index
+from roformer_tf.text.encoding import checked_texts, encode_texts, packing_options
+from roformer_tf.text.familiar_names import FamiliarNames
+from roformer_tf.text.graph_detokenizer import detokenize_pairs
+from roformer_tf.text.graph_tokenizer import tokenize_with_word_starts
+from roformer_tf.text.pair_packer import to_ragged_ids
 from roformer_tf.text.strings import map_strings, to_string_tensor
-from roformer_tf.text.tokenizer_tables import TokenizerTables, load_or_build_tables
+from roformer_tf.text.tokenizer_vocabulary import (
+    TABLES_FILE,
+    VOCABULARY_FILE,
+    TokenizerVocabulary,
+)
 
-VOCABULARY_FILE = "vocabulary.txt"
-TABLES_FILE = "tokenizer_tables.npz"
 SPECIAL_TOKENS = ("pad_token", "unk_token", "start_token", "end_token", "mask_token")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
+class RoFormerTokenizer(
+    TokenizerVocabulary, FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenizer
+):
     r"""The original tokenizer of RoFormer: the same token ids as bert4keras on every input.
 
     At word level, as the released word models were trained, it removes case and accents, then
@@ -52,6 +55,10 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
             All but `unk_token` may be None if the vocabulary lacks them.
         word_maxlen: int. A longer word that is not in the vocabulary is [UNK].
         sequence_length: int or None. Truncates and pads each sequence to this length.
+        special_tokens_in_strings: bool. Whether "[MASK]" and the other special tokens in a text
+            are these tokens, and not text.
+        added_tokens: list of str, or None. Tokens of the vocabulary that are found in a text as
+            they are written, before it is tokenized. See `add_tokens`.
         dtype: `"int32"`.
         **kwargs: Arguments of the Keras layer.
 
@@ -69,7 +76,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
       control characters are dropped: "a\0b" is one word at character level, two at word level.
     * A lone surrogate in a Python string is an unknown letter.
     * An empty or blank string has no tokens. An empty batch gives an empty batch.
-    * Special tokens in a text, such as "[MASK]", are treated as text. Any length is allowed.
+    * Special tokens in a text, such as "[MASK]", are treated as text, unless
+      `special_tokens_in_strings`. Any length is allowed.
 
     Raises:
         FileNotFoundError: If the vocabulary or dictionary file does not exist.
@@ -114,6 +122,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         mask_token="[MASK]",
         word_maxlen=200,
         sequence_length=None,
+        special_tokens_in_strings=False,
+        added_tokens=None,
         dtype="int32",
         **kwargs,
     ):
@@ -127,6 +137,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         self.dictionary = None if dictionary is None else os.fspath(dictionary)
         self.word_maxlen = word_maxlen
         self.sequence_length = sequence_length
+        self.special_tokens_in_strings = special_tokens_in_strings
+        self.added_tokens = list(added_tokens or [])
         self._vocabulary = self._tables = None
         special = (pad_token, unk_token, start_token, end_token, mask_token)
         for name, token in zip(SPECIAL_TOKENS, special, strict=True):
@@ -176,6 +188,8 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
             **{name: getattr(self, name) for name in SPECIAL_TOKENS},
             "word_maxlen": self.word_maxlen,
             "sequence_length": self.sequence_length,
+            "special_tokens_in_strings": self.special_tokens_in_strings,
+            "added_tokens": self.added_tokens,
         }
 
     @classmethod
@@ -283,12 +297,14 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
             lambda rows: tokenize_with_word_starts(self._graph, segmenter, rows), texts
         )
 
-    def detokenize(self, inputs):
-        """Converts token ids to readable text.
+    def detokenize(self, inputs, separator="\n"):
+        r"""Converts token ids to readable text.
 
         Args:
             inputs: Integer ids `(tokens,)` or `(batch, tokens)`, as a list, array, dense or ragged
                 tensor.
+            separator: str. Stands between the texts of a pair, which `end_token` separates. `""`
+                joins them, as bert4keras does.
 
         Returns:
             The text, or a list of texts; in a `tf.function` a string tensor. Special tokens are
@@ -297,204 +313,81 @@ class RoFormerTokenizer(SavedWhole, keras_hub.tokenizers.Tokenizer):
         Raises:
             tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
 
+        Example:
+
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+        >>> tokenizer = RoFormerTokenizer(vocabulary, word_level=False)
+        >>> tokenizer.detokenize(tokenizer.encode("天气", "好")[0], separator=" | ")
+        '天气 | 好'
+
         Source: `Tokenizer.decode` of bert4keras 0.11.5.
         """
         self._check_vocabulary()
         if keras.ops.is_tensor(inputs) and not tf.is_tensor(inputs):
             inputs = keras.ops.convert_to_numpy(inputs)
         ids, unbatched = to_ragged_ids(inputs)
-        return self._detokenize(ids, unbatched=unbatched)
+        return self._detokenize(ids, unbatched=unbatched, separator=separator)
 
     @preprocessing_function
-    def _detokenize(self, ids, unbatched):
-        texts = self._graph_detokenizer(ids)
+    def _detokenize(self, ids, unbatched, separator):
+        if separator and self.end_token_id is not None:
+            texts = detokenize_pairs(self._graph_detokenizer, ids, self.end_token_id, separator)
+        else:
+            texts = self._graph_detokenizer(ids)
         return texts[0] if unbatched else texts
 
-    def encode(self, first, second=None, maxlen=None, truncate_from="right", pattern="S*E*E"):
+    def encode(
+        self,
+        first,
+        second=None,
+        max_length=None,
+        truncate_from="right",
+        pattern="S*E*E",
+        return_offsets=False,
+        maxlen=None,
+    ):
         """Encodes `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated as bert4keras.
 
-        While there are more than `maxlen` tokens, one is dropped from the longest text, from the
-        first of two equally long ones. For the padded inputs of a model see `PairPacker`.
+        Without `max_length` nothing is truncated. With it, the longer text loses a token, the first
+        of two equally long ones, until no more than `max_length` are left: a short text is kept
+        whole beside a long one. For the padded inputs of a model see `PairPacker`.
 
         Args:
             first: str or batch of strings.
             second: None, or the same as `first`.
-            maxlen: int or None. Maximum number of tokens, special ones included.
+            max_length: int or None. Maximum number of tokens, special ones included.
             truncate_from: `"right"`, `"left"`, or an int: the index in each text with its special
                 tokens at which tokens are dropped.
             pattern: `"S*E*E"`, or `"S*ES*E"`, which gives the second text a start token, too.
+            return_offsets: bool. Whether to return also the span of each token in its own text, as
+                `tokenize_with_offsets` does. Special tokens have the span (0, 0).
+            maxlen: bert4keras' name of `max_length`.
 
         Returns:
-            `(token_ids, segment_ids)`, each like the result of `tokenize`.
+            `(token_ids, segment_ids)`, with `return_offsets` `(token_ids, segment_ids, starts,
+            ends)`, each like the result of `tokenize`.
 
         Raises:
-            ValueError: If `maxlen`, `truncate_from` or `pattern` is not one of these.
+            ValueError: If `max_length`, `truncate_from` or `pattern` is not one of these.
             tf.errors.InvalidArgumentError: If a text has no token at the index `truncate_from`.
 
         Example:
 
         >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
         >>> tokenizer = RoFormerTokenizer(vocabulary, word_level=False)
-        >>> tokenizer.encode(["a b c", "c"], ["b", "a b"], maxlen=6)
+        >>> tokenizer.encode(["a b c", "c"], ["b", "a b"], max_length=6)
         ([[2, 5, 6, 3, 6, 3], [2, 7, 3, 5, 6, 3]], [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1]])
+        >>> _, _, starts, ends = tokenizer.encode(["a b"], ["c"], return_offsets=True)
+        >>> starts, ends
+        ([[0, 0, 2, 0, 0, 0]], [[0, 1, 3, 0, 1, 0]])
 
         Source: `TokenizerBase.encode` of bert4keras 0.11.5.
         """
         self._check_vocabulary()
-        check_one_of("pattern", pattern, ("S*E*E", "S*ES*E"))
-        lowest = 0 if self.end_token is None else 1
-        if maxlen is not None and (not isinstance(maxlen, int) or maxlen < lowest):
-            raise ValueError(
-                f"`maxlen` must be None or an integer of at least {lowest}. Received: {maxlen!r}"
-            )
-        texts = (first,) if second is None else (first, second)
-        texts = tuple(map(to_string_tensor, texts))
-        ranks = {text.shape.rank for text in texts}
-        if not ranks <= {0, 1} or len(ranks) > 1:
-            raise ValueError(
-                "`first` and `second` must both be strings, or both batches of strings. Received: "
-                f"shapes {[tuple(text.shape) for text in texts]}"
-            )
-        index = truncation_index(
-            truncate_from, self.start_token is not None, self.end_token is not None
-        )
-        return self._encode(texts, maxlen=maxlen, index=index, repeat_start=pattern == "S*ES*E")
+        options = packing_options(self, max_length, maxlen, truncate_from, pattern)
+        texts = checked_texts(first, second)
+        return self._encode(texts, return_offsets=return_offsets, **options)
 
     @preprocessing_function
-    def _encode(self, texts, maxlen, index, repeat_start):
-        with tf.device("CPU"):
-            unbatched = texts[0].shape.rank == 0
-            token_ids, segment_ids, lengths = join_segments(
-                [self._graph(tf.reshape(text, [-1])) for text in texts],
-                self.start_token_id,
-                self.end_token_id,
-                maxlen,
-                index,
-                repeat_start,
-            )
-            if unbatched:
-                return token_ids[0], segment_ids[0]
-            return tuple(tf.RaggedTensor.from_tensor(x, lengths) for x in (token_ids, segment_ids))
-
-    # -- vocabulary and files
-
-    def set_vocabulary(self, vocabulary):
-        """Sets the vocabulary: a path, list of tokens, dict of token -> id, or None.
-
-        Keeps the dictionary of a loaded layer.
-        """
-        if vocabulary is None:
-            self._vocabulary = self._tables = self._graph = self._graph_detokenizer = None
-            return
-        vocabulary = self._checked(Vocabulary(vocabulary))
-        dictionary = self._tables and self._tables.dictionary()
-        tables = load_or_build_tables(
-            vocabulary,
-            self.word_level,
-            dictionary or self.dictionary,
-            self.user_words,
-            self.lowercase,
-            self.unk_token,
-            self.word_maxlen,
-        )
-        self._set(vocabulary, tables)
-
-    def _checked(self, vocabulary):
-        missing = {getattr(self, name) for name in self._special_token_attrs} - set(vocabulary.ids)
-        if missing:
-            tip = "Check that the file is the checkpoint's `vocab.txt`"
-            if vocabulary.tokens[0].startswith("\ufeff"):
-                tip = "Its first line begins with a byte order mark: save it as UTF-8 without one"
-            raise ValueError(
-                f"The vocabulary lacks the special tokens {sorted(missing)}; it has {vocabulary.size} "
-                f"tokens that begin with {vocabulary.tokens[:3]}. {tip}; or pass its own special "
-                "tokens, e.g. `mask_token=None` if it has none."
-            )
-        return vocabulary
-
-    def _set(self, vocabulary, tables):
-        self._vocabulary, self._tables = vocabulary, tables
-        self._graph = GraphTokenizer(tables)
-        self._graph_detokenizer = GraphDetokenizer(vocabulary)
-        self._update_special_token_ids()
-
-    def segmentation_dictionary(self):
-        """Returns the `SegmentationDictionary` with the user words; at character level `None`."""
-        return self._tables.dictionary()
-
-    def save_assets(self, dir_path):
-        """Writes the vocabulary, and the tables with their dictionary, to a folder."""
-        self._check_vocabulary()
-        with replace_file(os.path.join(dir_path, VOCABULARY_FILE)) as file:
-            file.write("".join(f"{token}\n" for token in self._vocabulary.tokens).encode())
-        self._tables.save(os.path.join(dir_path, TABLES_FILE))
-
-    def load_assets(self, dir_path):
-        """Reads what `save_assets` wrote. Builds the tables if they are missing."""
-        path = os.path.join(dir_path, VOCABULARY_FILE)
-        tables_path = os.path.join(dir_path, TABLES_FILE)
-        if not os.path.exists(tables_path):
-            self.set_vocabulary(path)
-            return
-        vocabulary = self._checked(Vocabulary(path))
-        tables = TokenizerTables.load(tables_path)
-        expected = {
-            "vocabulary_digest": vocabulary.digest(),
-            "word_level": self.word_level,
-            "lowercase": self.lowercase,
-            "word_maxlen": self.word_maxlen,
-        }
-        wrong = [name for name, value in expected.items() if getattr(tables, name) != value]
-        if wrong:
-            raise ValueError(
-                f"{tables_path!r} is for another vocabulary or configuration "
-                f"({', '.join(wrong)} differ). Delete it: the tables are rebuilt with jieba's "
-                "dictionary, or with the argument `dictionary`."
-            )
-        self._set(vocabulary, tables)
-
-    def get_vocabulary(self):
-        """Returns the tokens in the order of the vocabulary file."""
-        self._check_vocabulary()
-        return list(self._vocabulary.tokens)
-
-    def vocabulary_size(self):
-        """Returns one more than the highest id."""
-        self._check_vocabulary()
-        return self._vocabulary.size
-
-    def id_to_token(self, id):
-        """Returns the token of an id."""
-        self._check_vocabulary()
-        token = self._vocabulary.token(int(id))
-        if token is None:
-            raise ValueError(
-                f"`id` must be the id of a token, in [0, {self._vocabulary.size}). Received: {id}"
-            )
-        return token
-
-    def token_to_id(self, token):
-        """Returns the id of a token."""
-        self._check_vocabulary()
-        if token not in self._vocabulary.ids:
-            raise ValueError(f"Token {token!r} is not in the vocabulary.")
-        return self._vocabulary.ids[token]
-
-    @property
-    def graph(self):
-        """The `GraphTokenizer`, a `tf.Module` to hold in what `tf.saved_model.save` saves."""
-        self._check_vocabulary()
-        return self._graph
-
-    @property
-    def graph_detokenizer(self):
-        """The `GraphDetokenizer`, a `tf.Module`."""
-        self._check_vocabulary()
-        return self._graph_detokenizer
-
-    def _check_vocabulary(self):
-        if self._vocabulary is None:
-            raise ValueError(
-                "The tokenizer has no vocabulary yet. Pass `vocabulary` when creating it, or call "
-                "`set_vocabulary(path)`."
-            )
+    def _encode(self, texts, **options):
+        return encode_texts(self, texts, **options)

@@ -1,5 +1,6 @@
 """SentencePiece: the tokenizer, and training its vocabulary."""
 
+import functools
 import hashlib
 import io
 import os
@@ -9,13 +10,13 @@ from pathlib import Path
 import keras
 import keras_hub
 import tensorflow as tf
-from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from roformer_tf.checkpoint.damage import check_file
 from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checks import check_one_of
 from roformer_tf.naming import automatic_name
+from roformer_tf.text.familiar_names import FamiliarNames
 from roformer_tf.text.strings import to_string_tensor
 
 VOCABULARY_FILE = "vocabulary.spm"  # KerasHub's name
@@ -23,7 +24,9 @@ SPECIAL = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePieceTokenizer):
+class RoFormerSentencePieceTokenizer(
+    FamiliarNames, SavedWhole, keras_hub.tokenizers.SentencePieceTokenizer
+):
     """KerasHub's SentencePiece tokenizer with the special tokens of a translation model.
 
     Uses TensorFlow and TensorFlow Text ops only, so the same object serves Python calls, `tf.data`
@@ -46,6 +49,7 @@ class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePi
         ValueError: If the file does not exist, is not a SentencePiece model, or lacks these special
             tokens.
         TypeError: If the input is not a string.
+        ImportError: If TensorFlow Text is not installed. It has no wheel for Windows.
 
     Example:
 
@@ -96,6 +100,8 @@ class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePi
         # not `str`: KerasHub rejects paths in a model's config
         if isinstance(proto, os.PathLike):
             proto = _read(proto)
+        if proto is not None:
+            _import_shared_model()  # KerasHub ignores an ImportError
         try:
             super().set_proto(proto)
         except (RuntimeError, tf.errors.OpError) as error:
@@ -113,21 +119,36 @@ class RoFormerSentencePieceTokenizer(SavedWhole, keras_hub.tokenizers.SentencePi
         self.set_proto(_read(Path(dir_path) / VOCABULARY_FILE))
 
     def _set_proto_tf(self, proto):
+        shared_model = _import_shared_model()
         super()._set_proto_tf(proto)
-        self._sentence_piece._model_resource = _SharedModel(proto, None)
+        self._sentence_piece._model_resource = shared_model(proto, None)
 
     def tokenize(self, inputs):
         """Converts strings to token ids. See the class."""
         return super().tokenize(to_string_tensor(inputs))
 
 
-class _SharedModel(sentencepiece_tokenizer._SentencepieceModelResource):
-    """A named resource: `tf.random.set_seed` clears the kernel cache and unnamed ones with it."""
+@functools.cache
+def _import_shared_model():
+    """Returns the class that holds a SentencePiece model, of TensorFlow Text."""
+    try:
+        from tensorflow_text.python.ops import sentencepiece_tokenizer
+    except ImportError as error:
+        raise ImportError(
+            "`RoFormerSentencePieceTokenizer`, and so translation, needs TensorFlow Text: "
+            "`pip install tensorflow-text`. It has no wheel for Windows: translate on Linux "
+            "(WSL) or macOS. Everything else works without it."
+        ) from error
 
-    def _create_resource(self):
-        return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
-            model=self._model, shared_name=hashlib.sha256(self._model).hexdigest()
-        )
+    class SharedModel(sentencepiece_tokenizer._SentencepieceModelResource):
+        """A named resource: `tf.random.set_seed` clears the kernel cache and unnamed ones with it."""
+
+        def _create_resource(self):
+            return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
+                model=self._model, shared_name=hashlib.sha256(self._model).hexdigest()
+            )
+
+    return SharedModel
 
 
 def _read(file):

@@ -72,7 +72,9 @@ def test_detokenize(make, golden):
     cases = [(c[m]["ids"], c[m]["decode"]) for c in golden["single"] for m in ("word", "char")]
     cases += [(case["ids"], case["text"]) for case in golden["misc"]["decode"]]
     cases = [(ids, text) for ids, text in cases if not isinstance(text, dict)]
-    ours = tokenizer.detokenize(tf.ragged.constant([ids for ids, _ in cases], tf.int32))
+    ours = tokenizer.detokenize(
+        tf.ragged.constant([ids for ids, _ in cases], tf.int32), separator=""
+    )
     assert ours == [text for _, text in cases]
 
 

@@ -88,7 +88,7 @@ def test_encode(mode, tokenizers, requests, original):
 def test_detokenize(tokenizers, requests, original):
     rows = requests["decode"][2]
     texts = json.loads(str(original("decode")["texts"]))
-    ours = tokenizers("char").detokenize(tf.ragged.constant(rows, tf.int32))
+    ours = tokenizers("char").detokenize(tf.ragged.constant(rows, tf.int32), separator="")
     wrong = [
         (row, a, b) for row, a, b in zip(rows, ours, texts, strict=True) if b is not None and a != b
     ]

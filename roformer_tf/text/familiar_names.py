@@ -1,0 +1,66 @@
+"""Errors for the names that bert4keras and Hugging Face have for what a tokenizer can do."""
+
+_NAMES = {
+    # bert4keras
+    "rematch": "`tokenize_with_offsets(text)`, or `encode(text, return_offsets=True)`",
+    "_token_start": "`start_token`",
+    "_token_end": "`end_token`",
+    "_token_mask": "`mask_token`",
+    "_token_pad": "`pad_token`",
+    "_token_unk": "`unk_token`",
+    "_token_start_id": "`start_token_id`",
+    "_token_end_id": "`end_token_id`",
+    "_token_mask_id": "`mask_token_id`",
+    "_token_pad_id": "`pad_token_id`",
+    "_token_unk_id": "`unk_token_id`",
+    "_token_dict": "`get_vocabulary()`, the tokens by id, or `token_to_id(token)`",
+    "_token_dict_inv": "`get_vocabulary()`, the tokens by id, or `id_to_token(id)`",
+    "_vocab_size": "`vocabulary_size()`",
+    "ids_to_tokens": "`[tokenizer.id_to_token(id) for id in ids]`",
+    "tokens_to_ids": "`[tokenizer.token_to_id(token) for token in tokens]`",
+    # both
+    "decode": "`detokenize(ids)`",
+    # Hugging Face
+    "batch_decode": "`detokenize(ids)`, also of a batch",
+    "encode_plus": "`encode(text, return_offsets=True)`, also of a batch",
+    "batch_encode_plus": "`encode(texts, return_offsets=True)`",
+    "cls_token": "`start_token`",
+    "cls_token_id": "`start_token_id`",
+    "bos_token": "`start_token`",
+    "bos_token_id": "`start_token_id`",
+    "sep_token": "`end_token`",
+    "sep_token_id": "`end_token_id`",
+    "eos_token": "`end_token`",
+    "eos_token_id": "`end_token_id`",
+    "all_special_ids": "`special_token_ids`",
+    "all_special_tokens": "`special_tokens`",
+    "convert_ids_to_tokens": "`[tokenizer.id_to_token(id) for id in ids]`",
+    "convert_tokens_to_ids": "`[tokenizer.token_to_id(token) for token in tokens]`",
+    "get_vocab": "`get_vocabulary()`, the tokens by id",
+    "vocab": "`get_vocabulary()`, the tokens by id",
+    "vocab_size": "`vocabulary_size()`",
+    "model_max_length": "`sequence_length`",
+    "save_pretrained": "`save_to_preset(folder)`",
+    "from_pretrained": "`from_preset(folder)`",
+}
+
+
+class FamiliarNames:
+    """Base class of tokenizers whose `AttributeError` names ours for a name from elsewhere.
+
+    Example:
+
+    >>> import roformer_tf
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    >>> roformer_tf.RoFormerTokenizer(vocabulary, word_level=False).cls_token_id
+    Traceback (most recent call last):
+    AttributeError: `RoFormerTokenizer` has no `cls_token_id`. Use `start_token_id`.
+    """
+
+    def __getattr__(self, name):
+        parent = getattr(super(), "__getattr__", None)  # of the PyTorch backend
+        if name not in _NAMES:
+            if parent is not None:
+                return parent(name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(f"`{type(self).__name__}` has no `{name}`. Use {_NAMES[name]}.")

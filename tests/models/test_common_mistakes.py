@@ -1,0 +1,71 @@
+"""What people try first and what they are told."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import roformer_tf
+from roformer_tf.layers import EncoderBlock, RotaryEmbedding, RotaryPosition
+from tests.models import builders
+
+TEXTS = ["天地", "玄黄"]
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(builders.tokenizer())
+    return roformer_tf.RoFormerTextClassifier(builders.backbone(), 3, preprocessor)
+
+
+def unbatched():
+    inputs = builders.inputs(np.random.default_rng(0), batch=2)
+    return [
+        (TEXTS, [0, 1]),
+        ((TEXTS, TEXTS), [0, 1]),  # pairs
+        (inputs, [0, 1]),
+    ]
+
+
+@pytest.mark.parametrize("data", unbatched(), ids=["texts", "pairs", "inputs"])
+def test_an_unbatched_dataset(classifier, data):
+    dataset = tf.data.Dataset.from_tensor_slices(data)
+    for call in (classifier.fit, classifier.evaluate):
+        with pytest.raises(ValueError, match=r"Did you forget `dataset.batch\(32\)`"):
+            call(dataset, verbose=0)
+    with pytest.raises(ValueError, match="Did you forget"):
+        classifier.predict(dataset.map(lambda x, y: x), verbose=0)
+    with pytest.raises(ValueError, match="Did you forget"):
+        classifier.fit(dataset.batch(2), validation_data=dataset, verbose=0)
+
+
+def test_labels_of_many_classes(classifier):
+    labels = [[1, 0, 1], [0, 1, 1]]
+    with pytest.raises(ValueError, match="Multi-label .* `activation='sigmoid'`") as error:
+        classifier.fit(TEXTS, labels, verbose=0)
+    assert "CategoricalCrossentropy" in str(error.value)  # one-hot ones
+    # what it says works
+    multi_label = roformer_tf.RoFormerTextClassifier(
+        builders.backbone(), 3, classifier.preprocessor, activation="sigmoid"
+    )
+    multi_label.compile(loss="binary_crossentropy", metrics=["binary_accuracy"])
+    history = multi_label.fit(TEXTS, labels, verbose=0)
+    assert set(history.history) == {"loss", "binary_accuracy"}
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (2, 5, 8), (2, 5, 4, 8)])
+def test_rotary_position_is_not_the_layer_that_rotates(shape):
+    x = np.ones(shape, "float32")
+    with pytest.raises(ValueError, match="does not rotate .* `roformer_tf.layers.RotaryEmbedding`"):
+        RotaryPosition(head_dim=8)(x)
+    if len(shape) == 4:
+        assert RotaryEmbedding()(x).shape == shape
+
+
+def test_a_block_still_takes_the_context_of_features():
+    x = np.random.default_rng(0).normal(size=(2, 5, 16)).astype("float32")
+    scheme = RotaryPosition(head_dim=8)
+    block = EncoderBlock(16, 32, num_heads=2, position_scheme=scheme)
+    expected = np.asarray(block(x))
+    np.testing.assert_array_equal(block(x, position=scheme(x)), expected)
+    one_head = EncoderBlock(8, 16, num_heads=1, position_scheme=RotaryPosition(head_dim=8))
+    assert one_head(x[..., :8]).shape == (2, 5, 8)
