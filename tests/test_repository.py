@@ -34,9 +34,9 @@ MAX_LINES = 500
 LONGER_FILES = set()  # paths, each with its reason
 
 TOP_LEVEL = """
-    .ci .gitignore CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md
+    .ci .gitignore CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md README.zh.md
     benchmarks checkpoints docs examples experiments roformer_tf tests
-    pyproject.toml requirements-hf.lock requirements.lock setup.cfg
+    mkdocs.yml pyproject.toml requirements-docs.lock requirements-hf.lock requirements.lock setup.cfg
 """.split()
 
 
@@ -192,9 +192,23 @@ def test_top_level_of_the_repository(tracked_files):
     assert not unknown, "a new file or folder at the top: add it to TOP_LEVEL"
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-hf.lock"])
+LOCKS = ["requirements.lock", "requirements-hf.lock", "requirements-docs.lock"]
+
+
+@pytest.mark.parametrize("name", LOCKS)
 def test_lock_pins_versions_and_nothing_else(name):
     lines = (ROOT / name).read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9a-z.]+", pin) for pin in pins)
     assert pins == sorted(pins, key=lambda pin: pin.lower().replace("_", "-").split("==")[0])
+
+
+def test_locks_agree_on_versions():
+    """They are installed into one environment."""
+    versions = {}
+    for name in LOCKS:
+        for line in (ROOT / name).read_text().splitlines():
+            if not line.startswith("#"):
+                package, version = line.split("==")
+                versions.setdefault(package.lower().replace("_", "-"), set()).add(version)
+    assert not {package: found for package, found in versions.items() if len(found) > 1}
