@@ -97,7 +97,7 @@ lock-docs: ## resolves what `make docs` needs again and writes requirements-docs
 	$(VENV)-lock/bin/python -m pip install --quiet -c requirements.lock \
 		jieba latex2mathml mkdocs-material 'mkdocstrings[python]' pandas ruff selenium
 	{ head -2 requirements-docs.lock; $(VENV)-lock/bin/python -m pip freeze \
-		| LC_ALL=C sort -f; } > requirements-docs.lock.new
+		| LC_ALL=C sort -f -t= -k1,1; } > requirements-docs.lock.new
 	mv requirements-docs.lock.new requirements-docs.lock
 	rm -rf $(VENV)-lock
 

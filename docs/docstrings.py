@@ -7,7 +7,10 @@ import re
 
 import griffe
 
-SECTIONS = {"Call arguments": "Args: Call arguments", "Class attributes": "Attributes: Class attributes"}
+SECTIONS = {
+    "Call arguments": "Args: Call arguments",
+    "Class attributes": "Attributes: Class attributes",
+}
 
 
 class Docstrings(griffe.Extension):

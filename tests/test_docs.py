@@ -4,7 +4,6 @@ import inspect
 import re
 import runpy
 import shlex
-import subprocess
 import tomllib
 
 import numpy as np
