@@ -4,6 +4,7 @@ An extension of Griffe, which reads the docstrings for mkdocstrings (see mkdocs.
 """
 
 import re
+import textwrap
 
 import griffe
 
@@ -26,6 +27,7 @@ def prepared(text):
     """Returns a docstring whose sections Griffe knows, with each example in a block of code."""
     # without a list of arguments it is prose
     text = re.sub(r"^Call arguments:\n    (See .*(?:\n    .*)*)", _as_prose, text, flags=re.M)
+    text = re.sub(r"^(Returns|Yields):\n((?:    .*\n?|\n(?=    ))+)", _as_text, text, flags=re.M)
     for name, section in SECTIONS.items():
         text = re.sub(rf"^{name}:$", f"{section}:", text, flags=re.M)
     text = re.sub(r"^(Examples?):$", r"**\1**", text, flags=re.M)
@@ -41,3 +43,7 @@ def prepared(text):
 
 def _as_prose(match):
     return "**Call arguments.** " + match[1].replace("\n    ", "\n")
+
+
+def _as_text(match):
+    return f"**{match[1]}:**\n\n{textwrap.dedent(match[2])}"

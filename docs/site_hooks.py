@@ -156,8 +156,12 @@ def on_page_markdown(markdown, page, config, files):
     return "".join(parts) + markdown[end:]
 
 
+WRAPPED = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")
+
+
 def on_page_content(html, page, config, files):
     """Links `Name` to the reference, and turns formulas into MathML."""
+    html = WRAPPED.sub("", html)  # a line break between Chinese characters is no space
     html = re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', _mathml, html, flags=re.S)
     own = page.file.src_uri
 
