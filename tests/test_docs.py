@@ -1,5 +1,6 @@
 """Every block of code on the site and in the READMEs runs, and every link leads to something."""
 
+import ast
 import inspect
 import re
 import runpy
@@ -236,6 +237,34 @@ def test_every_setting_of_pretraining_is_on_its_page():
             else:
                 shown = tomllib.loads(f"x = {rows[name].strip('`')}")["x"]
                 assert shown == default and type(shown) is type(default), name
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code():
+    """Messages of other libraries are few, and named here."""
+    others = {
+        "No matching distribution found for tensorflow",
+        "No module named 'tensorflow_text'",
+        "Could not load library libcudnn",
+        "OOM when allocating tensor",
+        "Op type not registered 'SentencepieceTokenizeOp'",
+    }
+    messages = []
+    for path in (ROOT / "roformer_tf").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [x.value if isinstance(x, ast.Constant) else "…" for x in node.values]
+                messages.append("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                messages.append(node.value)
+    messages = "\n".join(messages)
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (.*?) \|", page, re.M)
+    quoted = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell) if " " in text]
+    assert len(quoted) > 12 and others <= set(quoted)
+    for text in set(quoted) - others:
+        parts = [part.strip() for part in text.split("…") if part.strip()]
+        pattern = "[^\n]*".join(map(re.escape, parts))
+        assert re.search(pattern, messages), text
 
 
 def test_every_public_class_has_a_page():
