@@ -50,11 +50,15 @@ def public_names():
     """Returns {package: {name: object}} of every `__all__` of roformer_tf and its subpackages."""
     modules = [roformer_tf]
     for module in pkgutil.walk_packages(roformer_tf.__path__, "roformer_tf."):
-        if module.ispkg or module.name in ("roformer_tf.rotary", "roformer_tf.rope_scaling"):
+        if module.ispkg or module.name == "roformer_tf.rotary":
             modules.append(importlib.import_module(module.name))
     found, seen = {}, set()
     for module in modules:
-        names = {n: getattr(module, n) for n in getattr(module, "__all__", [])}
+        public = getattr(module, "__all__", None)
+        if public is None and hasattr(module, "__file__") and not hasattr(module, "__path__"):
+            own = inspect.getmembers(module, inspect.isfunction)
+            public = [n for n, f in own if f.__module__ == module.__name__ and n[0] != "_"]
+        names = {n: getattr(module, n) for n in public or []}
         # a class of the top package is listed there only
         new = {name: x for name, x in names.items() if callable(x) and name not in seen}
         seen |= set(new)

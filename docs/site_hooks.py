@@ -167,7 +167,8 @@ def on_page_content(html, page, config, files):
 
     def link(match):
         name = match[1]
-        if name not in NAMES or page_of(name) == own:
+        is_word = name.islower() and "_" not in name  # `convert` may be the command, or a verb
+        if name not in NAMES or is_word or page_of(name) == own:
             return match[0]
         file = files.get_file_from_path(page_of(name))
         return f'<a class="name" href="{file.url_relative_to(page.file)}">{match[0]}</a>'
