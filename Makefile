@@ -19,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-slow hf benchmark dist types platforms format lock clean
+.PHONY: help demo test test-slow hf benchmark dist types platforms format docs docs-serve docs-pages lock-docs lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -51,6 +51,18 @@ types: $(VENV)/installed-dist ## checks with pyright, as an editor of a user see
 platforms: dist ## resolves the wheel's requirements for Linux, macOS and Windows
 	$(BIN)/python -m tests.packaging.platforms dist/*.whl
 
+# Material's advertisement of its successor is not for us.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+
+docs: $(VENV)/installed-docs ## builds the documentation site into build/site; a broken link is an error
+	$(MKDOCS) build --strict --quiet
+
+docs-serve: $(VENV)/installed-docs ## serves the site on http://127.0.0.1:8000 while you write
+	$(MKDOCS) serve
+
+docs-pages: $(VENV)/installed ## writes the pages of docs/reference that are made from the code
+	$(BIN)/python docs/make_reference.py
+
 format: $(VENV)/installed ## formats the code and fixes what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -76,6 +88,12 @@ $(VENV)/installed-dist: requirements-dist.lock $(VENV)/installed
 	$(PIP) install -c requirements.lock -r requirements-dist.lock
 	@touch $@
 
+# The site is built from the text of the code, so nothing else is needed.
+$(VENV)/installed-docs: requirements-docs.lock | $(BIN)/python
+	@echo "installing the versions of requirements-docs.lock"
+	$(PIP) install --no-deps -r requirements-docs.lock
+	@touch $@
+
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11, 3.12 or 3.13 on PATH, or: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -87,6 +105,16 @@ lock: ## resolves setup.cfg again and writes requirements.lock
 	{ head -2 requirements.lock; $(VENV)-lock/bin/python -m pip freeze --all \
 		| grep -vE '^(pip|roformer)\b'; } > requirements.lock.new
 	mv requirements.lock.new requirements.lock
+	rm -rf $(VENV)-lock
+
+# With the versions of requirements.lock, where a package is in both.
+lock-docs: ## resolves what `make docs` needs again and writes requirements-docs.lock
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet -c requirements.lock \
+		jieba latex2mathml mkdocs-material 'mkdocstrings[python]' pandas ruff selenium
+	{ head -2 requirements-docs.lock; $(VENV)-lock/bin/python -m pip freeze \
+		| LC_ALL=C sort -f -t= -k1,1; } > requirements-docs.lock.new
+	mv requirements-docs.lock.new requirements-docs.lock
 	rm -rf $(VENV)-lock
 
 clean: ## removes the environment and everything that was built

@@ -1,8 +1,19 @@
-"""`docs/run_commands.py` writes what the commands of a page print."""
+"""Every block of code on the site and in the READMEs runs, and every link leads to something."""
 
+import ast
+import inspect
+import re
 import runpy
+import shlex
+import tomllib
 
+import numpy as np
 import pytest
+
+from roformer_tf.__main__ import COMMANDS, main, make_parser
+from roformer_tf.pretraining import PretrainingSettings
+from roformer_tf.pretraining import settings as settings_file
+from tests.pages import DOCS, LANGUAGES, ROOT, blocks, name_of, pages
 
 PAGE = """# Page
 
@@ -16,6 +27,16 @@ $ printf '\\n1\\n2'
 $ no command
 ```
 """
+PAGES = [pytest.param(page, id=name_of(page)) for page in pages()]
+WITH_PYTHON = [
+    pytest.param(page, id=name_of(page))
+    for page in pages()
+    if blocks(page, "python") and (page.parent.name != "layers" or page.name == "README.md")
+]
+WITH_COMMANDS = [pytest.param(p, id=name_of(p)) for p in pages() if blocks(p, "console")]
+LINKED = ("benchmarks", "checkpoints", "experiments", "CONTRIBUTING.md", "CHANGELOG.md")
+# the text that they draw may differ with the processor, after a rounding
+SAMPLED = ("generate", "similar")
 
 
 @pytest.fixture
@@ -44,3 +65,212 @@ def test_a_page_is_unchanged_if_a_command_fails(refresh, tmp_path):
     with pytest.raises(SystemExit, match="cat nothing.txt` failed.*\n.*nothing.txt"):
         refresh(page)
     assert page.read_text() == before and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.fixture
+def copy_of_the_repository(tmp_path, monkeypatch):
+    """The current folder has what the pages read, and is free for what they write."""
+    for name in ("checkpoints", "examples", "experiments", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_block_has_a_language():
+    unknown = [
+        (name_of(page), language, code.splitlines()[0])
+        for page in pages()
+        for language, code in blocks(page)
+        if language not in LANGUAGES
+    ]
+    assert not unknown
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # a reader's Python does not stop at them
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_python_runs(page, copy_of_the_repository):
+    """The blocks of a page run one after the other, with the names of those before."""
+    names = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), names)
+    if page.stem == "README" and page.parent == ROOT:
+        classifier, served, tf = (names[name] for name in ("classifier", "served", "tf"))
+        texts = ["房间干净", "难吃"]
+        answer = served.signatures["serving_default"](texts=tf.constant(texts))
+        expected = classifier.predict(texts, verbose=0)
+        np.testing.assert_allclose(answer["logits"], expected, atol=1e-5)
+        assert set(answer["label"].numpy()) <= {b"negative", b"positive"}
+    if page.name == "answers.md":
+        assert "张三在上海，李四在天津。"[names["start"] : names["end"]] == names["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_commands_print_what_the_page_shows(page, copy_of_the_repository, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    different = []
+    for block in blocks(page, "console"):
+        for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
+            words = shlex.split(command)
+            if words[:3] == ["python", "-m", "roformer_tf"] and "|" not in words:
+                assert main(words[3:]) == 0, command
+                printed = capsys.readouterr().out
+            else:
+                refresh = runpy.run_path(DOCS / "run_commands.py")
+                printed = refresh["run"](command)
+            lines = [line.rstrip() for line in printed.rstrip("\n").splitlines()]
+            if any(f"roformer_tf {name}" in command for name in SAMPLED):
+                assert len(lines) > 0
+            elif lines != [line.rstrip() for line in shown.rstrip("\n").splitlines()]:
+                different.append((command, printed))
+    assert not different, "python docs/run_commands.py PAGE writes what the commands print now"
+
+
+def test_commands_that_are_only_shown_exist():
+    """Blocks of `sh` would take hours or other machines: their programs and arguments exist."""
+    parser, wrong = make_parser(), []
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for page in pages():
+        text = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+        for line in re.sub(r"  +#.*|^#.*", "", text, flags=re.M).splitlines():
+            for command in re.split(r" (?:\||&&) ", line.strip()):
+                command = re.sub(r"^(?:\w+=\S+ )+| [<>] \S+|^(?:\$|cd \S+ &&) ", "", command)
+                words = shlex.split(command)
+                if words[:3] == ["python", "-m", "roformer_tf"]:
+                    try:
+                        parser.parse_args(words[3:])
+                    except SystemExit:
+                        wrong.append((name_of(page), command))
+                elif words[:1] == ["make"]:
+                    found = all(f"\n{w}:" in makefile for w in words[1:] if "=" not in w)
+                    wrong += [] if found else [(name_of(page), command)]
+                elif words[:1] == ["python"] and words[1].endswith(".py"):
+                    known = (ROOT / words[1]).exists() or words[1].startswith("build/")
+                    wrong += [] if known else [(name_of(page), command)]
+    assert not wrong
+
+
+def test_settings_on_the_pages_are_read():
+    count = 0
+    for page in pages():
+        for block in blocks(page, "toml"):
+            values = tomllib.loads(block)
+            if "stages" in values:
+                PretrainingSettings.from_dict(values)
+                count += 1
+    assert count > 0
+
+
+def anchors(page):
+    """The anchors of a page's headings, as the repository's host and MkDocs make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    slugs = [re.sub(r"[^\w\s-]", "", heading.lower()).strip() for heading in plain]
+    return {re.sub(r"\s", "-", slug) for slug in slugs}
+
+
+def test_links_lead_to_files():
+    """Every relative link and picture exists, its anchor too, and every program that is named."""
+    documents = pages()
+    for name in LINKED:
+        path = ROOT / name
+        documents += [path] if path.suffix == ".md" else path.rglob("*.md")
+    missing = []
+    for page in documents:
+        text = page.read_text(encoding="utf-8")
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        for link in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", prose):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            if not target.exists():
+                missing.append((name_of(page), link))
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+                missing.append((name_of(page), link))
+        for name in re.findall(r"\b((?:examples|experiments)/\w+\.(?:py|toml))", text):
+            missing += [] if (ROOT / name).exists() else [(name_of(page), name)]
+    assert not missing
+
+
+def test_the_pages_made_from_the_code_are_up_to_date():
+    made = runpy.run_path(DOCS / "make_reference.py")
+    index = (DOCS / "reference" / "README.md").read_text(encoding="utf-8")
+    assert index == made["index_page"](), "run `make docs-pages`"
+    # how argparse wraps and abbreviates differs between versions of Python
+    page = (DOCS / "reference" / "command_line.md").read_text(encoding="utf-8")
+    missing = []
+    for name in COMMANDS:
+        assert f"\n## {name}\n" in page, "run `make docs-pages`"
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        words = re.sub(r"\s+", "", section)
+        (commands,) = (a for a in make_parser()._actions if hasattr(a, "choices") and a.choices)
+        for action in commands.choices[name]._actions:
+            wanted = [*action.option_strings, action.help % vars(action) if action.help else ""]
+            missing += [(name, w) for w in wanted if re.sub(r"\s+", "", w) not in words]
+    assert not missing, "run `make docs-pages`"
+
+
+def test_every_setting_of_pretraining_is_on_its_page():
+    page = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
+    parts = {
+        "data": settings_file.DataSettings,
+        "model": settings_file.ModelSettings,
+        "optimizer": settings_file.OptimizerSettings,
+        "run": settings_file.RunSettings,
+        "stages": settings_file.Stage,
+    }
+    for table, part in parts.items():
+        title = "[[stages]]" if table == "stages" else f"[{table}]"
+        section = page.partition(f": `{title}`\n")[2].partition("\n## ")[0]
+        rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.M))
+        parameters = inspect.signature(part).parameters
+        assert list(rows) == list(parameters), f"the keys of [{table}]"
+        for name, parameter in parameters.items():
+            default = parameter.default
+            if default is inspect.Parameter.empty:
+                assert rows[name] == "required"
+            elif default is None:
+                assert rows[name] == ""
+            else:
+                shown = tomllib.loads(f"x = {rows[name].strip('`')}")["x"]
+                assert shown == default and type(shown) is type(default), name
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code():
+    """Messages of other libraries are few, and named here."""
+    others = {
+        "No matching distribution found for tensorflow",
+        "No module named 'tensorflow_text'",
+        "Could not load library libcudnn",
+        "OOM when allocating tensor",
+        "Op type not registered 'SentencepieceTokenizeOp'",
+    }
+    messages = []
+    for path in (ROOT / "roformer_tf").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [x.value if isinstance(x, ast.Constant) else "…" for x in node.values]
+                messages.append("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                messages.append(node.value)
+    messages = "\n".join(messages)
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (.*?) \|", page, re.M)
+    quoted = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell) if " " in text]
+    assert len(quoted) > 12 and others <= set(quoted)
+    for text in set(quoted) - others:
+        parts = [part.strip() for part in text.split("…") if part.strip()]
+        pattern = "[^\n]*".join(map(re.escape, parts))
+        assert re.search(pattern, messages), text
+
+
+def test_every_public_class_has_a_page():
+    made = runpy.run_path(DOCS / "make_reference.py")
+    index = (DOCS / "reference" / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[`(\w+)`\]\(\.\./\.\./([\w/.]+)\)", index, re.M)
+    names = [name for package in made["public_names"]().values() for name in package]
+    assert sorted(name for name, _ in listed) == sorted(names) and len(names) > 100
+    assert all((ROOT / path).exists() for _, path in listed)

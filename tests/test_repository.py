@@ -35,8 +35,8 @@ LONGER_FILES = set()  # paths, each with its reason
 
 TOP_LEVEL = """
     .ci .gitignore CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE MANIFEST.in Makefile README.md
-    benchmarks checkpoints docs examples experiments roformer_tf tests
-    pyproject.toml requirements-dist.lock requirements-docs.lock requirements-hf.lock
+    README.zh.md benchmarks checkpoints docs examples experiments roformer_tf tests
+    mkdocs.yml pyproject.toml requirements-dist.lock requirements-docs.lock requirements-hf.lock
     requirements.lock setup.cfg
 """.split()
 
@@ -199,3 +199,14 @@ def test_lock_pins_versions_and_nothing_else(name):
     pins = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9a-z.]+", pin) for pin in pins)
     assert pins == sorted(pins, key=lambda pin: pin.lower().replace("_", "-").split("==")[0])
+
+
+def test_locks_agree_on_versions():
+    """They are installed into one environment."""
+    versions = {}
+    for name in LOCKS:
+        for line in (ROOT / name).read_text().splitlines():
+            if not line.startswith("#"):
+                package, version = line.split("==")
+                versions.setdefault(package.lower().replace("_", "-"), set()).add(version)
+    assert not {package: found for package, found in versions.items() if len(found) > 1}

@@ -1,30 +1,36 @@
-"""Prints the cosine similarities of texts, or their embeddings with --json."""
+"""Prints the cosine similarities of texts, or their vectors with --json."""
 
 from roformer_tf.cli import shared
 
-HELP = "embed texts with RoFormer-Sim"
+HELP = "embed texts, with any model"
 
 
 def add_arguments(parser):
-    shared.add_model(parser, "original RoFormer-Sim folder, folder written by save_to_preset")
+    shared.add_model(parser)
     shared.add_texts(parser, "今天天气很好")
-    parser.add_argument("--raw", action="store_true", help="do not normalize the embeddings")
-    shared.add_json(parser, "its embedding")
+    parser.add_argument(
+        "--pooling",
+        choices=("pooler", "cls", "mean"),
+        help="how the tokens' vectors become one: the pooler of RoFormer-Sim (the default where "
+        "there is one), that of [CLS], or their mean",
+    )
+    parser.add_argument("--raw", action="store_true", help="do not normalize the vectors")
+    shared.add_json(parser, "its vector")
 
 
 def run(args):
     from roformer_tf.cli.model_source import load_model
 
     windows = shared.read_texts(args)
-    sim, _ = load_model(args.model, ("sim", "sim_classifier"), args.dtype)
+    embed = embedder(*load_model(args.model, dtype=args.dtype), args.pooling)
     if args.json:
         for texts in windows:
-            for text, vector in zip(texts, sim.embed(texts, normalize=not args.raw)):
+            for text, vector in zip(texts, embed(texts, normalize=not args.raw)):
                 # nine digits hold every float32 exactly
                 shared.print_json({"text": text, "vector": [float(f"{x:.9g}") for x in vector]})
         return 0
     texts = [text for window in windows for text in window]
-    vectors = sim.embed(texts)
+    vectors = embed(texts)
     numbers = [str(number) for number in range(1, len(texts) + 1)]
     rows = [
         (number, text, *(f"{cosine:.3f}" for cosine in cosines))
@@ -32,3 +38,22 @@ def run(args):
     ]
     shared.print_table(rows, columns=("", "text", *numbers))
     return 0
+
+
+def embedder(model, preprocessor, pooling):
+    """Returns a function of texts and `normalize`; `model` is a task or a bare backbone.
+
+    Raises:
+        ValueError: If the folder of a bare backbone has no tokenizer.
+    """
+    import functools
+
+    import roformer_tf
+    from roformer_tf.models.text_vectors import text_vectors
+
+    if hasattr(model, "embed"):
+        return functools.partial(model.embed, pooling=pooling)
+    if preprocessor is None:
+        raise ValueError("The model was saved without a tokenizer, so it takes no strings.")
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(preprocessor)
+    return functools.partial(text_vectors, model, preprocessor, pooling=pooling)

@@ -1,9 +1,8 @@
 import warnings
 
 import keras
-import numpy as np
 from keras import ops
-from keras_hub.src.utils.tensor_utils import convert_to_numpy, no_convert_scope
+from keras_hub.src.utils.tensor_utils import convert_to_numpy
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import (
@@ -17,10 +16,8 @@ from roformer_tf.models.batches import (
     squeeze_labels,
     stream_to_dataset,
     string_tensors,
-    take_rows,
     to_columns,
 )
-from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import name_wrong_labels
 from roformer_tf.models.length_batches import (
     check_batch_limits,
@@ -28,17 +25,16 @@ from roformer_tf.models.length_batches import (
     grouped,
     grouped_windows,
     ladder,
-    length_batches,
 )
 from roformer_tf.models.prediction import (
     check_finite_outputs,
     has_program_for_each_shape,
-    pad_to_ladder,
     predict_batches,
     runs_on_one_device,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.models.roformer_model import RoFormerModel
+from roformer_tf.models.text_vectors import text_vectors
 
 
 class RoFormerTask(RoFormerModel):
@@ -286,53 +282,45 @@ class RoFormerTask(RoFormerModel):
             outputs = super().predict(x, batch_size=batch_size, **options)
         return check_finite_outputs(outputs, self)
 
-    def embed(self, texts, normalize=True, batch_size=32):
-        """Returns the vector of each text: the pooled vector of `[CLS]` in `[CLS] text [SEP]`.
+    def embed(self, texts, normalize=True, batch_size=32, pooling=None):
+        """Returns a vector for each text, read as `[CLS] text [SEP]`.
 
         Args:
             texts: string, or list or array of strings. A text is truncated to the preprocessor's
                 `sequence_length`.
             normalize: Whether vectors have length 1, so that their products are cosines.
             batch_size: int. Number of texts that run at once.
+            pooling: `"pooler"`, the output of the backbone's pooler, which is the default if it has
+                one; `"mean"`, the average of the last layer's vectors over all tokens, `[CLS]` and
+                `[SEP]` included and padding not; or `"cls"`, the last layer's vector of `[CLS]`.
 
         Returns:
             float32 NumPy array `(texts, hidden_dim)`, or `(hidden_dim,)` for a single string.
 
         Raises:
-            ValueError: If there is no text, the task has no preprocessor, its backbone has no
-                pooler, `batch_size` is not positive, or the vectors are NaN.
+            ValueError: If there is no text, the task has no preprocessor, its backbone cannot pool
+                as asked (without a pooler, pass `pooling`), `batch_size` is not positive, or the
+                vectors are NaN.
             TypeError: If a text is not a string.
+
+        Example:
+
+        >>> import roformer_tf
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+        >>> backbone = roformer_tf.RoFormerBackbone(
+        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+        ... )
+        >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
+        >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
+        >>> masked_lm.embed(["天气", "天气好"], pooling="mean").shape
+        (2, 16)
 
         Reference: `test/retrieval.py` of the repository of RoFormer-Sim.
         """
         check_not_empty(texts)
-        check_positive_integer("batch_size", batch_size)
         self.check_preprocessor()
-        check_pooler(self.backbone, type(self).__name__)
-        is_single = isinstance(texts, str | bytes)
-        texts = [texts] if is_single else list(texts) if isinstance(texts, tuple) else texts
-        texts = string_tensors(texts)
-        if is_dataset(texts):
-            raise TypeError("`embed` takes a list or array of strings. Received: a dataset")
-        if not self.backbone.compiled and keras.backend.backend() == "tensorflow":
-            # On a GPU Keras would use XLA, which compiles a program for each length of a batch.
-            self.backbone.jit_compile = False
-        vectors = np.empty((len(texts), self.backbone.hidden_dim), "float32")
-        batches = [np.arange(len(texts))]
-        if len(texts) > batch_size:
-            batches = length_batches(count_tokens(self.preprocessor, texts), batch_size)
-        for rows in batches:
-            with no_convert_scope():
-                inputs = self.preprocessor.pack(take_rows(texts, rows))
-            inputs = {name: np.asarray(value) for name, value in inputs.items()}
-            if has_program_for_each_shape(self.backbone):
-                inputs = pad_to_ladder(inputs)
-            outputs = self.backbone.predict_on_batch(inputs)["pooled_output"]
-            vectors[rows] = outputs[: len(rows)]
-        check_finite_outputs(vectors, self)
-        if normalize:
-            vectors = ops.convert_to_numpy(unit_vectors(ops.convert_to_tensor(vectors)))
-        return vectors[0] if is_single else vectors
+        return text_vectors(self.backbone, self.preprocessor, texts, pooling, normalize, batch_size)
 
     def warmup(self, longest=512):
         """Builds what the first text would wait for: the graphs of tokenizer and model.
