@@ -19,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-slow hf benchmark format lock clean
+.PHONY: help demo test test-slow hf app benchmark format lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -36,6 +36,8 @@ test-slow: $(VENV)/installed ## kills, long runs, worker processes, other backen
 	ROFORMER_TF_SEED=$${ROFORMER_TF_SEED:-$$RANDOM} $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 hf: $(VENV)/installed-hf ## adds PyTorch, Transformers, LiteRT and ONNX, to compare with
+
+app: $(VENV)/installed-app ## adds Gradio, for the app, and the browser's driver, to test pages
 
 benchmark: $(VENV)/installed-hf ## measures beside bert4keras and Hugging Face
 	$(BIN)/python -m benchmarks $(BENCHMARK_ARGS)
@@ -58,6 +60,11 @@ $(VENV)/installed-hf: requirements-hf.lock $(VENV)/installed
 	@echo "installing the versions of requirements-hf.lock"
 	$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 		-c requirements.lock -r requirements-hf.lock
+	@touch $@
+
+$(VENV)/installed-app: requirements-app.lock $(VENV)/installed
+	@echo "installing the versions of requirements-app.lock"
+	$(PIP) install --no-deps -r requirements-app.lock
 	@touch $@
 
 $(BIN)/python:

@@ -36,7 +36,7 @@ LONGER_FILES = set()  # paths, each with its reason
 TOP_LEVEL = """
     .ci .gitignore CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md
     benchmarks checkpoints docs examples experiments roformer_tf tests
-    pyproject.toml requirements-hf.lock requirements.lock setup.cfg
+    pyproject.toml requirements-app.lock requirements-hf.lock requirements.lock setup.cfg
 """.split()
 
 
@@ -192,9 +192,26 @@ def test_top_level_of_the_repository(tracked_files):
     assert not unknown, "a new file or folder at the top: add it to TOP_LEVEL"
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-hf.lock"])
-def test_lock_pins_versions_and_nothing_else(name):
+LOCKS = ("requirements.lock", "requirements-hf.lock", "requirements-app.lock")
+
+
+def pins_of(name):
     lines = (ROOT / name).read_text().splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9a-z.]+", pin) for pin in pins)
+    return [line for line in lines if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_pins_versions_and_nothing_else(name):
+    pins = pins_of(name)
+    pin = re.compile(r'[A-Za-z0-9_.-]+==[0-9a-z.]+(; python_version >= "3\.\d+")?')
+    assert all(map(pin.fullmatch, pins))
     assert pins == sorted(pins, key=lambda pin: pin.lower().replace("_", "-").split("==")[0])
+
+
+def test_locks_agree():
+    versions = {}
+    for name in LOCKS:
+        for pin in pins_of(name):
+            package, version = pin.split(";")[0].split("==")
+            versions.setdefault(package.lower().replace("_", "-"), set()).add(version)
+    assert {package: found for package, found in versions.items() if len(found) > 1} == {}
