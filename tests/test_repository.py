@@ -21,6 +21,7 @@ FLOORS = (
     "text",  # a tokenizer's `from_preset` starts from an opened folder
     "models",
     "export pretraining",
+    "app",
     "cli",
     "__main__",
 )
