@@ -19,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-slow hf app benchmark format lock clean
+.PHONY: help demo test test-slow hf app notebooks benchmark format lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -38,6 +38,9 @@ test-slow: $(VENV)/installed ## kills, long runs, worker processes, other backen
 hf: $(VENV)/installed-hf ## adds PyTorch, Transformers, LiteRT and ONNX, to compare with
 
 app: $(VENV)/installed-app ## adds Gradio, for the app, and the browser's driver, to test pages
+
+notebooks: $(VENV)/installed ## makes notebooks of three tutorials, into build/notebooks
+	$(BIN)/python docs/make_notebooks.py
 
 benchmark: $(VENV)/installed-hf ## measures beside bert4keras and Hugging Face
 	$(BIN)/python -m benchmarks $(BENCHMARK_ARGS)

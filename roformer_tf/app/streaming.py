@@ -23,7 +23,8 @@ class StreamingSampler(keras_hub.samplers.TopPSampler):
 
     def __init__(self):
         super().__init__(p=keras.Variable(1.0), temperature=keras.Variable(1.0), seed=0)
-        self.report = None  # called with the new tokens, an int32 array `(batch,)`
+        self._report = None  # called with the new tokens, an int32 array `(batch,)`
+        self._thread, self._stopped = None, threading.Event()
 
     def reset(self, top_p, temperature, seed):
         """Sets what the next generation samples with. `top_p=0` takes the most likely tokens."""
@@ -37,13 +38,33 @@ class StreamingSampler(keras_hub.samplers.TopPSampler):
             return tokens
         import tensorflow as tf
 
-        reported = tf.numpy_function(self._report, [tokens], tf.int32)
+        reported = tf.numpy_function(self._pass_on, [tokens], tf.int32)
         return tf.ensure_shape(reported, tokens.shape)
 
-    def _report(self, tokens):
-        if self.report is not None:
-            self.report(tokens)
+    def _pass_on(self, tokens):
+        if self._stopped.is_set():  # the error ends the graph
+            raise InterruptedError("Nobody reads this text any more.")
+        if self._report is not None:
+            self._report(tokens)
         return tokens
+
+    def start(self, run, report):
+        """Calls `run`, which generates, in a thread, and `report` with the tokens of each step.
+
+        Returns:
+            The thread, for `end`.
+        """
+        self._report, self._stopped = report, threading.Event()
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+        return self._thread
+
+    def end(self, thread=None):
+        """Ends the generation of a thread, by default of any, and waits until it has ended."""
+        if self._thread is not None and thread in (None, self._thread):
+            self._stopped.set()
+            self._thread.join()
+            self._report, self._thread, self._stopped = None, None, threading.Event()
 
 
 def stream(task, prompt, max_length, top_p=0.9, temperature=1.0, seed=0):
@@ -61,12 +82,7 @@ def stream(task, prompt, max_length, top_p=0.9, temperature=1.0, seed=0):
     Raises:
         ValueError: As `generate`.
     """
-    sampler, results, stopped = task.sampler, queue.SimpleQueue(), threading.Event()
-
-    def report(tokens):
-        if stopped.is_set():  # ends the graph
-            raise InterruptedError("Nobody reads this text any more.")
-        results.put(int(tokens[0]))
+    results = queue.SimpleQueue()
 
     def run():
         try:
@@ -74,10 +90,9 @@ def stream(task, prompt, max_length, top_p=0.9, temperature=1.0, seed=0):
         except Exception as error:
             results.put(error)
 
-    sampler.reset(top_p, temperature, seed)
-    sampler.report = report
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    task.sampler.end()  # that of a reader who went without closing it
+    task.sampler.reset(top_p, temperature, seed)
+    thread = task.sampler.start(run, lambda tokens: results.put(int(tokens[0])))
     token_ids = None
     try:
         while isinstance(result := results.get(), int):
@@ -90,9 +105,7 @@ def stream(task, prompt, max_length, top_p=0.9, temperature=1.0, seed=0):
             raise result
         yield result
     finally:
-        stopped.set()
-        thread.join()
-        sampler.report = None
+        task.sampler.end(thread)
 
 
 def _shown_prompt(task, prompt, max_length):
