@@ -13,6 +13,7 @@ CSS = """
 .gradio-container { width: 100%; max-width: 1100px !important; margin: auto !important; }
 .app-title h1 { font-size: 1.6em; font-weight: 650; margin: 0.4em 0 0; overflow-wrap: anywhere; }
 .app-title p { opacity: 0.7; margin: 0.2em 0 0.4em; }
+.dark .token.highlighted { color: white !important; }
 .bars { display: grid; gap: 0.55em; margin: 0.2em 0 1em; }
 .bars-title { font-weight: 600; }
 .bar { display: grid; grid-template-columns: 1fr auto; gap: 0.15em 1em; }

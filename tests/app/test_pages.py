@@ -1,5 +1,7 @@
 """What the pages of the app show, without Gradio: the same answers as the tasks themselves."""
 
+import types
+
 import keras_hub
 import numpy as np
 import pytest
@@ -145,8 +147,9 @@ def test_every_task_has_pages():
 
 
 def test_examples_are_in_the_models_language():
-    task = make("RoFormerMaskedLM")
-    assert example_texts(task, ["中"], ["en"]) == ["中"]
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    task.preprocessor.tokenizer = roformer_tf.RoFormerTokenizer(words)
-    assert example_texts(task, ["中"], ["en"]) == ["en"]
+    def task(words):
+        tokenizer = types.SimpleNamespace(get_vocabulary=lambda: words)
+        return types.SimpleNamespace(preprocessor=types.SimpleNamespace(tokenizer=tokenizer))
+
+    assert example_texts(task(TOKENIZER.get_vocabulary()), ["中"], ["en"]) == ["中"]
+    assert example_texts(task(["[UNK]", "the"]), ["中"], ["en"]) == ["en"]
