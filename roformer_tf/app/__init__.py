@@ -5,7 +5,5 @@
 """
 
 from roformer_tf.app.app import launch, make_app
-from roformer_tf.app.events import import_gradio
-from roformer_tf.app.pages import pages_of
 
-__all__ = ["import_gradio", "launch", "make_app", "pages_of"]
+__all__ = ["launch", "make_app"]

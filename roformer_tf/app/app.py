@@ -50,6 +50,21 @@ def make_app(model, name, tokenizer=None):
     Raises:
         ImportError: If Gradio is not installed.
         ValueError: If the model is of another class, or has no preprocessor.
+
+    Example:
+
+    >>> import roformer_tf
+    >>> from roformer_tf.app import launch, make_app
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
+    >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
+    >>> app = make_app(masked_lm, "My model")  # doctest: +SKIP
+    >>> launch(app)  # doctest: +SKIP
+    'http://127.0.0.1:7860/'
     """
     gr = import_gradio()
     pages = pages_of(model)
@@ -97,6 +112,11 @@ def launch(app, host="127.0.0.1", port=None, share=False):
 
     Raises:
         OSError: If no port is free.
+
+    Example:
+
+    >>> from roformer_tf.app import launch, make_app
+    >>> address = launch(make_app(model, "My model"), port=8000)  # doctest: +SKIP
     """
     gr = import_gradio()
     theme = gr.themes.Default(primary_hue="teal", font=FONT, font_mono=MONO)

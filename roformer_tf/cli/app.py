@@ -23,7 +23,8 @@ def add_arguments(parser):
 
 
 def run(args):
-    from roformer_tf.app import import_gradio, launch, make_app
+    from roformer_tf.app import launch, make_app
+    from roformer_tf.app.events import import_gradio
     from roformer_tf.cli.model_source import load_model
 
     import_gradio()  # fail before the slow part
