@@ -15,6 +15,12 @@ from roformer_tf.app.entities import find, surest
 from roformer_tf.models import fill_mask
 
 pytestmark = pytest.mark.slow
+# A shell starts its background jobs deaf to Ctrl-C, and so are the programs that these start.
+COMMAND = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("roformer_tf", run_name="__main__")
+"""
 # Every text that the last box shows, one after the other, as `seen`.
 WATCH = """() => {
   const box = [...document.querySelectorAll("textarea")].at(-1);
@@ -30,7 +36,7 @@ WATCH = """() => {
 @contextlib.contextmanager
 def running_app(folder):
     """Gives the address of the app of a folder, and ends it as a person would, with Ctrl-C."""
-    command = [sys.executable, "-m", "roformer_tf", "app", str(folder)]
+    command = [sys.executable, "-c", COMMAND, "app", str(folder)]
     app = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         line = app.stdout.readline()
