@@ -26,6 +26,11 @@ class StreamingSampler(keras_hub.samplers.TopPSampler):
         self._report = None  # called with the new tokens, an int32 array `(batch,)`
         self._thread, self._stopped = None, threading.Event()
 
+    @property
+    def variables(self):
+        # JAX passes these to a compiled program, and takes all others for constants.
+        return [*super().variables, self.p, self.temperature]
+
     def reset(self, top_p, temperature, seed):
         """Sets what the next generation samples with. `top_p=0` takes the most likely tokens."""
         self.p.assign(top_p)
