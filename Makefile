@@ -19,7 +19,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-slow hf benchmark dist types platforms format docs docs-serve docs-pages lock-docs lock clean
+.PHONY: help demo test test-slow hf app notebooks benchmark docs docs-serve docs-pages dist types platforms format \
+	lock lock-docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -36,6 +37,11 @@ test-slow: $(VENV)/installed ## kills, long runs, worker processes, other backen
 	ROFORMER_TF_SEED=$${ROFORMER_TF_SEED:-$$RANDOM} $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 hf: $(VENV)/installed-hf ## adds PyTorch, Transformers, LiteRT and ONNX, to compare with
+
+app: $(VENV)/installed-app ## adds Gradio, for the app, and the browser's driver, to test pages
+
+notebooks: $(VENV)/installed ## makes notebooks of three tutorials, into build/notebooks
+	$(BIN)/python docs/make_notebooks.py
 
 benchmark: $(VENV)/installed-hf ## measures beside bert4keras and Hugging Face
 	$(BIN)/python -m benchmarks $(BENCHMARK_ARGS)
@@ -92,6 +98,11 @@ $(VENV)/installed-dist: requirements-dist.lock $(VENV)/installed
 $(VENV)/installed-docs: requirements-docs.lock | $(BIN)/python
 	@echo "installing the versions of requirements-docs.lock"
 	$(PIP) install --no-deps -r requirements-docs.lock
+	@touch $@
+
+$(VENV)/installed-app: requirements-app.lock $(VENV)/installed
+	@echo "installing the versions of requirements-app.lock"
+	$(PIP) install --no-deps -r requirements-app.lock
 	@touch $@
 
 $(BIN)/python:

@@ -19,6 +19,7 @@ COMMANDS = (
     "similar",
     "embed",
     "translate",
+    "app",
     "plan",
     "plot-run",
     "pretrain",

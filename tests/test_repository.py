@@ -21,6 +21,7 @@ FLOORS = (
     "text",  # a tokenizer's `from_preset` starts from an opened folder
     "models",
     "export pretraining",
+    "app",
     "cli",
     "__main__",
 )
@@ -36,8 +37,8 @@ LONGER_FILES = set()  # paths, each with its reason
 TOP_LEVEL = """
     .ci .gitignore CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE MANIFEST.in Makefile README.md
     README.zh.md benchmarks checkpoints docs examples experiments roformer_tf tests
-    mkdocs.yml pyproject.toml requirements-dist.lock requirements-docs.lock requirements-hf.lock
-    requirements.lock setup.cfg
+    mkdocs.yml pyproject.toml requirements-app.lock requirements-dist.lock requirements-docs.lock
+    requirements-hf.lock requirements.lock setup.cfg
 """.split()
 
 
@@ -193,20 +194,27 @@ def test_top_level_of_the_repository(tracked_files):
     assert not unknown, "a new file or folder at the top: add it to TOP_LEVEL"
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.glob("requirements*.lock")))
-def test_lock_pins_versions_and_nothing_else(name):
+LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
+
+
+def pins_of(name):
     lines = (ROOT / name).read_text().splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9a-z.]+", pin) for pin in pins)
+    return [line for line in lines if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_pins_versions_and_nothing_else(name):
+    pins = pins_of(name)
+    pin = re.compile(r'[A-Za-z0-9_.-]+==[0-9a-z.]+(; python_version >= "3\.\d+")?')
+    assert all(map(pin.fullmatch, pins))
     assert pins == sorted(pins, key=lambda pin: pin.lower().replace("_", "-").split("==")[0])
 
 
-def test_locks_agree_on_versions():
+def test_locks_agree():
     """They are installed into one environment."""
     versions = {}
     for name in LOCKS:
-        for line in (ROOT / name).read_text().splitlines():
-            if not line.startswith("#"):
-                package, version = line.split("==")
-                versions.setdefault(package.lower().replace("_", "-"), set()).add(version)
-    assert not {package: found for package, found in versions.items() if len(found) > 1}
+        for pin in pins_of(name):
+            package, version = pin.split(";")[0].split("==")
+            versions.setdefault(package.lower().replace("_", "-"), set()).add(version)
+    assert {package: found for package, found in versions.items() if len(found) > 1} == {}

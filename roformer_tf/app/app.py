@@ -1,0 +1,139 @@
+"""Puts the pages of a model together, and serves them."""
+
+import dataclasses
+import html
+
+import keras
+
+from roformer_tf.app.events import import_gradio
+from roformer_tf.app.pages import pages_of
+from roformer_tf.models import RoFormerBackbone, RoFormerTextClassifierPreprocessor
+
+CSS = """
+.gradio-container { width: 100%; max-width: 1100px !important; margin: auto !important; }
+.app-title h1 { font-size: 1.6em; font-weight: 650; margin: 0.4em 0 0; overflow-wrap: anywhere; }
+.app-title p { opacity: 0.7; margin: 0.2em 0 0.4em; }
+.dark .token.highlighted { color: white !important; }
+.bars { display: grid; gap: 0.55em; margin: 0.2em 0 1em; }
+.bars-title { font-weight: 600; }
+.bar { display: grid; grid-template-columns: 1fr auto; gap: 0.15em 1em; }
+.bar-answer { overflow-wrap: anywhere; }
+.bar-note { opacity: 0.7; font-size: 0.85em; margin-left: 0.6em; }
+.bar-value { font-variant-numeric: tabular-nums; }
+.bar-track { grid-column: 1 / -1; height: 6px; border-radius: 3px; overflow: hidden;
+  background: var(--border-color-primary); }
+.bar-track > span { display: block; height: 100%; border-radius: 3px; background: var(--primary-600); }
+"""
+FONT = ("system-ui", "-apple-system", "Segoe UI", "Noto Sans CJK SC", "sans-serif")
+MONO = ("ui-monospace", "Consolas", "monospace")
+
+
+@dataclasses.dataclass
+class BareBackbone:
+    """A backbone and what makes its inputs, under the names that they have in a task."""
+
+    backbone: keras.Model
+    preprocessor: keras.layers.Layer
+
+
+def make_app(model, name, tokenizer=None):
+    """Makes the app of a model: a page for each thing that it can do.
+
+    Args:
+        model: a task of this package with a preprocessor, or a `RoFormerBackbone`.
+        name: str. Title of the app.
+        tokenizer: the tokenizer of a backbone.
+
+    Returns:
+        A `gradio.Blocks`, for `launch`.
+
+    Raises:
+        ImportError: If Gradio is not installed.
+        ValueError: If the model is of another class, or has no preprocessor.
+
+    Example:
+
+    >>> import roformer_tf
+    >>> from roformer_tf.app import launch, make_app
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+    >>> backbone = roformer_tf.RoFormerBackbone(
+    ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
+    >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
+    >>> app = make_app(masked_lm, "My model")  # doctest: +SKIP
+    >>> launch(app)  # doctest: +SKIP
+    'http://127.0.0.1:7860/'
+    """
+    gr = import_gradio()
+    pages = pages_of(model)
+    task = model
+    if isinstance(model, RoFormerBackbone):
+        preprocessor = tokenizer and RoFormerTextClassifierPreprocessor(tokenizer)
+        task = BareBackbone(model, preprocessor)
+    if task.preprocessor is None:
+        raise ValueError(
+            "The app takes raw strings, which need a tokenizer. "
+            f"Received: a {type(model).__name__} without one"
+        )
+    with gr.Blocks(title=name, analytics_enabled=False) as app:
+        gr.HTML(
+            f"<div class='app-title'><h1>{html.escape(name)}</h1>"
+            f"<p>{html.escape(describe(model))}</p></div>"
+        )
+        with gr.Tabs():
+            for page in pages:
+                with gr.Tab(page.TITLE):
+                    page.build(task)
+    return app
+
+
+def describe(model):
+    """Returns a line about a model, such as `RoFormerMaskedLM · 12 layers of 768 · …`."""
+    backbone = getattr(model, "backbone", model)
+    return (
+        f"{type(model).__name__} · {backbone.num_layers} layers of {backbone.hidden_dim} · "
+        f"{model.count_params():,} weights · {backbone.vocabulary_size:,} tokens"
+    )
+
+
+def launch(app, host="127.0.0.1", port=None, share=False):
+    """Serves an app in the background.
+
+    Args:
+        app: what `make_app` returned.
+        host: str. Address to listen at. The default is reached from this machine alone.
+        port: int. By default the first free one from 7860 on.
+        share: bool. Whether to open a public address through Gradio's servers.
+
+    Returns:
+        The app's address.
+
+    Raises:
+        OSError: If no port is free.
+
+    Example:
+
+    >>> from roformer_tf.app import launch, make_app
+    >>> address = launch(make_app(model, "My model"), port=8000)  # doctest: +SKIP
+    """
+    gr = import_gradio()
+    theme = gr.themes.Default(primary_hue="teal", font=FONT, font_mono=MONO)
+    _, local, public = app.launch(
+        server_name=host,
+        server_port=port,
+        share=share,
+        theme=theme,
+        css=CSS,
+        footer_links=[],
+        run_history=False,  # what is typed stays in the page
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        inbrowser=False,
+        quiet=True,
+        prevent_thread_lock=True,
+    )
+    return public or local

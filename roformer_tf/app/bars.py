@@ -1,0 +1,34 @@
+"""Answers with their numbers, as bars in HTML."""
+
+import html
+
+
+def bars(rows, title=None, number="{:.1%}".format):
+    """Returns HTML that shows each answer with a bar.
+
+    Args:
+        rows: list of `(answer, value)` or `(answer, value, note)`, whose values from 0 to 1 are the
+            lengths of the bars.
+        title: str. A line above them.
+        number: function from a value to what stands behind its bar.
+
+    Returns:
+        str.
+
+    Example:
+
+    >>> from roformer_tf.app.bars import bars
+    >>> page = bars([("天", 0.78), ("<b>", 0.01)], title="mask 1")
+    >>> "78.0%" in page, "&lt;b&gt;" in page
+    (True, True)
+    """
+    lines = [] if title is None else [f"<div class='bars-title'>{html.escape(title)}</div>"]
+    for answer, value, *notes in rows:
+        note = "".join(f"<span class='bar-note'>{html.escape(note)}</span>" for note in notes)
+        width = 100 * min(max(value, 0.0), 1.0)
+        lines.append(
+            f"<div class='bar'><span class='bar-answer'>{html.escape(answer)}{note}</span>"
+            f"<span class='bar-value'>{number(value)}</span>"
+            f"<span class='bar-track'><span style='width: {width:.1f}%'></span></span></div>"
+        )
+    return f"<div class='bars'>{''.join(lines)}</div>"

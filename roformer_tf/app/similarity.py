@@ -1,0 +1,77 @@
+"""The page of vectors: sentences by their similarity to one of them."""
+
+import numpy as np
+from keras import ops
+
+from roformer_tf.app.bars import bars
+from roformer_tf.app.events import answer_on, import_gradio
+from roformer_tf.app.texts import check_texts, example_texts, lines_of
+from roformer_tf.layers import MeanPooling
+from roformer_tf.models import RoFormerSim, RoFormerSimClassifier
+from roformer_tf.models.in_batch_contrastive import unit_vectors as unit
+from roformer_tf.models.roformer_backbone import sequence_output
+
+TITLE = "Compare sentences"
+
+
+def compare(task, sentence, others):
+    """Returns `(other, cosine)` for each line of `others`, the most similar first.
+
+    Raises:
+        ValueError: If there is no sentence or nothing to compare with.
+    """
+    check_texts(sentence=sentence)
+    others = lines_of(others, "sentences to compare with")
+    first, *vectors = unit_vectors(task, [sentence, *others])
+    cosines = np.array(vectors) @ first
+    return [(others[i], float(cosines[i])) for i in np.argsort(-cosines, kind="stable")]
+
+
+def unit_vectors(task, texts):
+    """Returns a vector of length 1 for each text, `(texts, hidden_dim)`.
+
+    It is that of `embed` if the model learned to compare, else the mean of the token vectors.
+    """
+    if learned_to_compare(task):
+        return task.embed(texts)
+    inputs = task.preprocessor.pack(texts)
+    hidden_states = sequence_output(task.backbone(inputs, training=False))
+    means = MeanPooling(dtype="float32")(hidden_states, inputs["padding_mask"])
+    return ops.convert_to_numpy(unit(means))
+
+
+def learned_to_compare(task):
+    """Returns whether a model was trained to have similar vectors for similar texts."""
+    return isinstance(task, RoFormerSim | RoFormerSimClassifier)
+
+
+def build(task):
+    """Adds the page to the Gradio app that is being built."""
+    gr = import_gradio()
+    sentence, *others = example_texts(
+        task,
+        ["今天天气很好。", "天气真不错。", "今天下雨了。", "我喜欢喝咖啡。"],
+        [
+            "What is the best way to lose weight?",
+            "How can I lose weight quickly?",
+            "What is the best way to learn English?",
+            "Who was the first man on the moon?",
+        ],
+    )
+    if not learned_to_compare(task):
+        gr.HTML(
+            "<p>This model was not trained to compare sentences: the numbers are the cosines of "
+            "the means of its token vectors. Trust their order more than their size.</p>"
+        )
+    with gr.Row():
+        with gr.Column():
+            sentence = gr.Textbox(sentence, label="Sentence")
+            others = gr.Textbox("\n".join(others), label="Compare with, one on each line", lines=6)
+            button = gr.Button("Compare", variant="primary")
+        with gr.Column():
+            shown = gr.HTML()
+
+    def answer(sentence, others):
+        return bars(compare(task, sentence, others), number="{:.3f}".format)
+
+    answer_on([button.click, sentence.submit], answer, [sentence, others], [shown])

@@ -1,0 +1,101 @@
+"""Streaming gives the texts of `generate`, token by token."""
+
+import os
+import subprocess
+import sys
+
+import keras_hub
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.app.generate import generate
+from roformer_tf.app.streaming import StreamingSampler, stream
+
+CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
+
+
+ON_JAX = """
+import keras_hub
+from roformer_tf.app.generate import generate
+from tests.app.test_streaming import make_task
+
+task = make_task("causal")
+settings = [(0.9, 0.7, 1), (0.9, 0.7, 2), (0.0, 1.0, 2)]
+texts = [list(generate(task, "天地", 30, *each)) for each in settings]
+for (p, temperature, seed), streamed in zip(settings, texts):
+    task.compile(sampler=keras_hub.samplers.TopPSampler(p=p, temperature=temperature, seed=seed))
+    assert streamed == [task.generate("天地", max_length=30)], streamed
+assert len({text for text, in texts}) == 3
+"""
+
+
+def make_task(masking):
+    tokenizer = roformer_tf.RoFormerTokenizer(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS], word_level=False
+    )
+    backbone = roformer_tf.RoFormerBackbone(
+        vocabulary_size=5 + len(CHARACTERS),
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=16,
+        intermediate_dim=32,
+        masking=masking,
+    )
+    preprocessor = roformer_tf.RoFormerCausalLMPreprocessor(tokenizer, sequence_length=64)
+    task = roformer_tf.RoFormerCausalLM(backbone, preprocessor)
+    bias = np.zeros(backbone.vocabulary_size)
+    bias[tokenizer.end_token_id] = -100  # so that no seed ends a text at once
+    task.head.output_bias.assign(bias)
+    return task
+
+
+@pytest.fixture(scope="module", params=["causal", pytest.param("unilm", marks=pytest.mark.slow)])
+def task(request):
+    return make_task(request.param)
+
+
+def test_the_text_is_that_of_generate(task):
+    texts = list(generate(task, "天地玄黄", 40, top_p=0.9, temperature=0.7, seed=1))
+    sampler = keras_hub.samplers.TopPSampler(p=0.9, temperature=0.7, seed=1)
+    task.compile(sampler=sampler)
+    assert texts[-1] == task.generate("天地玄黄", max_length=40)
+    assert len(texts) > 1
+    assert all(texts[-1].startswith(text) for text in texts)  # characters, so no word changes
+    assert [len(text) for text in texts] == sorted(len(text) for text in texts)
+
+
+@pytest.mark.slow
+def test_top_p_of_0_is_greedy_search(task):
+    *_, text = generate(task, "日月", 30, top_p=0, temperature=2.0, seed=3)
+    task.compile(sampler="greedy")
+    assert text == task.generate("日月", max_length=30)
+
+
+def test_a_stream_that_nobody_reads_ends(task):
+    task.compile(sampler=StreamingSampler())
+    expected = list(stream(task, "天地", 30, seed=5))[-1]
+    abandoned = stream(task, "日月", 64, seed=6)
+    next(abandoned)  # and is not closed
+    assert list(stream(task, "天地", 30, seed=5))[-1] == expected
+    abandoned.close()
+    closed = stream(task, "日月", 64, seed=6)
+    next(closed)
+    closed.close()
+    assert task.sampler._thread is None
+    assert list(stream(task, "天地", 30, seed=5))[-1] == expected
+
+
+def test_errors_are_those_of_generate(task):
+    with pytest.raises(ValueError, match="no room for a new token"):
+        list(generate(task, "天地玄黄" * 20, 64))
+    with pytest.raises(ValueError, match="Type a prompt first"):
+        list(generate(task, " "))
+
+
+@pytest.mark.slow
+def test_on_jax_the_text_comes_at_once(repository):
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(repository)}
+    command = [sys.executable, "-c", ON_JAX]
+    ran = subprocess.run(command, env=environment, cwd=repository, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
