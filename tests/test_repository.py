@@ -21,7 +21,7 @@ FLOORS = (
     "text",  # a tokenizer's `from_preset` starts from an opened folder
     "models",
     "export pretraining",
-    "app",
+    "app compat",
     "cli",
     "__main__",
 )

@@ -42,6 +42,9 @@ class Pooler(keras.layers.Layer):
         self.dense.build((x_shape[0], x_shape[-1]))
         self.built = True
 
+    def compute_mask(self, inputs, previous_mask):
+        return None  # there is no length axis left
+
     def call(self, x):
         return self.dense(x[:, 0])
 

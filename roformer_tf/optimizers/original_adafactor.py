@@ -3,7 +3,11 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.optimizers.adam_kernel import matches_any
-from roformer_tf.optimizers.original_optimizer import OriginalOptimizer
+from roformer_tf.optimizers.original_optimizer import (
+    OriginalOptimizer,
+    mean_square,
+    original_shape,
+)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -72,6 +76,11 @@ class OriginalAdaFactor(OriginalOptimizer):
             return None
         return largest, second
 
+    def scales(self, variable):
+        """Returns whether the steps of a weight are relative to its size."""
+        path = getattr(variable, "path", variable.name)
+        return self.multiply_by_parameter_scale and not matches_any(self.no_scale, path)
+
     def build(self, variables):
         if self.built:
             return
@@ -80,15 +89,16 @@ class OriginalAdaFactor(OriginalOptimizer):
         for index, variable in enumerate(variables):
             if self.beta_1 > 0:
                 self._momentums[index] = self.add_variable_from_reference(variable, "momentum")
-            axes = self.factored_axes(variable.shape)
+            shape = original_shape(variable)
+            axes = self.factored_axes(shape)
             if axes is None:
                 second = [self.add_variable_from_reference(variable, "velocity")]
             else:
                 second = []
                 for axis, part in zip(axes, ("rows", "columns")):
-                    shape = [1 if i == axis else n for i, n in enumerate(variable.shape)]
+                    part_shape = [1 if i == axis else n for i, n in enumerate(shape)]
                     second.append(
-                        self.add_variable(shape, dtype=variable.dtype, name=f"velocity_{part}")
+                        self.add_variable(part_shape, dtype=variable.dtype, name=f"velocity_{part}")
                     )
             self._second[index] = second
 
@@ -96,14 +106,17 @@ class OriginalAdaFactor(OriginalOptimizer):
         index, dtype = self._get_variable_index(variable), variable.dtype
         step = ops.cast(self.iterations + 1, dtype)
         beta_2 = 1 - ops.power(step, -0.8) if self.beta_2 is None else self.beta_2
+        shape = original_shape(variable)
+        gradient = ops.reshape(gradient, shape)
         squares = ops.square(gradient) + self.epsilon_1
-        axes = self.factored_axes(variable.shape)
+        axes = self.factored_axes(shape)
         means = [squares] if axes is None else [ops.mean(squares, a, keepdims=True) for a in axes]
+        slots = self._second[index]
         second = [
-            beta_2 * ops.convert_to_tensor(old) + (1 - beta_2) * mean
-            for old, mean in zip(self._second[index], means)
+            beta_2 * ops.reshape(ops.convert_to_tensor(old), mean.shape) + (1 - beta_2) * mean
+            for old, mean in zip(slots, means)
         ]
-        updates = list(zip(self._second[index], second))
+        updates = [(slot, ops.reshape(new, slot.shape)) for slot, new in zip(slots, second)]
         if axes is None:
             (moment,) = second
         else:
@@ -111,20 +124,23 @@ class OriginalAdaFactor(OriginalOptimizer):
             moment = rows * columns / ops.mean(rows, axes[1], keepdims=True)
         change = gradient / ops.sqrt(moment + self.epsilon_1)
         if self.clipping_threshold is not None:
-            change = change / ops.maximum(1.0, _root_mean_square(change) / self.clipping_threshold)
+            root = ops.sqrt(mean_square(change, variable))
+            change = change / ops.maximum(1.0, root / self.clipping_threshold)
         if self.beta_1 > 0:
             momentum = self._momentums[index]
-            change = self.beta_1 * ops.convert_to_tensor(momentum) + (1 - self.beta_1) * change
-            updates.append((momentum, change))
-        value = ops.convert_to_tensor(variable)
-        path = getattr(variable, "path", variable.name)
-        if self.multiply_by_parameter_scale and not matches_any(self.no_scale, path):
-            change = change * ops.maximum(_root_mean_square(value), self.epsilon_2)
+            old = ops.reshape(ops.convert_to_tensor(momentum), shape)
+            change = self.beta_1 * old + (1 - self.beta_1) * change
+            updates.append((momentum, ops.reshape(change, variable.shape)))
+        value = ops.reshape(ops.convert_to_tensor(variable), shape)
+        if self.scales(variable):
+            scale = ops.sqrt(mean_square(value, variable))
+            change = change * ops.maximum(scale, self.epsilon_2)
         if self.has_relative_rate:
             learning_rate = ops.minimum(1 / ops.sqrt(step), 0.01)
             if not self.multiply_by_parameter_scale:
                 learning_rate = learning_rate * 0.05
-        return [*updates, (variable, value - learning_rate * change)]
+        new_value = ops.reshape(value - learning_rate * change, variable.shape)
+        return [*updates, (variable, new_value)]
 
     def get_config(self):
         names = (
@@ -133,7 +149,3 @@ class OriginalAdaFactor(OriginalOptimizer):
         ).split()
         config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
         return {**config, "learning_rate": None} if self.has_relative_rate else config
-
-
-def _root_mean_square(x):
-    return ops.sqrt(ops.mean(ops.square(x)))

@@ -57,6 +57,7 @@ class OriginalAdamW(OriginalOptimizer):
     """
 
     bias_correction = True
+    epsilon_inside = False  # whether epsilon is added before the correction, as Keras does
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class OriginalAdamW(OriginalOptimizer):
             if self._decays[index]:
                 rate = ops.cast(learning_rate, variable.dtype) * self.decoupled_weight_decay
                 self.assign_sub(variable, variable * rate)
-            apply_adam(self, variable, gradient, learning_rate, epsilon_inside=False)
+            apply_adam(self, variable, gradient, learning_rate, self.epsilon_inside)
 
         if self.accumulation_steps == 1:
             return update(gradient)
@@ -134,7 +135,10 @@ class OriginalAdamW(OriginalOptimizer):
         if self.bias_correction:
             corrected = first / (1 - ops.power(beta_1, step))
             root = ops.sqrt(second / (1 - ops.power(beta_2, step)))
-        new_value = value - rate * corrected / (root + self.epsilon)
+        epsilon = self.epsilon
+        if self.epsilon_inside:
+            epsilon = epsilon / ops.sqrt(1 - ops.power(beta_2, step))
+        new_value = value - rate * corrected / (root + epsilon)
         if self._decays[index]:
             new_value = new_value - rate * self.decoupled_weight_decay * value
         return list(zip(targets, (first, second, new_value)))

@@ -1,7 +1,11 @@
+import re
+
 import keras
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
+
+_JOINT = re.compile(r"(^|/)qkv/(kernel|bias)$")
 
 
 class OriginalOptimizer(keras.optimizers.Optimizer):
@@ -63,3 +67,27 @@ class OriginalOptimizer(keras.optimizers.Optimizer):
         config = super().get_config()
         del config["gradient_accumulation_steps"], config["weight_decay"]
         return {**config, "accumulation_steps": self.accumulation_steps}
+
+
+def original_shape(variable):
+    """Returns a shape of a variable in which each weight that the original has is apart.
+
+    Queries, keys and values have one kernel and one bias here, and three in the original, whose
+    norms and means are taken of each: `(inputs, 3, units)`. Other variables keep their shape.
+
+    >>> import numpy as np
+    >>> with keras.name_scope("qkv"):
+    ...     kernel = keras.Variable(np.zeros((4, 12)), name="kernel")
+    >>> original_shape(kernel)
+    (4, 3, 4)
+    """
+    shape = tuple(variable.shape)
+    if not _JOINT.search(getattr(variable, "path", variable.name)):
+        return shape
+    return (shape[0] if len(shape) > 1 else 1, 3, shape[-1] // 3)
+
+
+def mean_square(x, variable):
+    """Returns the mean of x² over each of the original's weights, of an `x` of `original_shape`."""
+    is_joint = tuple(variable.shape) != original_shape(variable)
+    return ops.mean(ops.square(x), axis=(0, 2) if is_joint else None, keepdims=is_joint)

@@ -325,7 +325,19 @@ def optimize(name, extensions, options, weights, gradients):
     return steps
 
 
+def run_program(text, arguments):
+    """Executes the text of a program, and returns what its function `run` returns."""
+    from bert4keras.backend import K
+
+    K.clear_session()
+    K.set_floatx("float32")
+    names = {}
+    exec(text, names)
+    return names["run"](**arguments)
+
+
 FUNCTIONS = (
+    run_program,
     optimize,
     forward,
     make_checkpoint,

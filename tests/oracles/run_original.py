@@ -200,6 +200,10 @@ class Original:
         """Returns the weights after each step of bert4keras' optimizer with its extensions."""
         return self._ask("optimize", name, extensions, options, weights, gradients)
 
+    def run_program(self, text, arguments):
+        """Returns what the function `run` returns that the text of a program defines."""
+        return self._ask("run_program", text, arguments)
+
     def close(self):
         """Ends the process if it has started."""
         if self._process is not None:

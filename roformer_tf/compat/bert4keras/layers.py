@@ -1,0 +1,224 @@
+"""`bert4keras.layers`: its heads and losses, and all layers of Keras."""
+
+import keras as keras_3
+import tensorflow as tf
+
+import roformer_tf.compat.keras.layers as keras_layers
+from roformer_tf import layers
+from roformer_tf.compat.bert4keras.backend import K, sequence_masking
+from roformer_tf.compat.keras.layers import Layer as _Layer
+from roformer_tf.compat.missing import missing_name
+
+MINUS_INFINITY = float("-inf")
+
+
+class Layer(_Layer):
+    """`keras.layers.Layer` that passes masks on.
+
+    Args:
+        **kwargs: Arguments of `keras.layers.Layer`.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+
+class Loss(Layer):
+    """A layer that adds a loss of its inputs to the model, and passes inputs on.
+
+    Subclasses implement `compute_loss(inputs, mask)`, which may call `add_metric`. A model that
+    contains it is compiled without a loss and trained without targets.
+
+    Args:
+        output_axis: int or list of int. Which of the inputs are the outputs; all by default.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.compat.bert4keras.backend import K, keras
+    >>> class MeanSquare(Loss):
+    ...     def compute_loss(self, inputs, mask=None):
+    ...         y_true, y_pred = inputs
+    ...         return K.mean(K.square(y_true - y_pred))
+    >>> x, y = keras.layers.Input((1,)), keras.layers.Input((1,))
+    >>> model = keras.models.Model([x, y], MeanSquare(1)([y, keras.layers.Dense(1)(x)]))
+    >>> model.compile("sgd")
+    >>> bool(model.train_on_batch([np.ones((4, 1)), np.zeros((4, 1))]) >= 0)
+    True
+    """
+
+    def __init__(self, output_axis=None, **kwargs):
+        super().__init__(**kwargs)
+        self.output_axis = output_axis
+
+    def _chosen(self, parts):
+        if self.output_axis is None:
+            return parts
+        if isinstance(self.output_axis, list):
+            return [parts[i] for i in self.output_axis]
+        return parts[self.output_axis]
+
+    def call(self, inputs, mask=None):
+        """Adds the loss and returns the chosen inputs."""
+        self.add_loss(self.compute_loss(inputs, mask))
+        return self._chosen(inputs)
+
+    def compute_loss(self, inputs, mask=None):
+        """Returns the loss: a scalar, or one number for each example."""
+        raise NotImplementedError
+
+    def compute_mask(self, inputs, mask=None):
+        """Returns the masks of the chosen inputs."""
+        return None if mask is None else self._chosen(mask)
+
+    def get_config(self):
+        """Returns the arguments."""
+        return {**super().get_config(), "output_axis": self.output_axis}
+
+
+class _Arguments:
+    """bert4keras' names of the arguments of the span layers; named before our class."""
+
+    def __init__(
+        self,
+        heads,
+        head_size,
+        RoPE=True,
+        use_bias=True,
+        tril_mask=True,
+        kernel_initializer="lecun_normal",
+        **kwargs,
+    ):
+        super().__init__(heads, head_size, RoPE, use_bias, tril_mask, kernel_initializer, **kwargs)
+        self.heads, self.head_size, self.RoPE = heads, head_size, RoPE
+
+
+@keras_3.saving.register_keras_serializable(package="bert4keras")
+class GlobalPointer(_Arguments, layers.GlobalPointer):
+    """`roformer_tf.layers.GlobalPointer` by bert4keras' names of its arguments.
+
+    Args:
+        heads, head_size, RoPE: `num_heads`, `head_dim` and `use_rope` of that layer.
+        use_bias, tril_mask, kernel_initializer, **kwargs: As there.
+
+    Example:
+
+    >>> import numpy as np
+    >>> tuple(GlobalPointer(3, 8)(np.ones((2, 5, 16), "float32")).shape)
+    (2, 3, 5, 5)
+    """
+
+
+@keras_3.saving.register_keras_serializable(package="bert4keras")
+class EfficientGlobalPointer(_Arguments, layers.EfficientGlobalPointer):
+    """`roformer_tf.layers.EfficientGlobalPointer` with the arguments of `GlobalPointer` above."""
+
+
+@keras_3.saving.register_keras_serializable(package="bert4keras")
+class ConditionalRandomField(Layer):
+    """Learns a score for each pair of neighboring tags. Its outputs are the scores of the tags.
+
+    Args:
+        lr_multiplier: float. Factor of the learning rate of the scores of pairs.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Tensor `(batch, length, tags)`.
+        mask: bool tensor `(batch, length)`, or `None`.
+
+    Returns:
+        `inputs`, minus infinity at padding. Train with `sparse_loss`, and decode with
+        `ViterbiDecoder`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> crf = ConditionalRandomField()
+    >>> x = crf(np.zeros((1, 3, 2), "float32"))
+    >>> crf.set_weights([np.zeros((2, 2))])
+    >>> bool(abs(float(crf.sparse_loss(np.array([[0, 1, 1]]), x)[0]) - np.log(8)) < 1e-6)
+    True
+
+    Reference: `roformer_tf.layers.ConditionalRandomField`, which computes the loss.
+    """
+
+    def __init__(self, lr_multiplier=1, **kwargs):
+        super().__init__(**kwargs)
+        self.lr_multiplier = lr_multiplier
+        self.crf = layers.ConditionalRandomField(lr_multiplier, name="crf")
+
+    def build(self, input_shape):
+        """Makes the scores of pairs."""
+        self.crf.build(input_shape)
+        self.built = True
+
+    @property
+    def trans(self):
+        """Scores `(tag before, tag)`."""
+        return tf.convert_to_tensor(self.crf.transitions) * self.lr_multiplier
+
+    def call(self, inputs, mask=None):
+        """Masks padding."""
+        return sequence_masking(inputs, mask, MINUS_INFINITY, 1)
+
+    def compute_mask(self, inputs, mask=None):
+        """The outputs hold it."""
+        return None
+
+    def sparse_loss(self, y_true, y_pred):
+        """Returns the loss of each sequence, from tags `(batch, length)`."""
+        mask = tf.reduce_all(y_pred > MINUS_INFINITY, axis=2)
+        tags = tf.cast(K.reshape(y_true, tf.shape(y_pred)[:-1]), "int32")
+        pairs = self.crf(tf.where(mask[..., None], y_pred, 0.0), padding_mask=mask)
+        return layers.ConditionalRandomFieldLoss().call(tf.where(mask, tags, -1), pairs)
+
+    def dense_loss(self, y_true, y_pred):
+        """Returns the loss of each sequence, from tags as one-hot vectors."""
+        return self.sparse_loss(tf.argmax(y_true, axis=2), y_pred)
+
+    def sparse_accuracy(self, y_true, y_pred):
+        """Returns how many tokens have their highest score at the true tag."""
+        mask = tf.cast(tf.reduce_all(y_pred > MINUS_INFINITY, axis=2), K.floatx())
+        tags = tf.cast(K.reshape(y_true, tf.shape(y_pred)[:-1]), "int64")
+        right = tf.cast(tf.equal(tags, tf.argmax(y_pred, axis=2)), K.floatx())
+        return tf.reduce_sum(right * mask) / tf.reduce_sum(mask)
+
+    def dense_accuracy(self, y_true, y_pred):
+        """Returns `sparse_accuracy` of tags as one-hot vectors."""
+        return self.sparse_accuracy(tf.argmax(y_true, axis=2), y_pred)
+
+    def get_config(self):
+        """Returns the arguments."""
+        return {**super().get_config(), "lr_multiplier": self.lr_multiplier}
+
+
+_HINTS = {
+    "MultiHeadAttention": "Use roformer_tf.layers.RotaryMultiHeadAttention.",
+    "LayerNormalization|ScaleOffset": (
+        "Use `keras.layers.LayerNormalization` or roformer_tf.layers.RMSNorm."
+    ),
+    "Embedding": "Use roformer_tf.layers.TokenEmbedding; `reverse=True` is `mode='dense'`.",
+    "FeedForward": "Use roformer_tf.layers.FeedForward.",
+    ".*PositionEmbedding.*": "Use a position scheme: docs/position_schemes.md.",
+    "GatedAttentionUnit": "There is none. Use roformer_tf.layers.EncoderBlock.",
+    "MaximumEntropyMarkovModel": "Use `ConditionalRandomField`.",
+    "Concatenate1D": "Use `keras.layers.Concatenate(axis=1)`.",
+    "BatchSplit|BatchConcat": "Use `tf.distribute.MirroredStrategy`.",
+}
+_KERAS = {name for name in dir(keras_layers) if name[0].isupper()} - {
+    "MultiHeadAttention",
+    "LayerNormalization",
+    "Embedding",
+    "Layer",
+}
+__all__ = sorted(
+    _KERAS | {"Layer", "Loss", "GlobalPointer", "EfficientGlobalPointer", "ConditionalRandomField"}
+)
+
+
+def __getattr__(name):
+    if name in _KERAS:
+        return getattr(keras_layers, name)
+    raise missing_name(__name__, name, _HINTS, "See docs/moving_from_bert4keras.md.")

@@ -1,0 +1,426 @@
+"""`bert4keras.models`: models out of this library's backbone and heads."""
+
+import json
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from roformer_tf.checkpoint.loading import ModelBinding, load_checkpoint
+from roformer_tf.checkpoint.original_config import backbone_arguments
+from roformer_tf.checkpoint.saving import original_tensors
+from roformer_tf.checkpoint.vocabulary import edited_size
+from roformer_tf.compat.bert4keras.backend import get_available_gpus
+from roformer_tf.compat.keras.models import Model
+from roformer_tf.compat.missing import missing_name
+from roformer_tf.files import replace_files
+from roformer_tf.models import RoFormerBackbone
+from roformer_tf.models.roformer_backbone import call_position_schemes, initializer_of
+from roformer_tf.models.roformer_masked_lm import language_model_head
+
+_FAMILIES = {
+    "bert": "bert",
+    "roberta": "bert",
+    "nezha": "nezha",
+    "roformer": "roformer",
+    "roformer_v2": "roformer_v2",
+}
+_MASKINGS = {"encoder": "bidirectional", "lm": "causal", "unilm": "unilm"}
+_OTHERS = "ALBERT, ELECTRA, GPT, GPT-2 and T5 are in KerasHub: keras.io/keras_hub/api/models."
+# arguments of bert4keras' models that would change the model: none is offered
+_NOT_OFFERED = {
+    "additional_input_layers": "call `keras.models.Model` with further inputs",
+    "attention_caches": "use `call_with_cache` of roformer_tf.RoFormerBackbone",
+    "autoresize_weights": "load weights of the same sizes",
+    "hierarchical_position": "use RoFormer, whose positions have no bound",
+    "layer_norm_cond": "add the condition to the inputs of a layer of your own",
+    "layers": "call the same model twice",
+    "prefix": "pass `name`",
+    "residual_attention_scores": "use BERT's attention",
+    "shared_segment_embeddings": "use the segment embeddings of BERT",
+}
+
+
+class Point(keras.layers.Layer):
+    """Names a tensor of the graph as bert4keras does, and carries the padding mask.
+
+    So `model.get_layer("Transformer-11-FeedForward-Norm").output` is what it is there.
+
+    Args:
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: list of a tensor `(batch, length, …)` and the padding mask `(batch, length)`.
+    """
+
+    def call(self, inputs):
+        """Returns the tensor itself."""
+        return inputs[0]
+
+    def compute_mask(self, inputs, mask=None):
+        """Returns the padding mask."""
+        return ops.cast(inputs[1], "bool")
+
+    def compute_output_spec(self, inputs):
+        """Returns the shape and dtype of the tensor."""
+        return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
+
+
+class PaddingMask(keras.layers.Layer):
+    """Returns token ids as int32, and 1 where there is a token: not 0, or the first.
+
+    Args:
+        **kwargs: Arguments of `keras.layers.Layer`.
+    """
+
+    def call(self, inputs):
+        """Returns the ids and the mask, both int32 `(batch, length)`."""
+        ids = ops.cast(inputs, "int32")
+        real = ops.not_equal(ids, 0)
+        first = ops.arange(ops.shape(ids)[1], dtype="int32")[None] == 0
+        return ids, ops.cast(ops.logical_or(real, first), "int32")
+
+    def compute_output_spec(self, inputs):
+        """Returns two int32 tensors."""
+        return tuple(keras.KerasTensor(inputs.shape, "int32") for _ in range(2))
+
+
+class V2Initializer(keras.initializers.Initializer):
+    """The initializer of RoFormer v2: a truncated normal whose size is that of the inputs.
+
+    Args:
+        num_hidden_layers: int.
+        order: int. The root of the number of layers that divides it.
+        gain: float.
+
+    Reference: `RoFormerV2.initializer` of bert4keras 0.11.5.
+    """
+
+    def __init__(self, num_hidden_layers, order=2, gain=1.0):
+        self.num_hidden_layers, self.order, self.gain = num_hidden_layers, order, gain
+
+    def __call__(self, shape, dtype=None):
+        """Returns a tensor."""
+        is_table = shape[0] > 10000 or shape[0] < 10
+        size = shape[1] if is_table and len(shape) > 1 else shape[0]
+        gain = self.gain * self.num_hidden_layers ** (-1 / self.order)
+        stddev = 1.13684723 / size**0.5 * gain
+        return keras.random.truncated_normal(shape, stddev=stddev, dtype=dtype)
+
+    def get_config(self):
+        """Returns the arguments."""
+        names = ("num_hidden_layers", "order", "gain")
+        return {name: getattr(self, name) for name in names}
+
+
+class Transformer:
+    """What `build_transformer_model(…, return_keras_model=False)` returns.
+
+    Attributes:
+        model: `keras.models.Model` of `Input-Token` and `Input-Segment`, both float32.
+        inputs, outputs, input, output: Its tensors.
+        backbone: The `RoFormerBackbone` whose layers it has.
+        initializer: Initializer of its kernels.
+        vocab_size, hidden_size, num_hidden_layers, num_attention_heads, attention_head_size,
+            attention_key_size, intermediate_size, embedding_size: ints.
+    """
+
+    pooling, num_classes = "pooler", 2  # of the next-sentence head, for `ModelBinding`
+
+    def __init__(
+        self,
+        config,
+        family,
+        application="encoder",
+        with_pool=False,
+        with_nsp=False,
+        with_mlm=False,
+        keep_tokens=None,
+        compound_tokens=None,
+        ignore_invalid_weights=False,
+        custom_position_ids=False,
+        sequence_length=None,
+        name=None,
+    ):
+        self.name = name
+        self.edits = {"keep_tokens": keep_tokens, "compound_tokens": compound_tokens}
+        self.ignore_invalid_weights = ignore_invalid_weights
+        is_v2 = family == "roformer_v2"
+        # v2 has no pooler there, whatever is asked for
+        self.with_pool = not is_v2 and (with_pool or with_nsp)
+        self.with_nsp = with_nsp and not is_v2
+        self.with_mlm = with_mlm or application != "encoder"
+        arguments = backbone_arguments(config, family)
+        arguments["vocabulary_size"] = edited_size(arguments["vocabulary_size"], **self.edits)
+        if "layer_norm_eps" not in config and family != "bert":
+            arguments["layer_norm_epsilon"] = 1e-7  # `K.epsilon()`, from version 0.11.4 on
+        pooler = {True: "tanh"}.get(self.with_pool, self.with_pool) or None
+        self.backbone = RoFormerBackbone(**arguments, masking=_MASKINGS[application], pooler=pooler)
+        backbone = self.backbone
+        self.vocab_size = backbone.vocabulary_size
+        self.hidden_size = backbone.hidden_dim
+        self.num_hidden_layers = backbone.num_layers
+        self.num_attention_heads = backbone.num_heads
+        self.attention_head_size = self.attention_key_size = backbone.head_dim
+        self.intermediate_size = backbone.intermediate_dim
+        self.embedding_size = backbone.embedding_dim
+        self.initializer = initializer_of(backbone.norm, backbone.num_layers)
+        if is_v2:
+            self.initializer = V2Initializer(backbone.num_layers)
+        if self.with_mlm:
+            self.head = language_model_head(backbone, epsilon=1e-12)
+            self.head.supports_masking = True
+        if self.with_nsp:
+            self.logits_dense = keras.layers.Dense(
+                2, kernel_initializer=self.initializer, name="NSP-Proba"
+            )
+        self._build(sequence_length, custom_position_ids)
+
+    def _build(self, length, custom_position_ids):
+        backbone = self.backbone
+        names = ["Input-Token"]
+        names += ["Input-Segment"] if backbone.num_segments else []
+        names += ["Input-Position"] if custom_position_ids else []
+        inputs = {name: keras.Input((length,), name=name) for name in names}
+        token_ids, self.padding_mask = PaddingMask(name="Padding-Mask")(inputs["Input-Token"])
+        segment_ids = inputs.get("Input-Segment")
+        segment_ids = ops.cast(token_ids * 0 if segment_ids is None else segment_ids, "int32")
+        outputs = self._encode(token_ids, segment_ids, inputs.get("Input-Position"))
+        self.inputs = list(inputs.values())
+        self.input = self.inputs if len(self.inputs) > 1 else self.inputs[0]
+        self.output = self.apply_final_layers(outputs)
+        self.outputs = self.output if isinstance(self.output, list) else [self.output]
+        self.model = Model(self.inputs, self.outputs, name=self.name)
+
+    def _encode(self, token_ids, segment_ids, position_ids):
+        """Computes what `RoFormerBackbone.compute_outputs` does, with named points."""
+        backbone, mask = self.backbone, self.padding_mask
+        positions = call_position_schemes(backbone.position_schemes, token_ids, position_ids, mask)
+        bias = backbone.attention_mask(mask, segment_ids)
+        in_input = backbone.position_scheme.added_to_input
+        x = backbone.embeddings(token_ids, segment_ids, positions[0] if in_input else None)
+        x = Point(name="Embedding-Norm")([x, mask])
+        for i, block in enumerate(backbone.encoder_blocks):
+            position = None if in_input else positions[i]
+            x = block(x, attention_bias=bias, position=position)
+            x = Point(name=f"Transformer-{i}-FeedForward-Norm")([x, mask])
+        return x
+
+    def apply_final_layers(self, inputs):
+        """Applies pooler and masked-LM head to hidden states.
+
+        Args:
+            inputs: Symbolic tensor `(batch, length, hidden_size)`.
+
+        Returns:
+            Tensor, or list of the tensors of pooler and masked LM.
+        """
+        outputs = []
+        if self.with_pool:
+            x = self.backbone.pooler(inputs)
+            if self.with_nsp:
+                x = keras.layers.Activation("softmax", name="NSP-Softmax")(self.logits_dense(x))
+            outputs.append(x)
+        if self.with_mlm:
+            x = self.head(inputs)
+            activation = "softmax" if self.with_mlm is True else self.with_mlm
+            outputs.append(keras.layers.Activation(activation, name="MLM-Activation")(x))
+        if not outputs:
+            return inputs
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def load_weights_from_checkpoint(self, checkpoint, mapping=None):
+        """Loads the weights of an original checkpoint; further variables in it are not read.
+
+        Args:
+            checkpoint: str or path, such as `"folder/bert_model.ckpt"`.
+            mapping: Must be `None`.
+
+        Raises:
+            ValueError: If a variable is missing, unless `ignore_invalid_weights`, or has another
+                shape.
+        """
+        if mapping is not None:
+            raise ValueError(
+                "`mapping` is not offered: the names are those of roformer_tf/checkpoint/mapping.py. "
+                "Rename the variables of the file, or load it with roformer_tf.checkpoint."
+            )
+        nsp = self.with_nsp
+        family = ModelBinding(self, nsp_head=nsp).family
+        report = load_checkpoint(
+            self, checkpoint, strict=False, family=family, nsp_head=nsp, **self.edits
+        )
+        wrong = [
+            f"{name}: {ours} here, {theirs} there"
+            for name, (ours, theirs) in report.wrong_shape.items()
+        ]
+        if not self.ignore_invalid_weights:
+            wrong += [f"{name} is missing" for name in report.missing]
+        if wrong:
+            raise ValueError(
+                f"{checkpoint} does not fit the model: {'; '.join(wrong)}. Pass the `config_path` of "
+                "the same release. `ignore_invalid_weights=True` leaves what is missing random."
+            )
+
+    def save_weights_as_checkpoint(self, filename, mapping=None, dtype=None):
+        """Writes an original checkpoint, which bert4keras and `from_preset` read.
+
+        Args:
+            filename: str or path, such as `"folder/bert_model.ckpt"`.
+            mapping, dtype: Must be `None`; weights are float32.
+        """
+        if mapping is not None or dtype is not None:
+            raise ValueError(
+                "`mapping` and `dtype` are not offered. Leave them out: the names are the original's "
+                f"and weights float32. Received: mapping={mapping!r}, dtype={dtype!r}"
+            )
+        path = Path(filename)
+        tensors = {
+            name: tf.constant(array)
+            for name, array in original_tensors(ModelBinding(self, nsp_head=self.with_nsp))
+        }
+        names = sorted(tensors)
+        with replace_files(path.parent) as temporary:
+            tf.raw_ops.SaveV2(
+                prefix=str(temporary / path.name),
+                tensor_names=names,
+                shape_and_slices=[""] * len(names),
+                tensors=[tensors[name] for name in names],
+            )
+
+
+def build_transformer_model(
+    config_path=None,
+    checkpoint_path=None,
+    model="bert",
+    application="encoder",
+    return_keras_model=True,
+    **kwargs,
+):
+    """Builds a model from the original's settings, and loads its weights.
+
+    `roformer_tf.RoFormerBackbone.from_preset(folder)` and the tasks are this library's own way.
+
+    Args:
+        config_path: Path of `bert_config.json`, or `None` if `kwargs` has all settings.
+        checkpoint_path: Path of `bert_model.ckpt`, or `None` for random weights.
+        model: `"bert"`, `"roberta"`, `"nezha"`, `"roformer"` or `"roformer_v2"`.
+        application: `"encoder"`, `"lm"` or `"unilm"`.
+        return_keras_model: bool. Whether to return the `keras.models.Model` or a `Transformer`.
+        **kwargs: `with_pool`, `with_nsp`, `with_mlm` (`True` or an activation), `keep_tokens`,
+            `compound_tokens`, `ignore_invalid_weights`, `custom_position_ids`, `sequence_length`,
+            `name`, and settings that replace those of the file, such as `dropout_rate`.
+            `layer_norm_eps=1e-12` gives the numbers of bert4keras up to 0.11.3.
+
+    Raises:
+        ValueError: If there is no such model or application, or the checkpoint does not fit.
+        TypeError: If an argument is not offered.
+
+    Example:
+
+    >>> settings = dict(
+    ...     vocab_size=100, hidden_size=16, num_attention_heads=2, num_hidden_layers=2,
+    ...     intermediate_size=32, hidden_act="gelu",
+    ... )
+    >>> model = build_transformer_model(model="roformer", with_mlm="linear", **settings)
+    >>> [tensor.name for tensor in model.inputs], model.output.shape
+    (['Input-Token', 'Input-Segment'], (None, None, 100))
+    """
+    if not isinstance(model, str):
+        raise TypeError(
+            "`model` must be the name of a model. For one of your own, put together "
+            f"roformer_tf.layers: docs/layers. Received: {model!r}"
+        )
+    if model.lower() not in _FAMILIES:
+        raise ValueError(
+            f"`model` must be one of {', '.join(map(repr, _FAMILIES))}. {_OTHERS} "
+            f"Received: model={model!r}"
+        )
+    application = application.lower()
+    if application not in _MASKINGS:
+        raise ValueError(
+            f"`application` must be 'encoder', 'lm' or 'unilm'. Received: {application!r}"
+        )
+    for key, instead in _NOT_OFFERED.items():
+        if kwargs.pop(key, None):
+            raise TypeError(f"`{key}` is not offered: {instead}.")
+    config = {}
+    if config_path is not None:
+        config = json.loads(Path(config_path).read_text(encoding="utf-8"))
+    options = {key: kwargs.pop(key) for key in _OPTIONS if key in kwargs}
+    transformer = Transformer(
+        {**config, **kwargs}, _FAMILIES[model.lower()], application, **options
+    )
+    if checkpoint_path is not None:
+        transformer.load_weights_from_checkpoint(checkpoint_path)
+    return transformer.model if return_keras_model else transformer
+
+
+_OPTIONS = (
+    "with_pool with_nsp with_mlm keep_tokens compound_tokens ignore_invalid_weights "
+    "custom_position_ids sequence_length name"
+).split()
+
+
+class _Parallel(keras.layers.Layer):
+    """Runs a model on parts of the batch, each on a device."""
+
+    def __init__(self, model, devices, parts):
+        super().__init__(name="Data-Parallel")
+        self.model, self.devices, self.parts = model, devices, parts
+
+    def call(self, inputs, training=None):
+        size = tf.shape(inputs[0])[0]
+        ends = [size * sum(self.parts[: i + 1]) // sum(self.parts) for i in range(len(self.parts))]
+        rows = []
+        for device, start, end in zip(self.devices, [0, *ends], ends):
+            with tf.device(device):
+                rows.append(
+                    keras.tree.flatten(
+                        self.model([x[start:end] for x in inputs], training=training)
+                    )
+                )
+        return [tf.concat(column, axis=0) for column in zip(*rows)]
+
+
+def data_parallel(model, devices=None, parts=None):
+    """Returns a model that runs each part of the batch on a GPU of its own.
+
+    `tf.distribute.MirroredStrategy` does more: it also updates the weights on each GPU.
+
+    Args:
+        model: `keras.models.Model`.
+        devices: list of str, or int: the number of GPUs; all by default.
+        parts: list of int. Shares of the batch, equal by default.
+
+    Returns:
+        `keras.models.Model`; `model` itself where there are fewer than two devices.
+    """
+    if devices is None:
+        devices = get_available_gpus()
+    elif isinstance(devices, int):
+        devices = [f"/device:GPU:{i}" for i in range(devices)]
+    if len(devices) < 2:
+        return model
+    parts = [1] * len(devices) if parts is None else parts
+    if len(parts) != len(devices):
+        raise ValueError(
+            f"`parts` must have an entry for each device. Received: {parts}, {devices}"
+        )
+    return Model(model.inputs, _Parallel(model, devices, parts)(model.inputs))
+
+
+_HINTS = {
+    "BERT|NEZHA|RoFormer|RoFormerV2|Transformer": (
+        "Call `build_transformer_model`. For a model of your own, put together roformer_tf.layers: "
+        "docs/layers."
+    ),
+    "(LM|UniLM)_Mask|extend_with_(unified_)?language_model": (
+        "Pass `application='lm'` or `'unilm'` to `build_transformer_model`."
+    ),
+}
+
+
+def __getattr__(name):
+    raise missing_name(__name__, name, _HINTS, _OTHERS)

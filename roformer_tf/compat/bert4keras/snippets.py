@@ -1,0 +1,305 @@
+"""`bert4keras.snippets`: padding, truncating, batches, decoding."""
+
+import builtins
+import re
+import unicodedata
+
+import numpy as np
+import tensorflow as tf
+
+from roformer_tf.compat.bert4keras.decoding import (  # noqa: F401
+    AutoRegressiveDecoder,
+    ViterbiDecoder,
+    softmax,
+)
+from roformer_tf.compat.bert4keras.parallel import (  # noqa: F401
+    parallel_apply,
+    parallel_apply_generator,
+)
+from roformer_tf.compat.missing import missing_name
+
+uniout = None  # which printed Chinese on Python 2
+is_py2 = False
+
+
+def to_array(*args):
+    """Returns an array of one argument, or a list of the arrays of several."""
+    arrays = [np.array(x) for x in args]
+    return arrays[0] if len(args) == 1 else arrays
+
+
+def is_string(s):
+    """Whether `s` is a `str`."""
+    return isinstance(s, str)
+
+
+def string_matching(s, keywords):
+    """Whether one of the regular expressions is found in `s`."""
+    return any(re.search(keyword, s) for keyword in keywords)
+
+
+def lowercase_and_normalize(text):
+    """Returns lower-case text without accents.
+
+    >>> lowercase_and_normalize("Café")
+    'cafe'
+    """
+    text = unicodedata.normalize("NFD", text.lower())
+    return "".join(char for char in text if unicodedata.category(char) != "Mn")
+
+
+class _IndexedFile:
+    """A text file whose lines are read by their number."""
+
+    def __init__(self, file):
+        self.file = file
+        self.offsets = []
+        while True:
+            offset = file.tell()
+            if not file.readline():
+                break
+            self.offsets.append(offset)
+        file.seek(0)
+
+    def __len__(self):
+        return len(self.offsets)
+
+    def __getitem__(self, key):
+        self.file.seek(self.offsets[key])
+        return self.file.readline()
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __iter__(self):
+        return iter(self.file)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+
+def open(name, mode="r", encoding=None, errors="strict", indexable=False):
+    """Opens a file; `indexable=True` gives its number of lines and each line by its number.
+
+    Args:
+        name, mode, encoding, errors: As Python's own `open`.
+        indexable: bool.
+    """
+    text = {} if "b" in mode else {"encoding": encoding, "errors": errors}
+    file = builtins.open(name, mode, **text)
+    return _IndexedFile(file) if indexable else file
+
+
+def sequence_padding(inputs, length=None, value=0, seq_dims=1, mode="post"):
+    """Pads sequences to one length and stacks them.
+
+    Args:
+        inputs: list of sequences or arrays.
+        length: int or list of int. Longer ones are cut; the longest by default.
+        value: number to pad with.
+        seq_dims: int. How many of the first axes to pad.
+        mode: `"post"` or `"pre"`.
+
+    Returns:
+        Array.
+
+    Raises:
+        ValueError: If `mode` is unknown.
+
+    Example:
+
+    >>> sequence_padding([[1, 2], [3]]).tolist()
+    [[1, 2], [3, 0]]
+    """
+    if mode not in ("post", "pre"):
+        raise ValueError(f"`mode` must be 'post' or 'pre'. Received: mode={mode!r}")
+    arrays = [np.asarray(x) for x in inputs]
+    if length is None:
+        length = np.max([x.shape[:seq_dims] for x in arrays], axis=0)
+    length = np.broadcast_to(length, (seq_dims,))
+    padded = []
+    for x in arrays:
+        x = x[tuple(slice(n) for n in length)]
+        gaps = [n - m for n, m in zip(length, x.shape)]
+        widths = [(0, gap) if mode == "post" else (gap, 0) for gap in gaps]
+        widths += [(0, 0)] * (x.ndim - seq_dims)
+        padded.append(np.pad(x, widths, constant_values=value))
+    return np.array(padded)
+
+
+def truncate_sequences(maxlen, indices, *sequences):
+    """Removes items of the longest of the lists, in place, until all together fit.
+
+    Args:
+        maxlen: int.
+        indices: int or list of int. The item of each list to remove.
+        *sequences: lists. Empty ones and `None` do not count.
+
+    Returns:
+        The lists that are not empty.
+
+    Example:
+
+    >>> truncate_sequences(4, -1, [1, 2, 3], [4, 5])
+    [[1, 2], [4, 5]]
+    """
+    sequences = [sequence for sequence in sequences if sequence]
+    if not isinstance(indices, list | tuple):
+        indices = [indices] * len(sequences)
+    lengths = [len(sequence) for sequence in sequences]
+    for _ in range(sum(lengths) - maxlen):
+        longest = lengths.index(max(lengths))
+        sequences[longest].pop(indices[longest])
+        lengths[longest] -= 1
+    return sequences
+
+
+def text_segmentate(text, maxlen, seps="\n", strips=None):
+    r"""Splits a text at separators into segments of about `maxlen` characters.
+
+    `roformer_tf.text.text_segmentate` splits many texts in a graph.
+
+    Args:
+        text: str.
+        maxlen: number.
+        seps: str. Separators, in the order in which they are tried.
+        strips: str. Characters to remove from both ends of segments, besides white space.
+
+    Returns:
+        list of str.
+
+    Example:
+
+    >>> text_segmentate("春眠不觉晓，处处闻啼鸟。夜来风雨声", 12, "。，", "，")
+    ['春眠不觉晓，处处闻啼鸟。', '夜来风雨声']
+    """
+    text = text.strip().strip(strips)
+    if not seps or len(text) <= maxlen:
+        return [text]
+    separator, *others = seps
+    segments, segment = [], ""
+    parts = [part + separator for part in text.split(separator)]
+    parts[-1] = parts[-1][:-1]
+    for number, part in enumerate(parts, 1):
+        size = len(part) - (number < len(parts))  # without its separator
+        if segment and size and len(segment) + size > maxlen - 1:
+            segments += text_segmentate(segment, maxlen, others, strips)
+            segment = ""
+        segment += part
+    return segments + (text_segmentate(segment, maxlen, others, strips) if segment else [])
+
+
+class DataGenerator:
+    """Makes batches of examples. Subclasses implement `__iter__(random)` with `sample`.
+
+    Args:
+        data: list of examples, or an iterable of unknown length.
+        batch_size: int.
+        buffer_size: int. How many examples of an iterable to shuffle, 1,000 batches by default.
+
+    Example:
+
+    >>> class Numbers(DataGenerator):
+    ...     def __iter__(self, random=False):
+    ...         batch = []
+    ...         for is_end, x in self.sample(random):
+    ...             batch.append(x)
+    ...             if len(batch) == self.batch_size or is_end:
+    ...                 yield batch
+    ...                 batch = []
+    >>> len(Numbers([1, 2, 3], 2)), list(Numbers([1, 2, 3], 2))
+    (2, [[1, 2], [3]])
+    """
+
+    def __init__(self, data, batch_size=32, buffer_size=None):
+        self.data = data
+        self.batch_size = batch_size
+        self.steps = -(-len(data) // batch_size) if hasattr(data, "__len__") else None
+        self.buffer_size = buffer_size or batch_size * 1000
+
+    def __len__(self):
+        return self.steps
+
+    def sample(self, random=False):
+        """Yields pairs of whether an example is the last one, and the example."""
+        if not random:
+            examples = iter(self.data)
+        elif self.steps is None:
+            examples = self._shuffled()
+        else:
+            examples = (self.data[i] for i in np.random.permutation(len(self.data)))  # noqa: NPY002
+        current = next(examples)
+        for following in examples:
+            yield False, current
+            current = following
+        yield True, current
+
+    def _shuffled(self):
+        buffer, is_full = [], False
+        for example in self.data:
+            buffer.append(example)
+            if is_full:
+                yield buffer.pop(np.random.randint(len(buffer)))  # noqa: NPY002
+            is_full = is_full or len(buffer) == self.buffer_size
+        while buffer:
+            yield buffer.pop(np.random.randint(len(buffer)))  # noqa: NPY002
+
+    def __iter__(self, random=False):
+        raise NotImplementedError
+
+    def forfit(self, random=True):
+        """Yields batches without an end, for `fit` with `steps_per_epoch`."""
+        while True:
+            yield from self.__iter__(random)
+
+    def fortest(self, random=False):
+        """Yields the inputs of batches without an end, for `predict` with `steps`."""
+        while True:
+            for batch in self.__iter__(random):
+                yield batch[0]
+
+    def to_dataset(self, types, shapes, names=None, padded_batch=False):
+        """Returns a `tf.data.Dataset` of batches of what `__iter__` yields, one example each.
+
+        Args:
+            types, shapes: Structures of dtypes and shapes, as of one example.
+            names: str, tuple of str, or tuple of tuples: makes dictionaries of the parts.
+            padded_batch: bool. Whether to pad the examples of a batch.
+        """
+
+        def named(names, parts):
+            if names is None:
+                return parts
+            if isinstance(names, str):
+                return {names: parts}
+            if isinstance(names[0], str):
+                return dict(zip(names, parts))
+            return tuple(dict(zip(n, p)) for n, p in zip(names, parts))
+
+        dataset_shapes = named(names, shapes)
+        dataset = tf.data.Dataset.from_generator(
+            lambda: (named(names, example) for example in self.forfit()),
+            output_types=named(names, types),
+            output_shapes=None if padded_batch else dataset_shapes,
+        )
+        if padded_batch:
+            return dataset.padded_batch(self.batch_size, dataset_shapes)
+        return dataset.batch(self.batch_size)
+
+
+_HINTS = {
+    "WebServing": "Export the model and serve it: examples/serve.py.",
+    "longest_common_.*": "Use `difflib.SequenceMatcher`.",
+    "(insert|delete)_arguments": "Write the arguments in `__init__`.",
+    "convert_to_(unicode|str)": "Use `bytes.decode`.",
+    "strQ2B": "Use `unicodedata.normalize('NFKC', text)`.",
+    "is_one_of": "Use `any(x is y for y in ys)`.",
+    "orthogonally_resize": "There is none: weights of another size cannot be loaded.",
+}
+
+
+def __getattr__(name):
+    raise missing_name(__name__, name, _HINTS, "See docs/moving_from_bert4keras.md.")

@@ -1,0 +1,303 @@
+"""`bert4keras.tokenizers`: WordPiece in Python, one text at a time.
+
+`roformer_tf.text.RoFormerTokenizer` gives the same ids for many texts at once, in a graph.
+"""
+
+import builtins
+import re
+import unicodedata
+
+from roformer_tf.checkpoint.vocabulary import (
+    assign_ids,
+    is_cjk,
+    is_punctuation,
+    load_vocabulary,
+    simplify_vocabulary,
+)
+from roformer_tf.compat.bert4keras.snippets import (
+    is_string,
+    lowercase_and_normalize,
+    truncate_sequences,
+)
+from roformer_tf.compat.missing import missing_name
+from roformer_tf.files import replace_file
+
+# after these `decode` writes no space
+_CLOSE = (
+    "＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､\u3000、〃〈〉《》「」『』"
+    "【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏﹑﹔·！？｡。+-/={(<["
+)
+
+
+def load_vocab(dict_path, encoding="utf-8", simplified=False, startswith=None):
+    """Returns a dict from token to id, of a vocabulary file.
+
+    Args:
+        dict_path: str or path. A text file with one token on each line.
+        encoding: str.
+        simplified: bool. Whether to drop the tokens that a character-level tokenizer cannot
+            produce, and return `keep_tokens` too: the list of ids to keep, for
+            `build_transformer_model`.
+        startswith: list of str. Tokens to put first.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "vocab.txt")
+    >>> save_vocab(path, {"[PAD]": 0, "[UNK]": 1, "##中": 2, "中": 3})
+    >>> load_vocab(path, simplified=True, startswith=["[PAD]", "[UNK]"])
+    ({'[PAD]': 0, '[UNK]': 1, '中': 2}, [0, 1, 3])
+    """
+    if encoding.lower().replace("-", "") == "utf8":
+        ids = load_vocabulary(dict_path)
+    else:
+        with builtins.open(dict_path, encoding=encoding) as file:
+            ids = assign_ids([(line.split() or [""])[0] for line in file])
+    return simplify_vocabulary(ids, startswith or []) if simplified else ids
+
+
+def save_vocab(dict_path, token_dict, encoding="utf-8"):
+    """Writes a vocabulary file, one token on each line."""
+    with replace_file(dict_path) as file:
+        for token in sorted(token_dict, key=token_dict.get):
+            file.write(f"{token}\n".encode(encoding))
+
+
+class TokenizerBase:
+    """What all tokenizers share: subclasses implement `_tokenize`, `token_to_id`, `id_to_token`.
+
+    Args:
+        token_start, token_end: str, or `None` for none. First and last token of a text.
+        pre_tokenize: Function from a text to its words, such as `jieba.lcut`.
+        token_translate: dict. Tokens that replace others.
+    """
+
+    def __init__(
+        self, token_start="[CLS]", token_end="[SEP]", pre_tokenize=None, token_translate=None
+    ):
+        self._token_pad = "[PAD]"
+        self._token_unk = "[UNK]"
+        self._token_mask = "[MASK]"
+        self._token_start = token_start
+        self._token_end = token_end
+        self._pre_tokenize = pre_tokenize
+        self._token_translate = token_translate or {}
+        self._token_translate_inv = {new: old for old, new in self._token_translate.items()}
+
+    def tokenize(self, text, maxlen=None):
+        """Returns the tokens of a text, with the first and the last one."""
+        tokens = [self._token_translate.get(token) or token for token in self._tokenize(text)]
+        if self._token_start is not None:
+            tokens.insert(0, self._token_start)
+        if self._token_end is not None:
+            tokens.append(self._token_end)
+        if maxlen is not None:
+            truncate_sequences(maxlen, -1 - (self._token_end is not None), tokens)
+        return tokens
+
+    def tokens_to_ids(self, tokens):
+        """Returns the ids of tokens."""
+        return [self.token_to_id(token) for token in tokens]
+
+    def ids_to_tokens(self, ids):
+        """Returns the tokens of ids."""
+        return [self.id_to_token(i) for i in ids]
+
+    def encode(
+        self, first_text, second_text=None, maxlen=None, pattern="S*E*E", truncate_from="right"
+    ):
+        """Returns the token ids and segment ids of a text or of a pair.
+
+        Args:
+            first_text, second_text: str, or list of tokens.
+            maxlen: int. Longer ones lose tokens of the longer text.
+            pattern: str. With `"S*E*E"` the second text has no first token.
+            truncate_from: `"right"`, `"left"`, or the index of the token to remove.
+
+        Returns:
+            Pair of lists.
+        """
+        first, second = (
+            self.tokenize(text) if is_string(text) else text for text in (first_text, second_text)
+        )
+        joined = second is not None and pattern == "S*E*E"
+        if maxlen is not None:
+            sides = {
+                "right": -1 - (self._token_end is not None),
+                "left": int(self._token_start is not None),
+            }
+            index = sides.get(truncate_from, truncate_from)
+            truncate_sequences(maxlen + joined, index, first, second)
+        ids = self.tokens_to_ids(first)
+        segments = [0] * len(ids)
+        if second is not None:
+            second = second[int(bool(self._token_start)) :] if joined else second
+            ids += self.tokens_to_ids(second)
+            segments += [1] * len(second)
+        return ids, segments
+
+    def token_to_id(self, token):
+        """Returns the id of a token."""
+        raise NotImplementedError
+
+    def id_to_token(self, i):
+        """Returns the token of an id."""
+        raise NotImplementedError
+
+    def decode(self, ids):
+        """Returns the text of ids."""
+        raise NotImplementedError
+
+    def _tokenize(self, text):
+        raise NotImplementedError
+
+
+class Tokenizer(TokenizerBase):
+    """BERT's tokenizer: characters and words, then WordPiece.
+
+    Args:
+        token_dict: Path of a vocabulary file, or dict from token to id.
+        do_lower_case: bool.
+        word_maxlen: int. Longer words are unknown.
+        **kwargs: Arguments of `TokenizerBase`.
+
+    Example:
+
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "今", "天", "play", "##ing"]
+    >>> tokenizer = Tokenizer({token: i for i, token in enumerate(tokens)}, do_lower_case=True)
+    >>> tokenizer.encode("今天Playing")
+    ([2, 4, 5, 6, 7, 3], [0, 0, 0, 0, 0, 0])
+    >>> tokenizer.rematch("今天Playing", tokenizer.tokenize("今天Playing"))
+    [[], [0], [1], [2, 3, 4, 5], [6, 7, 8], []]
+    """
+
+    def __init__(self, token_dict, do_lower_case=False, word_maxlen=200, **kwargs):
+        super().__init__(**kwargs)
+        token_dict = token_dict if isinstance(token_dict, dict) else load_vocab(token_dict)
+        self._do_lower_case = do_lower_case
+        self._token_dict = token_dict
+        self._token_dict_inv = {i: token for token, i in token_dict.items()}
+        self._vocab_size = len(token_dict)
+        self._word_maxlen = word_maxlen
+        for name in ("pad", "unk", "mask", "start", "end"):
+            token = getattr(self, f"_token_{name}")
+            if token in token_dict:
+                setattr(self, f"_token_{name}_id", token_dict[token])
+
+    def token_to_id(self, token):
+        """Returns the id of a token; that of `[UNK]` for unknown ones."""
+        return self._token_dict.get(token, self._token_unk_id)
+
+    def id_to_token(self, i):
+        """Returns the token of an id."""
+        return self._token_dict_inv[i]
+
+    def _tokenize(self, text, pre_tokenize=True):
+        if self._do_lower_case:
+            text = lowercase_and_normalize(text)
+        if pre_tokenize and self._pre_tokenize is not None:
+            tokens = []
+            for word in self._pre_tokenize(text):
+                tokens += [word] if word in self._token_dict else self._tokenize(word, False)
+            return tokens
+        chars = []
+        for char in text:
+            if is_punctuation(char) or is_cjk(char):
+                chars.append(f" {char} ")
+            elif self._is_space(char):
+                chars.append(" ")
+            elif not self._is_dropped(char):
+                chars.append(char)
+        return [token for word in "".join(chars).split() for token in self._word_pieces(word)]
+
+    def _word_pieces(self, word):
+        """Returns the longest tokens from the left, or the word itself if there are none."""
+        pieces, start = [], 0
+        if len(word) > self._word_maxlen:
+            return [word]
+        while start < len(word):
+            mark = "##" if start else ""
+            ends = range(len(word), start, -1)
+            end = next((e for e in ends if mark + word[start:e] in self._token_dict), None)
+            if end is None:
+                return [word]
+            pieces.append(mark + word[start:end])
+            start = end
+        return pieces
+
+    def decode(self, ids, tokens=None):
+        """Returns the text of ids, without special tokens.
+
+        Args:
+            ids: list of int.
+            tokens: list of str, to take in place of the ids.
+        """
+        text = ""
+        kept = [t for t in tokens or self.ids_to_tokens(ids) if not self._is_special(t)]
+        for number, token in enumerate(kept):
+            if token.startswith("##"):
+                text += token[2:]
+            elif len(token) == 1 and is_cjk(token):
+                text += token
+            elif len(token) == 1 and is_punctuation(token):
+                text += f"{token} "
+            elif number and is_cjk(text[-1]):
+                text += token
+            else:
+                text += f" {token}"
+        text = re.sub(" +", " ", text)
+        text = re.sub("' (re|m|s|t|ve|d|ll) ", r"'\1 ", text)
+        text = re.sub(f"([{re.escape(_CLOSE)}]) ", r"\1", text)
+        return re.sub(r"(\d\.) (\d)", r"\1\2", text).strip()
+
+    def rematch(self, text, tokens):
+        """Returns for each token the list of the characters of the text that it is.
+
+        Args:
+            text: str.
+            tokens: list of str, from `tokenize`.
+        """
+        chars, places = [], []
+        for place, char in enumerate(text.lower() if self._do_lower_case else text):
+            char = lowercase_and_normalize(char) if self._do_lower_case else char
+            for part in char:
+                if not self._is_dropped(part):
+                    chars.append(part)
+                    places.append(place)
+        normalized, end, matches = "".join(chars), 0, []
+        for token in tokens:
+            if self._is_special(token):
+                matches.append([])
+                continue
+            token = self.stem(token)
+            start = normalized.index(token, end)
+            end = start + len(token)
+            matches.append(places[start:end])
+        return matches
+
+    @staticmethod
+    def stem(token):
+        """Returns a token without `##`."""
+        return token.removeprefix("##")
+
+    @staticmethod
+    def _is_space(char):
+        return char in " \n\r\t" or unicodedata.category(char) == "Zs"
+
+    @staticmethod
+    def _is_dropped(char):
+        return char in "\0\ufffd" or unicodedata.category(char) in ("Cc", "Cf")
+
+    @staticmethod
+    def _is_special(token):
+        return token[:1] == "[" and token[-1:] == "]"
+
+    _is_punctuation = staticmethod(is_punctuation)
+    _is_cjk_character = staticmethod(is_cjk)
+
+
+_HINTS = {"SpTokenizer": "Use roformer_tf.text.RoFormerSentencePieceTokenizer."}
+
+
+def __getattr__(name):
+    raise missing_name(__name__, name, _HINTS, "See docs/moving_from_bert4keras.md.")

@@ -1,0 +1,41 @@
+"""Keras 3 by the names and with the habits of Keras 2, as scripts for bert4keras use it.
+
+Everything is Keras' own, but for `Model`, `Layer`, `GlobalMaxPooling1D` and `backend`.
+"""
+
+import importlib
+import sys
+
+import keras
+
+from roformer_tf.compat.missing import missing_name
+
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        "roformer_tf.compat runs on TensorFlow, as bert4keras does. Set KERAS_BACKEND=tensorflow. "
+        f"Received: KERAS_BACKEND={keras.backend.backend()}"
+    )
+
+# so that `from roformer_tf.compat.keras.callbacks import Callback` finds them
+for _name in (
+    "activations applications callbacks constraints datasets initializers losses metrics "
+    "optimizers preprocessing regularizers utils"
+).split():
+    globals()[_name] = sys.modules[f"{__name__}.{_name}"] = getattr(keras, _name)
+
+__version__ = keras.__version__
+_OWN = {"layers": "layers", "models": "models", "backend": "backend"}
+_HINTS = {
+    "engine": "Use `keras.layers.Layer` and `keras.models.Model`.",
+    "wrappers|estimator": "Use `keras.wrappers` of Keras 3 (`import keras`).",
+}
+
+
+def __getattr__(name):
+    if name in _OWN:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in ("Model", "Sequential", "Input"):
+        return getattr(importlib.import_module(f"{__name__}.models"), name)
+    if not name.startswith("__") and hasattr(keras, name):
+        return getattr(keras, name)
+    raise missing_name(__name__, name, _HINTS, "Keras 3 has no such name: see keras.io/api.")

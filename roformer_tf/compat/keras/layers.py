@@ -1,0 +1,107 @@
+"""`keras.layers` with masks as in Keras 2."""
+
+import keras
+import tensorflow as tf
+from keras.layers import *  # noqa: F403
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+
+from roformer_tf.compat.missing import missing_name
+
+
+class Layer(keras.layers.Layer):
+    """A layer whose `compute_mask` decides the mask of its outputs, even where it passes inputs on.
+
+    Keras 3 leaves a mask that a tensor has already. So a layer that returns one of its inputs could
+    not change the mask. It also has `add_metric` and `add_loss` as in Keras 2.
+
+    Args:
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Example: hides the first token.
+
+    >>> import numpy as np
+    >>> from roformer_tf.compat.bert4keras.backend import K, keras
+    >>> class HideFirst(keras.layers.Layer):
+    ...     def compute_mask(self, inputs, mask=None):
+    ...         return K.greater(K.cumsum(K.ones_like(inputs[..., 0]), axis=1), 1.5)
+    ...     def call(self, inputs):
+    ...         return inputs
+    >>> x = HideFirst()(np.float32([[[7.0], [1.0], [3.0]]]))
+    >>> float(keras.layers.GlobalAveragePooling1D()(x)[0, 0])
+    2.0
+    """
+
+    def __call__(self, *args, **kwargs):
+        outputs = super().__call__(*args, **kwargs)
+        if type(self).compute_mask is keras.layers.Layer.compute_mask or not args:
+            return outputs
+        inputs = keras.tree.flatten(args[0])
+        if not any(output is x for output in keras.tree.flatten(outputs) for x in inputs):
+            return outputs
+        previous = keras.tree.map_structure(get_keras_mask, args[0])
+        outputs = keras.tree.map_structure(tf.identity, outputs)
+        masks = self.compute_mask(args[0], previous)
+        if masks is not None:
+            for output, mask in zip(keras.tree.flatten(outputs), keras.tree.flatten(masks)):
+                set_keras_mask(output, mask)
+        return outputs
+
+    def add_loss(self, losses, inputs=None):
+        """See `keras.layers.Layer.add_loss`. `inputs` is not needed any more.
+
+        A loss for each example counts as in Keras 2: its mean is shown, and the gradient is that of
+        its sum.
+        """
+        for loss in keras.tree.flatten(losses):
+            super().add_loss(shown_as_mean(loss))
+
+    def add_metric(self, value, name=None, aggregation=None):
+        """Shows a value that `call` computed beside the loss, averaged over the epoch.
+
+        Args:
+            value: Tensor.
+            name: str.
+            aggregation: `"mean"` or `None`, both for the mean.
+        """
+        metrics = self.__dict__.setdefault("_shown_values", {})
+        if name not in metrics:
+            metric = metrics[name] = keras.metrics.Mean(name=name)
+            self._metrics.append(metric)
+        if not keras.src.backend.in_stateless_scope():
+            metrics[name].update_state(value)
+
+
+def shown_as_mean(loss):
+    """Returns a scalar of the mean of a loss whose gradient is that of the sum."""
+    if loss.shape.rank == 0:
+        return loss
+    total = tf.reduce_sum(loss)
+    return tf.stop_gradient(tf.reduce_mean(loss) - total) + total
+
+
+class GlobalMaxPooling1D(keras.layers.GlobalMaxPooling1D):
+    """`keras.layers.GlobalMaxPooling1D` over the real tokens, where there is a mask.
+
+    Args:
+        **kwargs: Arguments of `keras.layers.GlobalMaxPooling1D`.
+
+    Call arguments:
+        inputs: Tensor `(batch, length, features)`.
+        mask: bool tensor `(batch, length)`, or `None`.
+    """
+
+    def call(self, inputs, mask=None):
+        if mask is not None:
+            axis = 2 if self.data_format == "channels_last" else 1
+            real = tf.expand_dims(tf.cast(mask, "bool"), axis)
+            inputs = tf.where(real, inputs, inputs.dtype.min)
+        return super().call(inputs)
+
+    def compute_mask(self, inputs, mask=None):
+        """There is no length axis left."""
+        return None
+
+
+def __getattr__(name):
+    hints = {"CuDNN(LSTM|GRU)": "Use `LSTM` or `GRU`, which choose the kernel themselves."}
+    raise missing_name(__name__, name, hints, "Keras 3 has no such layer: see keras.io/api/layers.")

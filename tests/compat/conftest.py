@@ -1,0 +1,60 @@
+"""Runs the text of one program here, with changed import lines, and on bert4keras itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+collect_ignore = ["programs"]  # they import bert4keras
+PROGRAMS = Path(__file__).parent / "programs"
+IMPORTS = re.compile(r"^( *from) (bert4keras|keras)\b", re.MULTILINE)
+COMMON = re.compile(r"^from common import (\([^)]*\)|.*)$", re.MULTILINE)
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CONFIG = {
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+}
+
+
+def text_of(name):
+    """Returns the text of a program, with `common.py` put before it."""
+    return COMMON.sub("", _joined(name))
+
+
+def _joined(name):
+    return "\n".join((PROGRAMS / f"{part}.py").read_text("utf-8") for part in ("common", name))
+
+
+@pytest.fixture(scope="session")
+def folders(original, tmp_path_factory, seed):
+    """Original folders of random weights of each model, written by bert4keras."""
+    text = "".join(dict.fromkeys(text_of("classify")))
+    chars = [c for c in text if "\u4e00" <= c <= "\u9fff" or c in "，。！？"]
+    vocabulary = [*TOKENS, *chars, "天气", "公园", "酒店", "play", "##ing", "##er"]
+    made = {}
+    for model in ("bert", "roformer", "roformer_v2"):
+        made[model] = str(tmp_path_factory.mktemp(model))
+        act = "relu" if model == "roformer_v2" else "gelu"
+        config = {**CONFIG, "vocab_size": len(vocabulary), "hidden_act": act}
+        original.make_checkpoint(made[model], config, seed, model, vocabulary=vocabulary)
+    return made
+
+
+@pytest.fixture
+def run_program(monkeypatch):
+    """Runs a program of `programs/` on this library, as with TF_KERAS=1."""
+    from roformer_tf.compat.bert4keras import optimizers
+
+    monkeypatch.setattr(optimizers, "Adam", optimizers.BertAdam)
+
+    def run(name, **arguments):
+        names = {}
+        exec(IMPORTS.sub(r"\1 roformer_tf.compat.\2", text_of(name)), names)
+        return names["run"](**arguments)
+
+    return run
