@@ -22,6 +22,7 @@ COMMANDS = (
     "plan",
     "plot-run",
     "pretrain",
+    "train-tasks",
     "decay",
 )
 

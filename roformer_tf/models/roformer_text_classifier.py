@@ -123,10 +123,14 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
     def compute_outputs(self, inputs, training=None):
         """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         outputs = self.backbone(inputs, training=training)
+        return self.head_outputs(outputs, inputs["padding_mask"], training)
+
+    def head_outputs(self, outputs, padding_mask, training=None):
+        """Computes the outputs from those of the backbone."""
         if self.pooling == "pooler":
             pooled = outputs["pooled_output"]
         elif self.pooling == "mean":
-            pooled = self.mean_pooling(sequence_output(outputs), inputs["padding_mask"])
+            pooled = self.mean_pooling(sequence_output(outputs), padding_mask)
         else:
             pooled = sequence_output(outputs)[:, 0]
         return self.logits_dense(self.output_dropout(pooled, training=training))
