@@ -1,6 +1,7 @@
 import tensorflow as tf
 
 from roformer_tf.pretraining.pretrainer import Pretrainer, cross_entropy_sums
+from roformer_tf.pretraining.strategies import call_one_of
 
 
 class MultiTaskPretrainer(Pretrainer):
@@ -114,13 +115,13 @@ class MultiTaskPretrainer(Pretrainer):
 
     def apply_gradients(self, gradients, batch):
         """Updates the backbone and the head of the task of a batch."""
-        pairs = list(zip(gradients, self.trainable_variables, strict=True))
+        names = [id(variable) for variable in self.trainable_variables]
 
-        def apply(task):
+        def apply_to(task):
             own = {id(variable) for variable in task.trainable_variables}
-            own = [(gradient, variable) for gradient, variable in pairs if id(variable) in own]
-            self.optimizer.apply(*map(list, zip(*own)))
-            return tf.constant(0)  # a branch must return something
+            kept = [i for i, name in enumerate(names) if name in own]
+            variables = [self.trainable_variables[i] for i in kept]
+            return lambda gradients: self.optimizer.apply([gradients[i] for i in kept], variables)
 
         tasks = [self.task, *self.classifiers.values()]
-        tf.switch_case(batch["task"][0], [lambda task=task: apply(task) for task in tasks])
+        call_one_of([apply_to(task) for task in tasks], batch["task"][0], gradients)

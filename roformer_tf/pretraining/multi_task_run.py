@@ -1,5 +1,6 @@
 """A multi-task run: a pretraining run whose steps train labelled tasks too."""
 
+import dataclasses
 import hashlib
 
 import keras
@@ -135,6 +136,11 @@ class MultiTaskRun(Run):
         corpora = [self.corpus, *self.examples]
         digest = hashlib.sha256("".join(corpus.fingerprint for corpus in corpora).encode())
         return {**identity, "settings": settings, "corpus": digest.hexdigest()}
+
+    def agreement(self):
+        tasks = self.settings.tasks.items()
+        tasks = [(name, dataclasses.replace(task, files=("",))) for name, task in tasks]
+        return (*super().agreement(), tasks, self.settings.frequencies)
 
     def batches(self, index, stage_step):
         if not stage_step:

@@ -286,16 +286,20 @@ class Run:
             stage, stage_step = self._stage_at(state["step"])
             check_same_run(state, self.identity(), stage, stage_step, allow_changes)
 
-    def _check_workers(self):
+    def agreement(self):
+        """Returns what must be the same for all workers."""
         settings, identity = self.settings, self.identity()
-        step = self.pretrainer.steps_done
-        fixed = (step, identity["corpus"], identity["vocabulary"], settings.stages)
-        if not all_agree(self.strategy, f"{fixed} {settings.optimizer} {settings.run.seed}"):
+        same = self.pretrainer.steps_done, identity["corpus"], identity["vocabulary"]
+        return (*same, settings.stages, settings.optimizer, settings.run.seed)
+
+    def _check_workers(self):
+        step, corpus, vocabulary, *_ = agreement = self.agreement()
+        if not all_agree(self.strategy, str(agreement)):
             raise ValueError(
                 "The workers do not start from the same state. All must have the same settings, "
                 "the same texts, and one folder of the run that all of them see. This one is at "
-                f"step {step} of {self.folder}, with the texts {identity['corpus'][:12]} and the "
-                f"vocabulary {identity['vocabulary'][:12]}."
+                f"step {step} of {self.folder}, with the texts {corpus[:12]} and the "
+                f"vocabulary {vocabulary[:12]}."
             )
 
     def _stage_at(self, step):

@@ -16,7 +16,7 @@ STAGES = [
 def write(folder, count=90, seed=1):
     """Writes texts, a task of single texts (.tsv), one of pairs (.json), and the vocabulary."""
     rng = np.random.default_rng(seed)
-    small_corpus.write_texts(folder, count=120)
+    small_corpus.write_texts(folder, count=60)  # one shard
 
     def text(most):
         return "".join(rng.choice(small_corpus.CHARACTERS, size=rng.integers(1, most)))
@@ -72,7 +72,7 @@ def values(folder, stages=STAGES, **tables):
         "run": {"checkpoint_every": 4, "held_out_batches": 3, "seed": 4},
         "stages": stages,
     }
-    values["data"] |= {"frequency": 2, "window_batches": 3, "whole_word": True, "held_out": 0.1}
+    values["data"] |= {"frequency": 2, "window_batches": 3, "held_out": 0.1}
     for name, changes in tables.items():
         values[name] = {**values[name], **changes}
     return values

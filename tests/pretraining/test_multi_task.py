@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import keras
 import numpy as np
@@ -132,6 +133,7 @@ def test_a_batch_is_a_function_of_its_place(run):
             np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_labelled_batches_are_what_the_preprocessor_makes(run, folder):
     """Each sequence is an example with its label, except for the tokens that are hidden."""
     tokenizer = run.tokenizer
@@ -254,7 +256,12 @@ def reference(data):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "slices"), [(1, 4), pytest.param(4, 1, marks=pytest.mark.slow), (2, 2)]
+    ("replicas", "slices"),
+    [
+        (1, 4),
+        pytest.param(4, 1, marks=pytest.mark.slow),
+        pytest.param(2, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_replicas_and_slices_change_nothing(data, reference, replicas, slices):
     weights, batches = data
@@ -266,7 +273,7 @@ def test_replicas_and_slices_change_nothing(data, reference, replicas, slices):
     assert distance(trained(pretrainer), reference[0]) < TOLERANCE
 
 
-@pytest.mark.parametrize("task", [0, 1, 2])
+@pytest.mark.parametrize("task", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_step_is_that_of_the_model_of_the_task(data, task):
     """Of the task's own model by Keras, and the heads of the other tasks stay as they are."""
     weights, batches = data
@@ -298,6 +305,7 @@ def test_a_step_is_that_of_the_model_of_the_task(data, task):
             np.testing.assert_array_equal(a, before)
 
 
+@pytest.mark.slow
 def test_idle_heads_keep_their_moments(data):
     """A head that is not trained in a step neither decays nor forgets."""
     weights, batches = data
@@ -341,6 +349,7 @@ def whole(folder, tmp_path_factory):
     return output, result
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_checkpoint_and_classifiers(whole):
     output, result = whole
     assert sorted(path.name for path in output.glob("*")) == [
@@ -365,6 +374,7 @@ def test_a_run_leaves_a_checkpoint_and_classifiers(whole):
     assert loaded.preprocessor.sequence_length == 28
 
 
+@pytest.mark.slow
 def test_logs_tell_the_tasks_apart(whole):
     log = rows(whole[0] / "tasks.csv")
     assert [int(row["step"]) for row in log] == list(range(1, 13))
@@ -380,6 +390,7 @@ def test_logs_tell_the_tasks_apart(whole):
     assert 5 < int(held_out[1]["predictions"]) < 30  # 20 % of 90, by their hashes
 
 
+@pytest.mark.slow
 def test_other_settings_are_an_error_for_the_same_folder(folder, whole):
     changed = settings_of(folder).with_values({"tasks.topics.frequency": 2})
     with pytest.raises(ValueError, match="tasks.topics.frequency was 1, is 2"):
@@ -484,3 +495,30 @@ def test_a_killed_run_ends_with_the_same_bits(folder, tmp_path):
     for name in ("topics", "pairs"):
         task = f"stage-2-24/tasks/{name}/task.weights.h5"
         assert (output / task).exists() and (whole / task).exists()
+
+
+# === Examples and pages ===
+
+
+def test_the_settings_of_the_example(repository):
+    settings = MultiTaskSettings.from_file(repository / "examples" / "train_tasks.toml")
+    assert settings.names == ("masked_lm", "iflytek", "tnews", "ocnli")
+    assert settings.frequencies == (60, 2, 5, 4)
+    assert [len(task.labels) for task in settings.tasks.values()] == [119, 15, 3]
+    assert settings.tasks["ocnli"].files == (
+        str(repository / "examples" / "ocnli_public" / "train.50k.json"),
+    )
+    factors = {step * 8: x for step, x in settings.stages[0].learning_rate_factors.items()}
+    assert factors == {32000: 1, 320000: 0.5, 1280000: 0.1, 2560000: 0.01}
+
+
+@pytest.mark.slow
+def test_the_page_runs(repository, tmp_path, monkeypatch):
+    text = (repository / "docs" / "multi_task_training.md").read_text(encoding="utf-8")
+    (tmp_path / "checkpoints").symlink_to(repository / "checkpoints")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "multi_task_training.md", "exec"), names)
+    assert names["best"] == names["result"].classifiers["reviews"].classify("房间干净")[0]
+    assert names["best"][0] == "good" and names["best"][1] > 0.9
