@@ -127,6 +127,7 @@ def test_the_loss_of_names_is_compiled_like_that_of_numbers(rng):
     assert isinstance(model.loss, keras.losses.SparseCategoricalCrossentropy)
 
 
+@pytest.mark.slow
 def test_several_labels_for_each_text(rng, tmp_path):
     """Lists of names train as the matrix of 0 and 1 does, with binary cross entropy."""
     x = texts(rng, 6)

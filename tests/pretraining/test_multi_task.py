@@ -400,6 +400,25 @@ def test_other_settings_are_an_error_for_the_same_folder(folder, whole):
         train_tasks(settings_of(folder).with_values(labels), whole[0], False, allow_changes=True)
 
 
+@pytest.mark.slow
+def test_a_run_on_replicas_and_in_slices(folder, tmp_path):
+    """The whole run: 2 replicas of 2 slices give the weights of one device."""
+    model = {**multi_tasks.values(folder)["model"], "dropout": 0.0, "attention_dropout": 0.0}
+    weights = []
+    for replicas, run in ((1, {}), (2, {"micro_batch_size": 2})):
+        settings = settings_of(folder, stages=SHORT, model=model, run=run)
+        strategy = choose_strategy(replicas)
+        result = train_tasks(settings, tmp_path / str(replicas), strategy, verbose=False)
+        assert result.completed
+        heads = [c.logits_dense.kernel for c in result.classifiers.values()]
+        weights.append([*result.task.get_weights(), *(head.numpy() for head in heads)])
+    assert distance(*weights) < TOLERANCE
+    logs = [rows(tmp_path / name / "tasks.csv") for name in "12"]
+    for mine, other in zip(*logs, strict=True):
+        assert mine["task"] == other["task"]
+        np.testing.assert_allclose(float(mine["loss"]), float(other["loss"]), rtol=1e-5)
+
+
 def test_wrong_settings(folder, tmp_path, capsys):
     def error(changes=None, **tables):
         with pytest.raises(ValueError) as raised:
