@@ -23,6 +23,7 @@ COMMANDS = (
     "plan",
     "plot-run",
     "pretrain",
+    "train-tasks",
     "decay",
 )
 

@@ -8,8 +8,8 @@ import dataclasses
 HELP = "train a model from raw text, in stages of different lengths"
 
 
-def add_arguments(parser):
-    parser.add_argument("settings", help="settings file (TOML); see examples/stages_*.toml")
+def add_arguments(parser, example="examples/stages_*.toml"):
+    parser.add_argument("settings", help=f"settings file (TOML); see {example}")
     parser.add_argument("--output", required=True, help="folder of the run")
     parser.add_argument(
         "--from",
@@ -58,12 +58,19 @@ def run(args):
         Exit status: 0 if all stages are done, 128 + the number of the signal that ended the run, 3
         after too many steps with NaN, 4 if another worker was lost.
     """
+    from roformer_tf.pretraining import PretrainingSettings, pretrain
+
+    return run_training(args, PretrainingSettings, pretrain)
+
+
+def run_training(args, settings_class, train):
+    """Trains by a function such as `pretrain`; returns the exit status."""
     import os
     import sys
 
-    from roformer_tf.pretraining import PretrainingSettings, choose_strategy, pretrain
+    from roformer_tf.pretraining import choose_strategy
 
-    settings = PretrainingSettings.from_file(args.settings)
+    settings = settings_class.from_file(args.settings)
     data = {}
     if args.files:
         data["files"] = tuple(os.path.abspath(os.path.expanduser(name)) for name in args.files)
@@ -77,7 +84,7 @@ def run(args):
         values["run.seed"] = args.seed
     settings = settings.with_values(values)
     try:
-        result = pretrain(
+        result = train(
             settings,
             args.output,
             strategy=choose_strategy(args.cpu_replicas),

@@ -4,6 +4,7 @@ from roformer_tf.models.add_tokens import add_tokens
 from roformer_tf.models.answer_metrics import AnswerMetrics
 from roformer_tf.models.answer_scores import choice_accuracy, entity_f1, reading_scores
 from roformer_tf.models.cloze import cloze_examples, zero_shot
+from roformer_tf.models.conll import read_conll
 from roformer_tf.models.entities import entities_from_words
 from roformer_tf.models.entity_tag_loss import EntityTagLoss
 from roformer_tf.models.fill_mask import fill_mask
@@ -52,6 +53,7 @@ __all__ = [
     "zero_shot",
     "cloze_examples",
     "AnswerMetrics",
+    "read_conll",
     "reading_scores",
     "entity_f1",
     "choice_accuracy",

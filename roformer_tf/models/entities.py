@@ -95,7 +95,8 @@ def entities_from_words(words, tags, separator=" "):
     Args:
         words: list of strings.
         tags: list of strings, as many: `"O"` outside of entities; `"B-PER"`, `"I-PER"`, and also
-            `"E-PER"` and `"S-PER"`, or just `"PER"`.
+            `"M-PER"` (inside), `"E-PER"` or `"L-PER"` (last), and `"S-PER"` or `"U-PER"` (single);
+            or just `"PER"`.
         separator: string between words: `" "`, or `""` for Chinese characters.
 
     Returns:
@@ -116,13 +117,13 @@ def entities_from_words(words, tags, separator=" "):
         )
     entities, position, previous = [], 0, ""
     for word, tag in zip(words, tags, strict=True):
-        prefix, _, kind = tag.rpartition("-") if tag[1:2] == "-" else ("", "", tag)
+        prefix, kind = (tag[0], tag[2:]) if tag[1:2] == "-" else ("", tag)
         if tag == "O":
             kind = ""
-        elif entities and kind == previous and prefix not in ("B", "S"):
+        elif entities and kind == previous and prefix not in ("B", "S", "U"):
             entities[-1] = entities[-1][0], position + len(word), kind
         else:
             entities.append((position, position + len(word), kind))
-        previous = "" if prefix in ("E", "S") else kind
+        previous = "" if prefix in ("E", "L", "S", "U") else kind
         position += len(word) + len(separator)
     return separator.join(words), entities

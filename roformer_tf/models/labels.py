@@ -121,6 +121,45 @@ def label_numbers(y, labels):
         return tf.argmax(same, axis=1, output_type=tf.int32)
 
 
+def one_hot(numbers, num_classes):
+    """Returns numbers of classes as float32 0 and 1 for each class, `(batch, num_classes)`."""
+    return tf.one_hot(numbers, num_classes)
+
+
+def multi_hot_labels(y, labels):
+    """Converts names of labels, one or several for each example, to 0 and 1 for each label.
+
+    Args:
+        y: list with a name, or a list of names, for each example. Anything else is returned as it
+            is.
+        labels: list of strings, all names in their order.
+
+    Returns:
+        float32 array `(examples, len(labels))`.
+
+    Raises:
+        ValueError: If a name is not among the labels.
+
+    >>> multi_hot_labels([["b", "a"], [], "b"], ["a", "b"]).tolist()
+    [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0]]
+    """
+    rows = [[row] if isinstance(row, str) else row for row in y]
+    lists = all(isinstance(row, list | tuple | set) for row in rows)
+    if not lists or not all(isinstance(name, str) for row in rows for name in row):
+        return y
+    numbers = {name: number for number, name in enumerate(labels)}
+    array = np.zeros((len(rows), len(labels)), "float32")
+    for target, row in zip(array, rows, strict=True):
+        for name in row:
+            if name not in numbers:
+                raise ValueError(
+                    f"Labels must be among {list(labels)}, or 0 and 1 for each of them. "
+                    f"Received: {name!r}"
+                )
+            target[numbers[name]] = 1.0
+    return array
+
+
 @contextlib.contextmanager
 def name_wrong_labels():
     """Explains the errors for a label of a dataset that is out of range or unknown."""

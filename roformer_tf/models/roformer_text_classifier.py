@@ -10,6 +10,8 @@ from roformer_tf.models.labels import (
     check_label_names,
     label_array,
     label_numbers,
+    multi_hot_labels,
+    one_hot,
     output_kind,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
@@ -26,8 +28,8 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
     """Classification or regression of texts and pairs of texts.
 
     The default loss depends on the outputs: cross entropy for classes; binary cross entropy for
-    `num_classes=1` with `activation="sigmoid"`; mean squared error for `num_classes=1` without
-    activation, which is regression.
+    `activation="sigmoid"`, one probability or several labels for each text; mean squared error for
+    `num_classes=1` without activation, which is regression.
 
     Args:
         backbone: a `RoFormerBackbone`.
@@ -123,10 +125,14 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
     def compute_outputs(self, inputs, training=None):
         """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         outputs = self.backbone(inputs, training=training)
+        return self.head_outputs(outputs, inputs["padding_mask"], training)
+
+    def head_outputs(self, outputs, padding_mask, training=None):
+        """Computes the outputs from those of the backbone."""
         if self.pooling == "pooler":
             pooled = outputs["pooled_output"]
         elif self.pooling == "mean":
-            pooled = self.mean_pooling(sequence_output(outputs), inputs["padding_mask"])
+            pooled = self.mean_pooling(sequence_output(outputs), padding_mask)
         else:
             pooled = sequence_output(outputs)[:, 0]
         return self.logits_dense(self.output_dropout(pooled, training=training))
@@ -139,6 +145,9 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
                 defaults = keras.losses.BinaryCrossentropy(), keras.metrics.BinaryAccuracy()
             loss = defaults[0] if loss == "auto" else loss
             metrics = [defaults[1]] if metrics == "auto" else metrics
+        elif self._has_several_labels():
+            loss = keras.losses.BinaryCrossentropy() if loss == "auto" else loss
+            metrics = [keras.metrics.BinaryAccuracy()] if metrics == "auto" else metrics
         elif metrics == "auto" and str(getattr(loss, "name", loss)).startswith("categorical"):
             metrics = [keras.metrics.CategoricalAccuracy()]  # of one-hot labels
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
@@ -200,12 +209,37 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         ]
         return results[0] if is_single else results
 
+    def fit(self, x=None, y=None, sample_weight=None, *, validation_data=None, **kwargs):
+        if isinstance(validation_data, tuple | list) and len(validation_data) > 1:
+            value_x, value_y, *rest = validation_data
+            validation_data = (value_x, self._multi_hot(value_y), *rest)
+        y = self._multi_hot(y)
+        return super().fit(x, y, sample_weight, validation_data=validation_data, **kwargs)
+
+    def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
+        return super().evaluate(x, self._multi_hot(y), sample_weight, **kwargs)
+
+    fit.__doc__ = RoFormerTask.fit.__doc__
+    evaluate.__doc__ = RoFormerTask.evaluate.__doc__
+
+    def _has_several_labels(self):
+        return output_kind(self.num_classes, self.activation) == "sigmoid"
+
+    def _multi_hot(self, y):
+        """Returns names of labels, one or a list for each text, as 0 and 1 for each class."""
+        if self.labels is None or not self._has_several_labels() or not isinstance(y, list | tuple):
+            return y
+        return multi_hot_labels(y, self.labels)
+
     def encode_labels(self, y):
         if self.labels is None or y is None:
             return y
         is_tensor = hasattr(y, "dtype") and not isinstance(y, np.ndarray)
         kind = str(y.dtype) if is_tensor else np.asarray(y).dtype.kind
-        return label_numbers(y, self.labels) if "string" in kind or kind in "UOS" else y
+        if "string" not in kind and kind not in "UOS":
+            return y
+        numbers = label_numbers(y, self.labels)
+        return one_hot(numbers, self.num_classes) if self._has_several_labels() else numbers
 
     def check_labels(self, y):
         y = label_array(y)

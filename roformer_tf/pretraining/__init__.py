@@ -4,6 +4,9 @@ from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.corpus import Corpus, prepare_corpus
 from roformer_tf.pretraining.model_sizes import ModelSizes, StepMemory
 from roformer_tf.pretraining.models import StagesSchedule
+from roformer_tf.pretraining.multi_task_pretrainer import MultiTaskPretrainer
+from roformer_tf.pretraining.multi_task_run import train_tasks
+from roformer_tf.pretraining.multi_task_settings import MultiTaskSettings, TaskSettings
 from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.plan import StagePlan, plan_run
 from roformer_tf.pretraining.pretrainer import Pretrainer
@@ -15,6 +18,8 @@ from roformer_tf.pretraining.training_checkpoints import TrainingCheckpoints
 __all__ = [
     "Corpus",
     "ModelSizes",
+    "MultiTaskPretrainer",
+    "MultiTaskSettings",
     "Pretrainer",
     "PretrainingObjective",
     "PretrainingResult",
@@ -23,11 +28,13 @@ __all__ = [
     "StagePlan",
     "StagesSchedule",
     "StepMemory",
+    "TaskSettings",
     "TrainingCheckpoints",
     "choose_strategy",
     "held_out_batches",
     "plan_run",
     "prepare_corpus",
     "pretrain",
+    "train_tasks",
     "training_batches",
 ]

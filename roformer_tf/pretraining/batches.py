@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from roformer_tf.pretraining.windows import Windows, shards_in_window
 
-_HELD_OUT = -1  # instead of the number of the stage
+HELD_OUT = -1  # instead of the number of the stage
 
 # Batches that wait for the trainer, besides a whole window in the making.
-_PREFETCH = 4
+PREFETCH = 4
 # A worker of a service that is this far behind the others counts as lost; their batches wait in
 # memory.
 _MAX_WINDOWS_AHEAD = 32
@@ -86,13 +86,18 @@ def training_batches(
     num_shards = shards_in_window(corpus, stage, data)
     windows = Windows(corpus.shards, tokenizer, stage, data, (seed, stage_index), num_shards)
     service = data.service if service is None else service
+    batches = endless_batches(windows, start, service, threads)
+    return batches.with_options(stream_options(threads)).prefetch(PREFETCH)
+
+
+def endless_batches(windows, start=(0, 0), service=None, threads=None):
+    """Makes the endless dataset of the batches of `Windows`, from a position in the stream on."""
     batches = _batches(windows, tf.data.Dataset.range(start[0], tf.int64.max), start, threads)
     if service:
         batches = ordered_batches(batches, service, start)
-    batches = batches.map(_without_count).apply(
+    return batches.map(_without_count).apply(
         tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     )
-    return batches.with_options(_options(threads)).prefetch(_PREFETCH)
 
 
 def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
@@ -126,12 +131,17 @@ def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
             "and enough documents. Received: a corpus with 0 held-out shards"
         )
     num_shards = min(shards_in_window(corpus, stage, data), len(shards))
-    windows = Windows(shards, tokenizer, stage, data, (seed, _HELD_OUT), num_shards, keep_all=True)
-    numbers = tf.data.Dataset.range(-(-len(shards) // num_shards))
+    windows = Windows(shards, tokenizer, stage, data, (seed, HELD_OUT), num_shards, keep_all=True)
+    return finite_batches(windows, max_batches)
+
+
+def finite_batches(windows, max_batches=None):
+    """Makes the dataset of all batches of `Windows` with `keep_all`, or of the first of them."""
+    numbers = tf.data.Dataset.range(-(-len(windows.shards) // windows.num_shards))
     batches = _batches(windows, numbers).map(_without_count)
     if max_batches is not None:
         batches = batches.take(max_batches)
-    return batches.with_options(_options()).prefetch(_PREFETCH)
+    return batches.with_options(stream_options()).prefetch(PREFETCH)
 
 
 @tf.autograph.experimental.do_not_convert  # it has nothing to convert, and looking is slow
@@ -149,7 +159,8 @@ def _without_count(batch):
     return {name: value for name, value in batch.items() if name != "count"}
 
 
-def _options(threads=None):
+def stream_options(threads=None):
+    """Options of a stream of batches, whose order does not depend on threads or workers."""
     options = tf.data.Options()
     options.deterministic = True
     # TensorFlow 2.21: the thread that tunes wakes up to a minute after the iterator is gone, and

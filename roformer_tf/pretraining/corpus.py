@@ -66,6 +66,7 @@ def prepare_corpus(
     shard_bytes=None,
     txt_documents="blocks",
     max_bad_lines=None,
+    reader=None,
 ):
     r"""Writes the documents of raw text files to shards, or finds the shards of an earlier call.
 
@@ -99,6 +100,7 @@ def prepare_corpus(
             `"lines"`: each line is a document.
         max_bad_lines: int. Number of bad lines to tolerate in all files together. `None` stands for
             100, or 1 % of the lines read so far if that is more.
+        reader: a `TextFileReader` to use instead of one made of the last two arguments.
 
     Returns:
         `Corpus`.
@@ -121,21 +123,22 @@ def prepare_corpus(
     >>> [document.decode() for document in read_shard(corpus.shards[0]).numpy()]
     ['春眠不觉晓\n处处闻啼鸟', '夜来风雨声']
     """
-    paths = list_text_files(files)
+    reader = reader or TextFileReader(txt_documents, max_bad_lines)
+    paths = list_text_files(files, reader.forms)
     check_number("held_out", held_out, 0.0, 1.0)
-    text_bytes = sum(EXPANSION[split_suffixes(path)[1]] * os.path.getsize(path) for path in paths)
+    text_bytes = sum(
+        EXPANSION[split_suffixes(path, reader.forms)[1]] * os.path.getsize(path) for path in paths
+    )
     if shard_bytes is None:
         shard_bytes = max(MIN_SHARD_BYTES, text_bytes // MAX_SHARDS)
     check_positive_integer("shard_bytes", shard_bytes)
-    reader = TextFileReader(txt_documents, max_bad_lines)
     stats = [(path, os.stat(path)) for path in paths]
     key = {
         "format": CORPUS_FORMAT,
         "files": [[path, stat.st_size, stat.st_mtime_ns] for path, stat in stats],
         "held_out": float(held_out),
         "shard_bytes": shard_bytes,
-        "txt_documents": txt_documents,
-        "max_bad_lines": max_bad_lines,
+        **reader.settings,
     }
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     parent = Path(folder).absolute() / digest[:16]

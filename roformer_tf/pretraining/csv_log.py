@@ -5,7 +5,7 @@ from roformer_tf.files import flush_to_disk, replace_file
 
 
 class CsvLog:
-    """A CSV file of numbers that survives a kill at any moment and continues exactly.
+    """A CSV file of numbers and names that survives a kill at any moment and continues exactly.
 
     `keras.callbacks.CSVLogger` writes a row per epoch, and appends to whatever a killed process
     left. Here each row is one write that can be read at once. What a killed process leaves of a
@@ -38,7 +38,7 @@ class CsvLog:
         """Writes one row.
 
         Args:
-            row: dict from column to int, float, or None for an empty field.
+            row: dict from column to int, float, str without commas, or None for an empty field.
 
         Raises:
             OSError: If the disk is full or the folder cannot be written to.
@@ -114,7 +114,7 @@ class CsvLog:
 def _format(value):
     if value is None:
         return ""
-    return str(value) if isinstance(value, int) else f"{value:.7g}"
+    return str(value) if isinstance(value, int | str) else f"{value:.7g}"
 
 
 def _holds(wanted, row):

@@ -27,7 +27,10 @@ from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.pretraining.settings import ModelSettings
 
 _FLOAT = 4  # bytes
-_OPTIMIZER_SLOTS = {"adamw": 2, "original_adamw": 2, "lamb": 2, "adafactor": 1}
+_OPTIMIZER_SLOTS = {
+    **dict.fromkeys(("adamw", "original_adamw", "lamb", "original_lamb"), 2),
+    "adafactor": 1,
+}
 # Tensors that live for a moment, and sizes rounded up: the mean over the measurements.
 _OVERHEAD = 1.05
 
@@ -212,7 +215,8 @@ class ModelSizes:
         """Returns the `StepMemory` of one replica.
 
         Args:
-            optimizer: str. `"adamw"`, `"original_adamw"`, `"lamb"` or `"adafactor"`.
+            optimizer: str. `"adamw"`, `"original_adamw"`, `"lamb"`, `"original_lamb"` or
+                `"adafactor"`.
             batch_size: int. Sequences computed at once: those of one slice.
             length: int. Tokens per sequence.
             num_predicted: int. Number of positions of the slice that the head computes.
@@ -244,7 +248,7 @@ class ModelSizes:
 
         accumulated = weights + table if slices > 1 else 0
         # the formulas of these two make one more tensor of each weight's size
-        formula = weights if optimizer in ("lamb", "adafactor") else 0
+        formula = weights if optimizer in ("lamb", "original_lamb", "adafactor") else 0
         moments = (
             activations
             + logits

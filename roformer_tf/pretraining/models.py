@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 import roformer_tf
-from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
+from roformer_tf.optimizers import OriginalAdamW, OriginalLAMB, PiecewiseLinear
 
 # like the original: norms and biases do not decay; nor do learned rotary frequencies
 NO_DECAY = ("bias", "gamma", "beta", "theta")
@@ -66,7 +66,8 @@ def make_optimizer(settings, learning_rate):
 
     Returns:
         `keras.optimizers.Optimizer`. AdamW, LAMB and Adafactor are Keras' and decay all weights
-        but norms and biases; `"original_adamw"` is the original's optimizer.
+        but norms and biases; `"original_adamw"` and `"original_lamb"` are the original's
+        optimizers, of v1 and v2.
     """
     common = {
         "learning_rate": learning_rate,
@@ -74,8 +75,9 @@ def make_optimizer(settings, learning_rate):
         "weight_decay": settings.weight_decay,
     }
     betas = {"beta_1": settings.beta_1, "beta_2": settings.beta_2, "epsilon": settings.epsilon}
-    if settings.name == "original_adamw":
-        return OriginalAdamW(**common, **betas)
+    if settings.name in ("original_adamw", "original_lamb"):
+        original = OriginalAdamW if settings.name == "original_adamw" else OriginalLAMB
+        return original(**common, **betas)
     if settings.name == "adamw":
         return roformer_tf.optimizers.LayerwiseAdamW(
             num_layers=1, layer_decay=1.0, no_decay=NO_DECAY, **common, **betas

@@ -70,6 +70,7 @@ class Pretrainer(keras.Model):
     """
 
     measures_input = True
+    place_shape = ()
 
     def __init__(self, task, slices=1, seed=0, recompute=False, xla=False, **kwargs):
         super().__init__(**kwargs)
@@ -83,9 +84,18 @@ class Pretrainer(keras.Model):
         layers = task._flatten_layers(include_self=False, recursive=True)
         unique = {id(layer): layer for layer in layers if isinstance(layer, Dropout)}
         self._dropouts = [layer for layer in unique.values() if layer.rate]
-        for name in ("step", "window", "index"):
+        for name, shape in (
+            ("step", ()),
+            ("window", self.place_shape),
+            ("index", self.place_shape),
+        ):
             variable = self.add_weight(
-                name=name, dtype="int64", trainable=False, aggregation="only_first_replica"
+                name=name,
+                shape=shape,
+                initializer="zeros",
+                dtype="int64",
+                trainable=False,
+                aggregation="only_first_replica",
             )
             setattr(self, name, variable)
         self.built = True
@@ -142,8 +152,7 @@ class Pretrainer(keras.Model):
         if self.measures_input:
             with tf.control_dependencies(list(batch.values())):
                 logs["input_ready"] = tf.timestamp()
-        self.window.assign(batch.pop("window")[0])
-        self.index.assign(batch.pop("index")[0])
+        self.note_place(batch)
         real = tf.reduce_sum(tf.cast(batch["padding_mask"], tf.float32))
         positions = tf.cast(tf.size(batch["padding_mask"]), tf.float32)
         weight = tf.reduce_sum(batch["label_weights"])
@@ -158,7 +167,7 @@ class Pretrainer(keras.Model):
         loss, correct, gradients = self._loss_and_gradients(batch, weight)
         gradients = all_reduce(gradients)
         loss, correct = all_reduce([loss, correct])
-        self.optimizer.apply(gradients, self.trainable_variables)
+        self.apply_gradients(gradients, batch)
         self.step.assign_add(1)
         logs |= {
             "loss": loss,
@@ -172,6 +181,15 @@ class Pretrainer(keras.Model):
         if self._stop is not None:  # Keras averages over the first axis of all workers
             logs = {name: tf.reshape(value, [1]) for name, value in logs.items()}
         return logs
+
+    def note_place(self, batch):
+        """Keeps the place of a batch, and takes it out of the batch."""
+        self.window.assign(batch.pop("window")[0])
+        self.index.assign(batch.pop("index")[0])
+
+    def apply_gradients(self, gradients, batch):
+        """Updates the weights by the gradients of all trainable variables."""
+        self.optimizer.apply(gradients, self.trainable_variables)
 
     def _loss_and_gradients(self, batch, weight):
         """Sums over this replica's sequences: loss, correct predictions, list of gradients."""
@@ -233,9 +251,17 @@ class Pretrainer(keras.Model):
             Tuple of float32 scalars: the sum of the cross entropies (natural logarithm) and the
             number of tokens predicted correctly, each token weighted by `label_weights`.
         """
-        positions, labels, weights = (batch[name] for name in _TARGETS)
+        return self.masked_lm_loss(self.run_backbone(batch, training), batch, training)
+
+    def run_backbone(self, batch, training):
+        """Returns the outputs of the backbone for a batch."""
         inputs = {name: batch[name] for name in batch if name in self.task.backbone.input}
-        hidden = sequence_output(self.task.backbone(inputs, training=training))
+        return self.task.backbone(inputs, training=training)
+
+    def masked_lm_loss(self, outputs, batch, training):
+        """Computes what `loss_sum` returns from the outputs of the backbone."""
+        positions, labels, weights = (batch[name] for name in _TARGETS)
+        hidden = sequence_output(outputs)
         if self.xla:  # no shapes that depend on values: unused slots are computed, with weight 0
             logits = self.task.head(hidden, positions, training=training)
         else:
@@ -245,13 +271,7 @@ class Pretrainer(keras.Model):
             logits = self.task.head(hidden, training=training)
             labels = tf.gather_nd(labels, used)[tf.newaxis]
             weights = tf.gather_nd(weights, used)[tf.newaxis]
-        logits = tf.cast(logits, tf.float32)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        correct = tf.equal(tf.argmax(logits, -1, labels.dtype), labels)
-        return (
-            tf.reduce_sum(losses * weights),
-            tf.reduce_sum(tf.cast(correct, tf.float32) * weights),
-        )
+        return cross_entropy_sums(logits, labels, weights)
 
     def evaluate_batches(self, batches):
         """Computes loss and accuracy over a dataset, on one device.
@@ -281,3 +301,23 @@ class Pretrainer(keras.Model):
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Does nothing. Keras would take a batch from the stream, and fail with several workers."""
+
+
+def cross_entropy_sums(logits, labels, weights):
+    """Sums over predictions: cross entropy, and the correct ones, each weighted.
+
+    Args:
+        logits: float tensor `(…, classes)`.
+        labels: int32 tensor `(…)`.
+        weights: float32 tensor `(…)`.
+
+    Returns:
+        Tuple of float32 scalars.
+    """
+    logits = tf.cast(logits, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    correct = tf.equal(tf.argmax(logits, -1, labels.dtype), labels)
+    return (
+        tf.reduce_sum(losses * weights),
+        tf.reduce_sum(tf.cast(correct, tf.float32) * weights),
+    )

@@ -5,8 +5,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import signal
-import threading
 from pathlib import Path
 
 import keras
@@ -14,8 +12,9 @@ import tensorflow as tf
 
 from roformer_tf.files import lock_folder, replace_file
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
-from roformer_tf.pretraining.callbacks import RunLog, TensorBoardLog, log_number
+from roformer_tf.pretraining.callbacks import RunLog, TensorBoardLog
 from roformer_tf.pretraining.corpus import prepare_corpus
+from roformer_tf.pretraining.interruptions import DelaySignals, SaveCheckpoints, StopWhenSkipping
 from roformer_tf.pretraining.models import StagesSchedule, make_optimizer, make_task, make_tokenizer
 from roformer_tf.pretraining.plan import plan_run
 from roformer_tf.pretraining.pretrainer import Pretrainer
@@ -90,12 +89,17 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
     >>> sorted(path.name for path in (folder / "run").iterdir())
     ['checkpoints', 'corpus', 'log.csv', 'settings.json', 'stage-1-16', 'tensorboard']
     """
+    return start(Run, settings, folder, strategy, list(callbacks), verbose, allow_changes)
+
+
+def start(run_class, settings, folder, strategy, callbacks, verbose, allow_changes):
+    """Trains a `Run` of this class to its end, or until a signal; see `pretrain`."""
     with DelaySignals() as signals, contextlib.ExitStack() as held:
         strategy, run = strategy or choose_strategy(), None
         if is_chief(strategy):
             held.enter_context(lock_folder(Path(folder)))
         try:
-            run = _Run(settings, Path(folder), strategy, list(callbacks), verbose, allow_changes)
+            run = run_class(settings, Path(folder), strategy, callbacks, verbose, allow_changes)
             return run.train(signals)
         except tf.errors.OpError as error:
             if not lost_worker(error):
@@ -116,12 +120,14 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingResult:
-    """Result of `pretrain`.
+    """Result of `pretrain` and `train_tasks`.
 
     Attributes:
         completed: bool. Whether all stages are done; `False` after SIGTERM or SIGINT.
         signal: int or `None`. Number of the signal that ended the run early.
         task: the trained `RoFormerMaskedLM` or `RoFormerCausalLM`.
+        classifiers: dict from the names of the tasks of `train_tasks` to their trained
+            `RoFormerTextClassifier`, which share the backbone of `task`.
 
     Example:
 
@@ -133,9 +139,19 @@ class PretrainingResult:
     completed: bool
     signal: int | None
     task: keras.Model
+    classifiers: dict = dataclasses.field(default_factory=dict)
 
 
-class _Run:
+class Run:
+    """A pretraining run: its data, its model, and the loop over its stages.
+
+    Args:
+        settings, folder, strategy, callbacks, verbose, allow_changes: see `pretrain`.
+    """
+
+    pretrainer_class = Pretrainer
+    classifiers = None  # that share the backbone
+
     def __init__(self, settings, folder, strategy, callbacks, verbose, allow_changes):
         self.settings, self.folder, self.strategy = settings, folder, strategy
         self.chief = is_chief(strategy)
@@ -148,21 +164,8 @@ class _Run:
             vocabulary_size=self.tokenizer.vocabulary_size(),
         )
         self.slices = [plan.slices for plan in plans]
-        self.corpus = prepare_corpus(
-            settings.data.files,
-            settings.data.cache or str(folder / "corpus"),
-            held_out=settings.data.held_out,
-            txt_documents=settings.data.txt_documents,
-            max_bad_lines=settings.data.max_bad_lines,
-        )
-        if self.corpus.skipped["bad_lines"]:
-            _logger.warning(
-                "%d lines of the texts cannot be read and were skipped, the first of them: %s",
-                self.corpus.skipped["bad_lines"],
-                self.corpus.first_bad_lines[0],
-            )
-        for stage in settings.stages:
-            shards_in_window(self.corpus, stage, settings.data)
+        self.cache = settings.data.cache or str(folder / "corpus")
+        self.prepare_data()
         self.models = StageModels(folder, settings.stages)
         self.checkpoints = TrainingCheckpoints(
             folder / "checkpoints", settings.run.keep_checkpoints
@@ -173,41 +176,68 @@ class _Run:
         if settings.run.deterministic:
             tf.config.experimental.enable_op_determinism()
         with strategy.scope():
-            self.pretrainer = self._make_pretrainer()
+            self.pretrainer = self.make_pretrainer()
         if self.together:
             self.pretrainer.let_workers_agree()
         self._resume(allow_changes)
-        stages, run = settings.stages, settings.run
         self.shown = []
         if self.chief:
-            self.shown = [RunLog(stages, folder, every=run.log_every)]
-            self.shown.append(TensorBoardLog(stages, folder / "tensorboard", run.log_every))
+            self.shown = self.make_logs()
             if verbose:
-                self.shown.append(ProgressBar(stages))
+                self.shown.append(ProgressBar(settings.stages))
         self.callbacks = callbacks
 
-    def _make_pretrainer(self):
+    def prepare_data(self):
+        """Reads what the model learns from."""
         settings = self.settings
-        task = make_task(
+        self.corpus = prepare_corpus(
+            settings.data.files,
+            self.cache,
+            held_out=settings.data.held_out,
+            txt_documents=settings.data.txt_documents,
+            max_bad_lines=settings.data.max_bad_lines,
+        )
+        warn_of_bad_lines(self.corpus, "the texts")
+        for stage in settings.stages:
+            shards_in_window(self.corpus, stage, settings.data)
+
+    def make_logs(self):
+        """Returns the callbacks that write the logs of the run."""
+        stages, every = self.settings.stages, self.settings.run.log_every
+        tensorboard = TensorBoardLog(stages, self.folder / "tensorboard", every)
+        return [RunLog(stages, self.folder, every), tensorboard]
+
+    def make_pretrainer(self):
+        """Makes the compiled `Pretrainer`."""
+        pretrainer = self.make_model(self._make_task())
+        pretrainer.measures_input = not self.settings.run.deterministic
+        schedule = StagesSchedule(self.settings.stages)
+        # a function of the step: the optimizer's own count leaves out skipped steps
+        pretrainer.compile_for(
+            make_optimizer(self.settings.optimizer, lambda: schedule(pretrainer.step))
+        )
+        return pretrainer
+
+    def _make_task(self):
+        settings = self.settings
+        return make_task(
             settings.model,
             settings.data.objective,
             self.tokenizer.vocabulary_size(),
             max(stage.max_length for stage in settings.stages),
         )
-        pretrainer = Pretrainer(
+
+    def make_model(self, task, **more):
+        """Makes the `Pretrainer` of a masked or causal LM."""
+        run = self.settings.run
+        return self.pretrainer_class(
             task,
-            seed=settings.run.seed,
-            recompute=settings.run.recompute,
-            xla=settings.run.jit_compile,
+            seed=run.seed,
+            recompute=run.recompute,
+            xla=run.jit_compile,
             name="pretrainer",  # part of names in checkpoints; Keras would number its own
+            **more,
         )
-        pretrainer.measures_input = not settings.run.deterministic
-        schedule = StagesSchedule(settings.stages)
-        # a function of the step: the optimizer's own count leaves out skipped steps
-        pretrainer.compile_for(
-            make_optimizer(settings.optimizer, lambda: schedule(pretrainer.step))
-        )
-        return pretrainer
 
     def _variables(self):
         pretrainer = self.pretrainer
@@ -221,7 +251,7 @@ class _Run:
             for variable in getattr(owner, names)
         }
 
-    def _identity(self):
+    def identity(self):
         """Returns what a checkpoint stores to recognize its run."""
         words = "\n".join(self.tokenizer.get_vocabulary())
         return {
@@ -254,18 +284,22 @@ class _Run:
     def _check_same_run(self, state, allow_changes):
         if state is not None:
             stage, stage_step = self._stage_at(state["step"])
-            check_same_run(state, self._identity(), stage, stage_step, allow_changes)
+            check_same_run(state, self.identity(), stage, stage_step, allow_changes)
+
+    def agreement(self):
+        """Returns what must be the same for all workers."""
+        settings, identity = self.settings, self.identity()
+        same = self.pretrainer.steps_done, identity["corpus"], identity["vocabulary"]
+        return (*same, settings.stages, settings.optimizer, settings.run.seed)
 
     def _check_workers(self):
-        settings, identity = self.settings, self._identity()
-        step = self.pretrainer.steps_done
-        fixed = (step, identity["corpus"], identity["vocabulary"], settings.stages)
-        if not all_agree(self.strategy, f"{fixed} {settings.optimizer} {settings.run.seed}"):
+        step, corpus, vocabulary, *_ = agreement = self.agreement()
+        if not all_agree(self.strategy, str(agreement)):
             raise ValueError(
                 "The workers do not start from the same state. All must have the same settings, "
                 "the same texts, and one folder of the run that all of them see. This one is at "
-                f"step {step} of {self.folder}, with the texts {identity['corpus'][:12]} and the "
-                f"vocabulary {identity['vocabulary'][:12]}."
+                f"step {step} of {self.folder}, with the texts {corpus[:12]} and the "
+                f"vocabulary {vocabulary[:12]}."
             )
 
     def _stage_at(self, step):
@@ -291,21 +325,19 @@ class _Run:
             if step < first + stage.steps:
                 self._train_stage(index, stage, step - first, signals)
                 if self.pretrainer.stop_training or (signals.received and not self.together):
-                    return PretrainingResult(False, signals.received, self.pretrainer.task)
+                    return self._result(False, signals.received)
                 signals.defer = False
             step = self.pretrainer.steps_done
             self._check_few_skipped(step)
             self._finish_stage(index, stage)
-        return PretrainingResult(True, None, self.pretrainer.task)
+        return self._result(True)
+
+    def _result(self, completed, number=None):
+        task, classifiers = self.pretrainer.task, dict(self.classifiers or {})
+        return PretrainingResult(completed, number, task, classifiers)
 
     def _train_stage(self, index, stage, stage_step, signals):
-        run, start = self.settings.run, (0, 0)
-        if stage_step:
-            window, index_in_window = self.pretrainer.last_place
-            start = (window, index_in_window + 1)
-        batches = training_batches(
-            self.corpus, self.tokenizer, stage, self.settings.data, run.seed, index, start
-        )
+        run, batches = self.settings.run, self.batches(index, stage_step)
         self.pretrainer.set_slices(self.slices[index])
         for callback in self.shown:
             callback.begin_stage(index, stage_step)
@@ -322,12 +354,23 @@ class _Run:
             ],
         )
 
+    def batches(self, index, stage_step):
+        """Returns the batches of a stage, from a step of it on."""
+        settings, start = self.settings, (0, 0)
+        if stage_step:
+            window, index_in_window = self.pretrainer.last_place
+            start = (window, index_in_window + 1)
+        stage, seed = settings.stages[index], settings.run.seed
+        return training_batches(
+            self.corpus, self.tokenizer, stage, settings.data, seed, index, start
+        )
+
     def _save(self):
         for callback in self.shown:
             callback.flush()
         if self.chief:
             step = self.pretrainer.steps_done
-            self.checkpoints.save(step, self._variables(), self._identity())
+            self.checkpoints.save(step, self._variables(), self.identity())
 
     def newest_checkpoint(self):
         """Describes the last checkpoint for messages; `None` without one."""
@@ -351,125 +394,36 @@ class _Run:
         if self.models.path(index).exists():
             self.models.remove_earlier(index)
             return
+        for callback in self.shown:
+            callback.begin_stage(index, stage.steps)
+        self.evaluate(index)
+        self.models.save(index, self.pretrainer.task, self.tokenizer, self.classifiers)
+
+    def evaluate(self, index):
+        """Logs loss and accuracy on the held-out texts at the end of a stage."""
         if self.corpus.held_out_shards:
             batches = held_out_batches(
                 self.corpus,
                 self.tokenizer,
-                stage,
+                self.settings.stages[index],
                 self.settings.data,
                 self.settings.run.seed,
                 max_batches=self.settings.run.held_out_batches,
             )
-            figures = self.pretrainer.evaluate_batches(batches)
-            for callback in self.shown:
-                callback.begin_stage(index, stage.steps)
-                callback.log_held_out(figures["loss"], figures["accuracy"])
-        self.models.save(index, self.pretrainer.task, self.tokenizer)
+            self.log_held_out(self.pretrainer.evaluate_batches(batches))
+
+    def log_held_out(self, figures):
+        """Logs what `evaluate_batches` returned."""
+        for callback in self.shown:
+            callback.log_held_out(figures["loss"], figures["accuracy"])
 
 
-class SaveCheckpoints(keras.callbacks.Callback):
-    """Calls `save` after every `every` steps of the run, after a signal, and at the end of `fit`.
-
-    Args:
-        save: function without arguments.
-        every: int. Number of steps.
-        signals: `DelaySignals`.
-        together: bool. Whether there are other workers, which must all stop after the same step.
-            Then a signal asks the pretrainer, and all workers see in its logs that one wants to
-            stop.
-    """
-
-    def __init__(self, save, every, signals, together=False):
-        super().__init__()
-        self._save, self._every, self._signals, self._together = save, every, signals, together
-        self._step = self._saved = 0
-
-    def on_train_begin(self, logs=None):
-        self._step = self._saved = self.model.steps_done
-        self._signals.defer = self._together
-
-    def on_train_batch_begin(self, batch, logs=None):
-        # from here on there is a step to lose
-        self._signals.defer = True
-        if self._together and self._signals.received:
-            self.model.ask_to_stop()
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._step += 1
-        if self._together and log_number(logs["stop"]):
-            self._signals.received = self._signals.received or signal.SIGTERM
-            self.model.stop_training = True
-        elif self._signals.received and not self._together:
-            self.model.stop_training = True
-        if self._step % self._every == 0 or self.model.stop_training:
-            self._save_once()
-            self._signals.defer = self._together or self.model.stop_training
-
-    def on_train_end(self, logs=None):
-        self._signals.defer = True
-        self._save_once()
-
-    def _save_once(self):
-        if self._step > self._saved:
-            self._save()
-            self._saved = self._step
-
-
-class StopWhenSkipping(keras.callbacks.Callback):
-    """Ends the run after too many consecutive steps with NaN or infinite gradients.
-
-    Args:
-        limit: int. Number of skipped steps in a row.
-        newest_checkpoint: function that describes the last checkpoint, for the message.
-    """
-
-    def __init__(self, limit, newest_checkpoint):
-        super().__init__()
-        self._limit, self._newest_checkpoint = limit, newest_checkpoint
-
-    def on_train_batch_end(self, batch, logs=None):
-        skipped = round(log_number(logs["skipped_in_a_row"]))
-        if skipped >= self._limit:
-            raise FloatingPointError(
-                f"{skipped} steps in a row had NaN or infinite gradients and were skipped, so the "
-                "run stops with the weights from before them. Last checkpoint: "
-                f"{self._newest_checkpoint() or 'none yet'}. Try a lower `learning_rate`, a longer "
-                "warm-up (`learning_rate_factors`), `clip_norm` = 1.0, or `dtype` = 'float32' "
-                "instead of 'mixed_float16'. Then start again with --allow-changes to resume."
-            )
-
-
-class DelaySignals:
-    """Context in which SIGTERM and the first SIGINT (Ctrl-C) end the run without losing steps.
-
-    If there are steps that no checkpoint has, the signal is noted: the running step ends, a
-    checkpoint is written, and `fit` returns. Otherwise, such as while texts are read, the process
-    exits at once.
-
-    Attributes:
-        received: int or `None`. Number of the signal received.
-        defer: bool. Whether signals are only noted.
-    """
-
-    signals = (signal.SIGTERM, signal.SIGINT)
-
-    def __init__(self):
-        self.received = None
-        self.defer = False
-        self._previous = {}
-
-    def __enter__(self):
-        if threading.current_thread() is threading.main_thread():
-            for number in self.signals:
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *error):
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number, frame):
-        again = self.received is not None and number == signal.SIGINT
-        self.received = number
-        if again or not self.defer:
-            raise SystemExit(128 + number)
+def warn_of_bad_lines(corpus, what):
+    """Logs a warning if lines of a corpus were skipped."""
+    if corpus.skipped["bad_lines"]:
+        _logger.warning(
+            "%d lines of %s cannot be read and were skipped, the first of them: %s",
+            corpus.skipped["bad_lines"],
+            what,
+            corpus.first_bad_lines[0],
+        )

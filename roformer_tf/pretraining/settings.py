@@ -12,7 +12,7 @@ from roformer_tf.checks import check_number, check_one_of, check_positive_intege
 
 OBJECTIVES = ("masked_lm", "causal_lm", "unilm")
 PACKINGS = ("none", "full", "block_diagonal")
-OPTIMIZERS = ("adamw", "original_adamw", "lamb", "adafactor")
+OPTIMIZERS = ("adamw", "original_adamw", "lamb", "original_lamb", "adafactor")
 DTYPES = ("float32", "mixed_float16", "mixed_bfloat16")
 
 
@@ -25,7 +25,7 @@ _WORDS = {
 }
 
 
-def _check_types(values):
+def check_types(values):
     """Raises `ValueError` for a field of a dataclass that is not of its annotated type."""
     for field in dataclasses.fields(values):
         allowed = [t for t in typing.get_args(field.type) or (field.type,) if t in _WORDS]
@@ -38,6 +38,17 @@ def _check_types(values):
                 f"`{field.name}` must be {' or '.join(_WORDS[t] for t in allowed)}. "
                 f"Received: {field.name}={value!r}"
             )
+
+
+def checked_files(files):
+    """Returns `files`, a string or a list of strings, as a tuple, or raises `ValueError`."""
+    names = (files,) if isinstance(files, str) else files
+    names = tuple(names) if isinstance(names, list | tuple) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"`files` must name at least one file or pattern. Received: files={files!r}"
+        )
+    return names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,14 +140,8 @@ class DataSettings:
     service: str | None = None
 
     def __post_init__(self):
-        _check_types(self)
-        files = (self.files,) if isinstance(self.files, str) else self.files
-        files = tuple(files) if isinstance(files, list | tuple) else ()
-        if not files or not all(isinstance(name, str) for name in files):
-            raise ValueError(
-                f"`files` must name at least one file or pattern. Received: files={self.files!r}"
-            )
-        object.__setattr__(self, "files", files)
+        check_types(self)
+        object.__setattr__(self, "files", checked_files(self.files))
         check_one_of("txt_documents", self.txt_documents, ("blocks", "lines"))
         check_one_of("objective", self.objective, OBJECTIVES)
         check_one_of("packing", self.packing, PACKINGS)
@@ -179,7 +184,7 @@ class ModelSettings:
     dtype: str = "float32"
 
     def __post_init__(self):
-        _check_types(self)
+        check_types(self)
         if (self.checkpoint is None) == (self.vocabulary is None):
             raise ValueError(
                 "needs either `checkpoint` (a folder to start from) or `vocabulary` (for a new "
@@ -219,7 +224,7 @@ class OptimizerSettings:
     clip_norm: float | None = None
 
     def __post_init__(self):
-        _check_types(self)
+        check_types(self)
         check_one_of("name", self.name, OPTIMIZERS)
         check_number("weight_decay", self.weight_decay, 0.0)
         # at 1 the averages would stay 0; without epsilon, weights without gradient become NaN
@@ -249,7 +254,7 @@ class RunSettings:
     def __post_init__(self):
         if self.memory is not None:
             memory_bytes(self.memory)
-        _check_types(self)
+        check_types(self)
         if not 0 <= self.seed < 2**31:
             raise ValueError(
                 f"`seed` must be an integer from 0 to 2^31 - 1. Received: seed={self.seed!r}"
@@ -300,6 +305,13 @@ class PretrainingSettings:
     optimizer: OptimizerSettings = OptimizerSettings()
     run: RunSettings = RunSettings()
 
+    tables = {  # not annotated: no field
+        "data": DataSettings,
+        "model": ModelSettings,
+        "optimizer": OptimizerSettings,
+        "run": RunSettings,
+    }
+
     def __post_init__(self):
         object.__setattr__(self, "stages", tuple(self.stages))
         if not self.stages:
@@ -321,24 +333,22 @@ class PretrainingSettings:
         Raises:
             ValueError: If a key is unknown or missing, or a value is wrong. Names the key.
         """
-        values = dict(values)
+        return cls(**cls.parts_from(dict(values)))
+
+    @classmethod
+    def parts_from(cls, values):
+        """Makes the arguments of the class from a nested dict."""
         stages = values.pop("stages", [])
         if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
             raise ValueError("Write each stage as a table `[[stages]]`.")
-        parts = {
-            "data": DataSettings,
-            "model": ModelSettings,
-            "optimizer": OptimizerSettings,
-            "run": RunSettings,
-        }
-        unknown = sorted(set(values) - set(parts))
+        unknown = sorted(set(values) - set(cls.tables))
         if unknown:
             raise ValueError(
-                f"Unknown tables: {', '.join(unknown)}. Known are stages, {', '.join(parts)}"
+                f"Unknown tables: {', '.join(unknown)}. Known are stages, {', '.join(cls.tables)}"
             )
-        made = {name: _make(part, values.get(name, {}), name) for name, part in parts.items()}
-        made["stages"] = [_make(Stage, s, f"stages[{i}]") for i, s in enumerate(stages)]
-        return cls(**made)
+        made = {name: make(part, values.get(name, {}), name) for name, part in cls.tables.items()}
+        made["stages"] = [make(Stage, s, f"stages[{i}]") for i, s in enumerate(stages)]
+        return made
 
     @classmethod
     def from_file(cls, path):
@@ -383,13 +393,16 @@ class PretrainingSettings:
         """
         changed = dataclasses.asdict(self)
         for name, value in values.items():
-            table, _, key = name.partition(".")
-            if not isinstance(changed.get(table), dict) or not key:
+            *tables, key = name.split(".")
+            table = changed
+            for part in tables:
+                table = table.get(part) if isinstance(table, dict) else None
+            if not tables or not isinstance(table, dict) or not key:
                 raise ValueError(
                     "Name a setting as TABLE.KEY, such as model.position_scheme, where the table "
                     f"is data, model, optimizer or run. Received: {name!r}"
                 )
-            changed[table][key] = value
+            table[key] = value
         changed["stages"] = list(changed["stages"])
         return type(self).from_dict(changed)
 
@@ -414,29 +427,30 @@ class PretrainingSettings:
 
     def with_paths_from(self, folder):
         """Returns a copy whose relative paths are resolved against `folder`."""
-
-        def absolute(name):
-            if name is None or is_hub_source(name):
-                return name
-            return os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
-
         data = dataclasses.replace(
             self.data,
-            files=tuple(absolute(name) for name in self.data.files),
-            cache=absolute(self.data.cache),
+            files=tuple(absolute_path(folder, name) for name in self.data.files),
+            cache=absolute_path(folder, self.data.cache),
         )
         model = dataclasses.replace(
             self.model,
-            checkpoint=absolute(self.model.checkpoint),
-            vocabulary=absolute(self.model.vocabulary),
+            checkpoint=absolute_path(folder, self.model.checkpoint),
+            vocabulary=absolute_path(folder, self.model.vocabulary),
         )
         return dataclasses.replace(self, data=data, model=model)
+
+
+def absolute_path(folder, name):
+    """Resolves a path against a folder; `None` and models on the hub stay as they are."""
+    if name is None or is_hub_source(name):
+        return name
+    return os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
 
 
 _RENAMED = {"piece_characters": "chunk_characters"}
 
 
-def _make(part, values, table):
+def make(part, values, table):
     """Makes the dataclass `part` from the values of a table."""
     if not isinstance(values, dict):
         raise ValueError(f"`{table}` must be a table. Received: {values!r}")

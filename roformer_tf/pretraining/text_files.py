@@ -21,15 +21,16 @@ TOLERATED_LINES, TOLERATED_SHARE = 100, 0.01
 KEPT_REASONS = 20
 
 
-def list_text_files(patterns):
+def list_text_files(patterns, forms=FORMS):
     """Lists the absolute paths of all files that match, sorted, each once.
 
     Args:
         patterns: str or list of str. Paths or glob patterns (`**` matches folders at any depth).
+        forms: tuple of str. Endings of the formats to accept.
 
     Raises:
         FileNotFoundError: If a pattern matches no file.
-        ValueError: If there is no pattern, or a file is not .txt or .jsonl, plain, .gz or .xz.
+        ValueError: If there is no pattern, or a file has none of these formats, plain, .gz or .xz.
     """
     patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     if not patterns:
@@ -38,7 +39,7 @@ def list_text_files(patterns):
     for pattern in map(os.fspath, patterns):
         if os.path.isdir(pattern):
             raise ValueError(
-                f"{pattern!r} is a folder. Name its files: {os.path.join(pattern, '*.txt')!r}"
+                f"{pattern!r} is a folder. Name its files: {os.path.join(pattern, '*' + forms[0])!r}"
             )
         # a file's name may itself look like a pattern
         names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
@@ -46,13 +47,13 @@ def list_text_files(patterns):
         if not names:
             raise FileNotFoundError(f"No file matches {pattern!r}. Fix or remove it in `files`.")
         for name in map(os.path.abspath, sorted(names)):
-            split_suffixes(name)
+            split_suffixes(name, forms)
             found.setdefault(os.path.realpath(name), name)
     return sorted(found.values())
 
 
-def split_suffixes(path):
-    """Splits the name of a text file into its format and its compression.
+def split_suffixes(path, forms=FORMS):
+    """Splits the name of a text file into its format, one of `forms`, and its compression.
 
     >>> split_suffixes("texts/wiki.jsonl.xz")
     ('.jsonl', '.xz')
@@ -60,9 +61,9 @@ def split_suffixes(path):
     base, ending = os.path.splitext(path)
     compression = ending if ending in COMPRESSED else ""
     form = os.path.splitext(base)[1] if compression else ending
-    if form not in FORMS:
+    if form not in forms:
         raise ValueError(
-            f"Expected text files .txt or .jsonl, plain, .gz or .xz. Received: {path!r}"
+            f"Expected text files {' or '.join(forms)}, plain, .gz or .xz. Received: {path!r}"
         )
     return form, compression
 
@@ -96,6 +97,10 @@ class TextFileReader:
     ['春眠不觉晓\n处处闻啼鸟', '夜来风雨声']
     """
 
+    forms = FORMS
+    expected = "UTF-8, in .jsonl files one object with a string `text` per line"
+    limit_setting = "data.max_bad_lines"  # for the message about too many bad lines
+
     def __init__(self, txt_documents="blocks", max_bad_lines=None):
         check_one_of("txt_documents", txt_documents, ("blocks", "lines"))
         if max_bad_lines is not None:
@@ -104,6 +109,11 @@ class TextFileReader:
         self.max_bad_lines = max_bad_lines
         self.lines = self.bad_lines = self.empty_documents = self.position = 0
         self.first_bad_lines = []
+
+    @property
+    def settings(self):
+        """Dict of what the documents of a file depend on."""
+        return {"txt_documents": self.txt_documents, "max_bad_lines": self.max_bad_lines}
 
     def documents(self, path):
         """Yields the documents of a file: UTF-8 bytes, stripped, never empty.
@@ -165,13 +175,25 @@ class TextFileReader:
             raise ValueError(f"{path} changed while it was read. Start again when it is complete.")
 
     def _texts(self, path, lines):
+        return (text for _, text in self._numbered_texts(path, lines))
+
+    def _numbered_texts(self, path, lines):
         for number, line in lines:
             try:
-                yield line.decode()
+                yield number, line.decode()
             except UnicodeDecodeError as error:
                 self._skip(path, number, _not_utf8(error))
 
     def _json_texts(self, path, lines):
+        for number, value in self._json_values(path, lines):
+            text = value.get("text") if isinstance(value, dict) else None
+            if isinstance(text, str):
+                yield text
+            else:
+                self._skip(path, number, "not an object with a string `text`")
+
+    def _json_values(self, path, lines):
+        """Yields the number and the JSON value of each line that is not blank."""
         for number, line in lines:
             if not line.strip():
                 continue
@@ -183,11 +205,7 @@ class TextFileReader:
             except (ValueError, RecursionError) as error:
                 self._skip(path, number, f"not JSON ({error})")
             else:
-                text = value.get("text") if isinstance(value, dict) else None
-                if isinstance(text, str):
-                    yield text
-                else:
-                    self._skip(path, number, "not an object with a string `text`")
+                yield number, value
 
     def _skip(self, path, number, reason):
         self.bad_lines += 1
@@ -201,8 +219,7 @@ class TextFileReader:
                 f"{path}, line {number}: {reason}. Now {self.bad_lines} of {self.lines} lines are "
                 f"bad, more than the {limit} that are tolerated. The first ones:\n  "
                 + "\n  ".join(self.first_bad_lines[:5])
-                + "\nExpected UTF-8, in .jsonl files one object with a string `text` per line. Fix "
-                "the files, or raise `data.max_bad_lines`."
+                + f"\nExpected {self.expected}. Fix the files, or raise `{self.limit_setting}`."
             )
 
 

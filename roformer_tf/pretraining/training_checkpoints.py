@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
 
 import tensorflow as tf
@@ -37,6 +38,7 @@ _FREE = {
         "held_out_batches",
         "log_every",
     },
+    "tasks": {"files", "max_bad_lines"},
 }
 
 
@@ -262,14 +264,25 @@ class StageModels:
                 os.rename(target, earlier)
         remove_temporary(self.folder)
 
-    def save(self, index, task, tokenizer):
-        """Writes a model in the original format, or as a preset if its positions need that."""
+    def save(self, index, task, tokenizer, classifiers=None):
+        """Writes a model in the original format, or as a preset if its positions need that.
+
+        Args:
+            index: int. Number of the stage, from 0.
+            task: The model.
+            tokenizer: a `RoFormerTokenizer`.
+            classifiers: dict from names to classifiers that share the backbone of `task`. Each is
+                written as a preset to a subfolder `tasks/NAME`.
+        """
         target = self.path(index)
-        if has_original_format(task.backbone):
-            save_checkpoint(task, target, vocabulary=tokenizer.get_vocabulary())
-        else:
-            task.preprocessor = task.preprocessor_cls(tokenizer)
-            task.save_to_preset(target)
+        with replace_files(target) if classifiers else nullcontext(target) as folder:
+            if has_original_format(task.backbone):
+                save_checkpoint(task, folder, vocabulary=tokenizer.get_vocabulary())
+            else:
+                task.preprocessor = task.preprocessor_cls(tokenizer)
+                task.save_to_preset(folder)
+            for name, classifier in (classifiers or {}).items():
+                classifier.save_to_preset(folder / "tasks" / name)
         self.remove_earlier(index)
 
     def remove_earlier(self, index):
@@ -323,7 +336,8 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
         if table == "stages":
             differences += _compare_stages(before, values, stage_index, stage_step)
         else:
-            differences += _compare(table, before, values, _FREE.get(table, ()))
+            free = _FREE.get(table.split(".")[0], ())
+            differences += _compare(table, before, values, free)
     fixed = []
     if saved.get("corpus") != current["corpus"]:
         fixed.append("the texts have changed (`data.files`, or the share that is held out)")
@@ -349,7 +363,8 @@ def _changes_the_weights(difference):
     """Whether weights or the optimizer's state would not fit, or change their meaning."""
     name = difference.split(" ")[0]
     free = ("model.dropout", "model.attention_dropout", "model.dtype")
-    return name == "optimizer.name" or (name.startswith("model.") and name not in free)
+    fixed = name == "optimizer.name" or name.endswith((".labels", ".pooling"))
+    return fixed or (name.startswith("model.") and name not in free)
 
 
 def _compare(table, before, now, free=()):

@@ -1,36 +1,30 @@
 """Windows of a corpus: groups of shards, made into sequences and batches in a graph."""
 
-import math
-
 import tensorflow as tf
 
-from roformer_tf.pretraining.corpus import read_shard
 from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.packing import form_sequences, positions_in_documents, take_sequences
+from roformer_tf.pretraining.shard_windows import (
+    CHUNK_ORDER,
+    TARGETS,
+    ShardWindows,
+    plain,
+    rounded_width,
+    shards_for,
+)
 from roformer_tf.text import RoFormerTokenizer, text_segmentate
 from roformer_tf.text.graph_tokenizer import tokenize_with_word_starts
 from roformer_tf.text.ragged_ops import lengths_to_splits
 
-# What a seed is for; each use draws from a stream of its own.
-_SHARD_ORDER, _CHUNK_ORDER, _SEQUENCE_ORDER, _BATCH_ORDER, _TARGETS = range(5)
 # A large shard is tokenized in parts of about so many bytes: the tokenizer takes some hundred times
 # the space of its input.
 _PART_BYTES = 2**20
-# A corpus that must be read more often than this for one window is too small to train on.
-_MAX_PASSES = 1000
 
 
-# There is nothing for AutoGraph to convert, and looking takes seconds.
-_plain = tf.autograph.experimental.do_not_convert
+class Windows(ShardWindows):
+    """Forms the windows of a corpus of raw text for one stage; see `ShardWindows`.
 
-
-class Windows:
-    """Forms the windows of a corpus for one stage: which shards, which sequences, which batches.
-
-    The shards of the corpus form an endless stream: all of them in a random order, then all of them
-    in another, and so on. Window w is the w-th group of `num_shards` consecutive shards. Its chunks
-    are shuffled and formed into sequences, and the sequences into batches, with the stateless seed
-    (seed, stage, window). So a batch depends on its position in the stream only.
+    The chunks of a window are shuffled and formed into sequences, and the sequences into batches.
 
     Args:
         shards: list of str. Paths.
@@ -39,18 +33,15 @@ class Windows:
         data: `DataSettings`.
         seed: tuple of two ints.
         num_shards: int. Shards per window.
-        keep_all: bool. Whether the sequences left over fill a last batch, followed by empty
-            sequences, instead of being dropped. The shards are then read in their own order.
+        keep_all: bool. See `ShardWindows`.
     """
 
     def __init__(self, shards, tokenizer, stage, data, seed, num_shards, keep_all=False):
-        self.shards = list(shards)
+        # without packing, sequences of similar length together
+        size, similar = stage.global_batch_size, data.packing == "none"
+        super().__init__(shards, seed, num_shards, size, stage.max_length, similar, keep_all)
         self.tokenizer = tokenizer
-        self.stage = stage
         self.data = data
-        self.num_shards = num_shards
-        self.keep_all = keep_all
-        self.seed = seed
         self.chunk_characters = max(1, round(data.chunk_characters * stage.max_length))
         self.segmenter = None
         if data.whole_word and data.objective == "masked_lm" and not tokenizer.word_level:
@@ -68,29 +59,17 @@ class Windows:
             mask_special_tokens=data.mask_special_tokens,
         )
 
-    def _seed(self, use, *numbers):
-        seed = tf.constant(self.seed, tf.int64)
-        for number in (use, *numbers):
-            seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64))
-        return seed
-
-    @_plain
+    @plain
     def sequences(self, window, num_parallel_calls):
         """Dataset of one element: the sequences of a window, as `form_sequences` returns them."""
-        first = window * self.num_shards
-        last = first + self.num_shards
-        if self.keep_all:
-            last = tf.minimum(last, len(self.shards))
-        shards = tf.data.Dataset.range(first, last).map(
-            self.chunks, num_parallel_calls=num_parallel_calls, deterministic=True
-        )
+        shards = self.map_shards(window, self.chunks, num_parallel_calls)
         return shards.ragged_batch(self.num_shards).map(
             lambda chunks: {
                 "window": window,
                 **form_sequences(
                     {name: values.flat_values for name, values in chunks.items()},
-                    self._seed(_CHUNK_ORDER, window),
-                    self.stage.max_length,
+                    self.seed_for(CHUNK_ORDER, window),
+                    self.max_length,
                     self.data.packing,
                     self.tokenizer.start_token_id,
                     self.tokenizer.end_token_id,
@@ -101,11 +80,7 @@ class Windows:
 
     def chunks(self, number):
         """Tokenized chunks of the shard with this number in the endless stream."""
-        epoch, index = number // len(self.shards), number % len(self.shards)
-        if not self.keep_all:
-            draw = tf.random.stateless_uniform([len(self.shards)], self._seed(_SHARD_ORDER, epoch))
-            index = tf.argsort(draw, stable=True)[tf.cast(index, tf.int32)]
-        documents = read_shard(tf.constant(self.shards)[index])
+        documents = self.documents(number)
         texts = text_segmentate(documents, self.chunk_characters, self.data.separators).flat_values
         part = tf.cumsum(tf.strings.length(texts)) // _PART_BYTES
         splits = lengths_to_splits(tf.math.bincount(part, minlength=1))
@@ -139,82 +114,27 @@ class Windows:
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         return {**tokens, "token_ids": ids.values, "lengths": lengths}
 
-    def order(self, sequences):
-        """int32 tensor `(batches, batch)`: the sequences of each batch of a window."""
-        size, window = self.stage.global_batch_size, sequences["window"]
-        count = tf.size(sequences["lengths"])
-        draw = tf.random.stateless_uniform([count], self._seed(_SEQUENCE_ORDER, window))
-        order = tf.argsort(draw, stable=True)
-        if self.keep_all:
-            order = tf.pad(order, [[0, -count % size]], constant_values=count)
-        order = order[: tf.size(order) // size * size]
-        if self.data.packing == "none":  # sequences of similar length together
-            lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), order)
-            order = tf.gather(order, tf.argsort(lengths, stable=True))
-        order = tf.reshape(order, [-1, size])
-        draw = tf.random.stateless_uniform(tf.shape(order)[:1], self._seed(_BATCH_ORDER, window))
-        return tf.gather(order, tf.argsort(draw, stable=True))
+    def take(self, sequences, index):
+        """Takes the sequences of these numbers, as wide as the longest of them."""
+        lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), index)
+        width = tf.minimum(rounded_width(tf.reduce_max(lengths)), self.max_length)
+        return take_sequences(sequences, index, width)
 
-    @_plain
-    def batches(self, sequences, first=0):
-        """Dataset of the batches of a window from number `first` on, without their targets."""
-        order = self.order(sequences)
-        count = tf.shape(order, tf.int64)[0]
-        enough = tf.debugging.Assert(
-            count > 0,
-            [
-                f"A window of {self.num_shards} shards does not fill a batch of "
-                f"{self.stage.global_batch_size} sequences of {self.stage.max_length} tokens. "
-                "Lower `global_batch_size`, raise `window_batches`, or add more text. Sequences in "
-                "the window:",
-                tf.size(sequences["lengths"]),
-            ],
-        )
-        with tf.control_dependencies([enough]):
-            count = tf.identity(count)
-
-        def batch(index):
-            own = order[index]
-            lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), own)
-            width = tf.minimum(rounded_width(tf.reduce_max(lengths)), self.stage.max_length)
-            position = {"window": sequences["window"], "index": index, "count": count}
-            return {**take_sequences(sequences, own, width), **position}
-
-        return tf.data.Dataset.range(tf.cast(first, tf.int64), count).map(batch)
-
-    @_plain
+    @plain
     def with_targets(self, batch):
         """Adds the model's inputs and labels; `count` is the number of batches of the window."""
         documents = None if self.data.packing == "none" else batch["document_ids"]
         made = self.objective(
             batch["token_ids"],
             batch["lengths"],
-            self._seed(_TARGETS, batch["window"], batch["index"]),
+            self.seed_for(TARGETS, batch["window"], batch["index"]),
             documents,
             batch.get("word_starts"),
         )
         if self.data.packing == "block_diagonal":
             made["document_ids"] = documents
             made["position_ids"] = positions_in_documents(documents)
-        shape = tf.shape(batch["lengths"])
-        position = {name: tf.fill(shape, batch[name]) for name in ("window", "index", "count")}
-        size = self.stage.global_batch_size
-        return {
-            name: tf.ensure_shape(value, [size, *value.shape[1:]])
-            for name, value in {**made, **position}.items()
-        }
-
-
-def rounded_width(width):
-    """Rounds the width of a batch up: to a multiple of 1 up to 32, 2 up to 64, 4 up to 128, then 8.
-
-    So there are few different shapes, and rounding adds a fiftieth to the width on average.
-
-    >>> [int(rounded_width(width)) for width in (31, 33, 65, 127, 129)]
-    [31, 34, 68, 128, 136]
-    """
-    step = tf.bitwise.left_shift(1, sum(tf.cast(width > w, tf.int32) for w in (32, 64, 128)))
-    return (width + step - 1) // step * step
+        return self.with_position(made, batch)
 
 
 def shards_in_window(corpus, stage, data):
@@ -227,14 +147,13 @@ def shards_in_window(corpus, stage, data):
     Raises:
         ValueError: If a window would have to read the corpus more than a thousand times.
     """
-    wanted = data.window_batches * stage.global_batch_size
     sequences = corpus.num_characters / (data.chunk_characters * stage.max_length)
-    passes = wanted / max(sequences, 1e-9)
-    if passes > _MAX_PASSES:
+    count = shards_for(corpus, sequences, data.window_batches * stage.global_batch_size)
+    if count is None:
         raise ValueError(
             f"The corpus of {corpus.num_characters} characters makes about {sequences:.2g} "
             f"sequences of {stage.max_length} tokens, far too few for {data.window_batches} "
             f"batches of {stage.global_batch_size}. Add more text, or lower `global_batch_size` or "
             "`window_batches`."
         )
-    return max(1, math.ceil(passes * len(corpus.shards)))
+    return count

@@ -40,6 +40,13 @@ def test_entity_f1():
         (["46,600m²"], "，总面积46,600m", 0, 0.0),
         (["28至32℃（82至90°F）", "平均气温28至32℃（82至90°F）。"], "（82至90°F）", 0, 0.5),
         (["天地"], "", 0, 0.0),
+        # NLTK's opening and closing quotes differ, and it splits off the ends of words
+        (['"alexandra"'], 'alexandra"', 0, 4 / 5),
+        (['"alexandra"'], '"alexandra', 0, 4 / 5),
+        (['a "house" b'], '"', 0, 1 / 3),
+        (["Ada's notes"], "Ada", 0, 1 / 2),
+        (["don't know"], "do", 0, 1 / 2),
+        (["’it’s"], "'it", 0, 0.0),
         ([""], "", 1, 0.0),
     ],
 )

@@ -125,3 +125,32 @@ def test_the_loss_of_names_is_compiled_like_that_of_numbers(rng):
     model.fit(x, ["bad", "fair", "good", "bad"], verbose=0)
     model.fit(x, [0, 1, 2, 0], verbose=0)
     assert isinstance(model.loss, keras.losses.SparseCategoricalCrossentropy)
+
+
+@pytest.mark.slow
+def test_several_labels_for_each_text(rng, tmp_path):
+    """Lists of names train as the matrix of 0 and 1 does, with binary cross entropy."""
+    x = texts(rng, 6)
+    names = [["good", "bad"], [], ["fair"], "good", ("bad",), {"good"}]
+    matrix = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]], "float32")
+    results = []
+    for y in (names, matrix):
+        keras.utils.set_random_seed(1)
+        model = classifier(activation="sigmoid")
+        model.compile(keras.optimizers.SGD(0.5))
+        model.fit(x, y, batch_size=3, shuffle=False, validation_data=(x, y), verbose=0)
+        results.append((model.get_weights(), model.evaluate(x, y, verbose=0)))
+    for a, b in zip(results[0][0], results[1][0], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert results[0][1] == results[1][1]
+    p = np.clip(model.predict(x, verbose=0).astype("float64"), 1e-7, 1 - 1e-7)
+    expected = -(matrix * np.log(p) + (1 - matrix) * np.log(1 - p)).mean()
+    np.testing.assert_allclose(results[0][1][0], expected, rtol=1e-5)
+    data = tf.data.Dataset.from_tensor_slices((x, ["bad"] * 6)).batch(3)
+    loss = -(np.log(p[:, 0]) + np.log(1 - p[:, 1:]).sum(1)).mean() / 3
+    np.testing.assert_allclose(model.evaluate(data, verbose=0)[0], loss, rtol=1e-5)
+    with pytest.raises(ValueError, match="or 0 and 1 for each of them. Received: 'great'"):
+        model.fit(x[:1], [["great"]], verbose=0)
+    loaded = saved_and_loaded(model, tmp_path)
+    loaded.fit(x, names, verbose=0)
+    assert {name for name, _ in loaded.classify(x[0])} == {"bad", "fair", "good"}

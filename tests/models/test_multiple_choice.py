@@ -160,6 +160,26 @@ def test_files(tmp_path, rng):
     assert loaded.predict(x, verbose=0) == expected
 
 
+@pytest.mark.slow
+def test_low_precision_and_lora(rng):
+    x, labels = questions(rng, 3), [0, 1, 0]
+    expected = chooser().evaluate(x, labels, verbose=0, return_dict=True)["loss"]
+    half = roformer_tf.RoFormerMultipleChoice(
+        backbone(dtype="mixed_bfloat16"), chooser().preprocessor
+    )
+    half.set_weights(chooser().get_weights())
+    found = half.evaluate(x, labels, verbose=0, return_dict=True)["loss"]
+    np.testing.assert_allclose(found, expected, rtol=0.1)  # sums whose parts round by 2^-8
+    assert half.output.dtype == "float32"
+    task = chooser()
+    task.enable_lora(2)
+    task.compile("adam")
+    frozen = task.backbone.token_embedding.embeddings.numpy().copy()
+    task.train_on_batch(task.preprocessor(task.text_tensors(x)), np.array(labels))
+    np.testing.assert_array_equal(task.backbone.token_embedding.embeddings, frozen)
+    assert len(task.predict(x, verbose=0)) == 3
+
+
 def test_errors():
     task, x = chooser(), {"question": ["谁"], "choices": [["我", "你"]]}
     for labels, message in (([2], "for 2 choices"), (["我"], "index of the right choice")):

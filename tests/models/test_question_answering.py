@@ -200,6 +200,52 @@ def test_files(tmp_path, rng, head):
     assert loaded.head == head and loaded.predict(data, verbose=0) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("head", EACH_HEAD)
+def test_every_form_of_data(rng, head):
+    """Lists, datasets, generators and model inputs give the same loss, grouped by length or not."""
+    task = reader(head)
+    contexts = [random_text(rng, int(n)) + "北京" for n in rng.integers(1, 25, 6)]
+    data = columns(["谁", "天地"] * 3, contexts)
+    answers = [(len(context) - 2, len(context)) for context in contexts]
+    answers[4] = None
+    expected = task.evaluate(data, answers, verbose=0)
+    labels, texts = task.encode_labels(answers), task.text_tensors(data)
+    dataset = tf.data.Dataset.from_tensor_slices((texts, labels)).batch(6)
+
+    def batches():
+        yield data, answers
+
+    for one in ((dataset,), (batches(),), task.preprocessor(texts, y=labels)):
+        np.testing.assert_allclose(task.evaluate(*one, steps=1, verbose=0), expected, rtol=1e-5)
+    task.compile(keras.optimizers.SGD(0.0))
+    for more in ({}, {"group_by_length": True}):
+        history = task.fit(data, answers, batch_size=4, verbose=0, **more)
+        assert np.isfinite(history.history["loss"]).all()
+    assert task.predict(dataset, verbose=0) == task.predict(data, verbose=0)
+
+
+@pytest.mark.slow
+def test_low_precision_and_lora(rng):
+    data, answers = columns(["谁", "天"], ["我在北京", random_text(rng, 9)]), [(2, 4), None]
+    expected = reader().evaluate(data, answers, verbose=0)
+    half = roformer_tf.RoFormerQuestionAnswering(
+        backbone(dtype="mixed_bfloat16"), reader().preprocessor, head_dim=8
+    )
+    half.set_weights(reader().get_weights())
+    # a sum of dot products whose parts round by 2^-8
+    np.testing.assert_allclose(half.evaluate(data, answers, verbose=0), expected, rtol=0.1)
+    assert half.output.dtype == "float32"
+    task = reader()
+    task.enable_lora(2)
+    task.compile("adam")
+    frozen = task.backbone.token_embedding.embeddings.numpy().copy()
+    x, y = task.preprocessor(data, y=task.encode_labels(answers))
+    task.train_on_batch(x, y)
+    np.testing.assert_array_equal(task.backbone.token_embedding.embeddings, frozen)
+    assert len(task.predict(data, verbose=0)) == 2
+
+
 def test_errors():
     task, data = reader(), columns(["谁"], ["我在北京"])
     for answers, message in (

@@ -1,12 +1,14 @@
 """Entities: offsets, heads, chunks, labels, files, and every form of data."""
 
+import gzip
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import roformer_tf
-from roformer_tf.models import entities_from_words
+from roformer_tf.models import entities_from_words, read_conll
 from roformer_tf.models.entity_spans import tags_of_spans
 from roformer_tf.models.roformer_token_classifier import HEADS, POINTERS
 from tests.models.answering import HARD, VOCABULARY, backbone, random_text, tokenizer
@@ -291,5 +293,43 @@ def test_words_with_tags():
         (0, 2, "LOC"),
         (2, 4, "LOC"),
     ]
+    bilou = "B-PER L-PER O U-ORG U-ORG B-GPE-NAM I-GPE-NAM L-GPE-NAM L-GPE-NAM".split()
+    assert entities_from_words(list("abcdefghi"), bilou, "")[1] == [
+        *((0, 2, "PER"), (3, 4, "ORG"), (4, 5, "ORG"), (5, 8, "GPE-NAM"), (8, 9, "GPE-NAM"))
+    ]
     with pytest.raises(ValueError, match="2 words and 1 tags"):
         entities_from_words(["a", "b"], ["O"])
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "O B-LOC I-LOC B-LOC O",  # BIO
+        "O B-LOC E-LOC S-LOC O",  # BIOES, BMES
+        "O B-LOC L-LOC U-LOC O",  # BILOU
+    ],
+)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_files_with_a_tag_for_each_character(tmp_path, tags, ending):
+    content = "".join(f"{c}\t{t}\r\n" for c, t in zip("去北京沪。", tags.split()))
+    content = f"\ufeff-DOCSTART- O\n\n{content}\n \n\n无 O\n 	O\n　 O\n事 O".encode()
+    path = tmp_path / f"train.bmes{ending}"
+    path.write_bytes(gzip.compress(content) if ending else content)
+    texts, entities = read_conll(path, "")
+    assert texts == ["去北京沪。", "无 　事"]
+    assert entities == [[(1, 3, "LOC"), (3, 4, "LOC")], []]
+
+
+def test_files_with_four_columns(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("U.N. NNP I-NP I-ORG\nofficial NN I-NP O\nEkeus NNP I-NP I-PER\n")
+    assert read_conll(path) == (["U.N. official Ekeus"], [[(0, 4, "ORG"), (14, 19, "PER")]])
+    assert read_conll(path, tag_column=2)[1] == [[(0, 19, "NP")]]
+    with pytest.raises(ValueError, match="train.txt, line 1: expected a word.*tag in column 4"):
+        read_conll(path, tag_column=4)
+    path.write_text("U.N. O\nofficial\n")
+    with pytest.raises(ValueError, match="line 2: expected a word.*Received: 'official'"):
+        read_conll(path)
+    path.write_bytes("一 O\n".encode() + "二".encode("gb18030"))
+    with pytest.raises(ValueError, match="line 2: the file is not UTF-8"):
+        read_conll(path)

@@ -83,8 +83,8 @@ def write_run(
     return path
 
 
-def start(settings, output, *arguments, environment=None, log=None):
-    """Starts `pretrain` in its own process; its messages go to the file `log`, or are dropped."""
+def start(settings, output, *arguments, environment=None, log=None, command="pretrain"):
+    """Starts `pretrain` or another command in its own process; its messages go to the file `log`, or are dropped."""
     process_environment = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "-1",
@@ -94,7 +94,7 @@ def start(settings, output, *arguments, environment=None, log=None):
         "PYTHONPATH": str(ROOT),
         **(environment or {}),
     }
-    command = [sys.executable, "-m", "roformer_tf", "pretrain", str(settings)]
+    command = [sys.executable, "-m", "roformer_tf", command, str(settings)]
     with open(log or os.devnull, "ab") as file:
         return subprocess.Popen(
             [*command, "--output", str(output), "--quiet", *arguments],

@@ -1,0 +1,24 @@
+"""Trains labelled tasks and the masked LM on one model, one task in each step, drawn by its
+frequency, as RoFormer v2 was trained. After any stop, the same command resumes from the last
+checkpoint. Each stage ends with a checkpoint in the original format, and with a classifier of each
+task in its folder `tasks`.
+"""
+
+from roformer_tf.cli import pretrain
+
+HELP = "train labelled tasks and the masked LM on one model"
+
+
+def add_arguments(parser):
+    pretrain.add_arguments(parser, example="examples/train_tasks.toml")
+
+
+def run(args):
+    """Runs the command.
+
+    Returns:
+        Exit status, as of `pretrain`.
+    """
+    from roformer_tf.pretraining import MultiTaskSettings, train_tasks
+
+    return pretrain.run_training(args, MultiTaskSettings, train_tasks)

@@ -1,0 +1,95 @@
+"""A small multi-task run: texts of the masked LM, and two labelled tasks."""
+
+import json
+
+import numpy as np
+
+from tests.pretraining import small_corpus
+
+LABELS = ["少", "中", "多"]
+STAGES = [
+    {"max_length": 32, "global_batch_size": 8, "steps": 6, "learning_rate": 1e-2},
+    {"max_length": 24, "global_batch_size": 8, "steps": 6, "learning_rate": 5e-3},
+]
+
+
+def write(folder, count=90, seed=1):
+    """Writes texts, a task of single texts (.tsv), one of pairs (.json), and the vocabulary."""
+    rng = np.random.default_rng(seed)
+    small_corpus.write_texts(folder, count=60)  # one shard
+
+    def text(most):
+        return "".join(rng.choice(small_corpus.CHARACTERS, size=rng.integers(1, most)))
+
+    rows = [(text(40), str(rng.choice(LABELS))) for _ in range(count)]
+    table = "".join(f"{number}\t{a}\t{b}\n" for number, (a, b) in enumerate(rows))
+    (folder / "topics.tsv").write_text(f"id\tsentence\tlabel\n{table}", encoding="utf-8")
+    pairs = [{"a": text(20), "b": text(20), "label": int(rng.integers(2))} for _ in range(count)]
+    lines = "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs)
+    (folder / "pairs.json").write_text(lines, encoding="utf-8")
+    vocabulary = small_corpus.tokenizer().get_vocabulary()
+    (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in vocabulary), encoding="utf-8")
+    return folder
+
+
+def values(folder, stages=STAGES, **tables):
+    """Settings as a nested dict; `tables` change single values."""
+    values = {
+        "data": {"files": [str(folder / "texts.txt")], "cache": str(folder / "cache")},
+        "tasks": {
+            "topics": {
+                "files": [str(folder / "topics.tsv")],
+                "text": "sentence",
+                "label": "label",
+                "labels": LABELS,
+                "frequency": 1,
+                "mask_rate": 0.15,
+                "held_out": 0.2,
+            },
+            "pairs": {
+                "files": [str(folder / "pairs.json")],
+                "text": "a",
+                "text_pair": "b",
+                "label": "label",
+                "labels": ["0", "1"],
+                "frequency": 1,
+                "max_length": 28,
+                "batch_size": 4,
+                "pooling": "mean",
+            },
+        },
+        "model": {
+            "vocabulary": str(folder / "vocab.txt"),
+            "word_level": False,
+            "num_layers": 1,
+            "num_heads": 2,
+            "hidden_dim": 16,
+            "intermediate_dim": 32,
+            "norm": "rms_norm",
+            "activation": "relu",
+        },
+        "optimizer": {"name": "original_lamb", "clip_norm": 1.0},
+        "run": {"checkpoint_every": 4, "held_out_batches": 3, "seed": 4},
+        "stages": stages,
+    }
+    values["data"] |= {"frequency": 2, "window_batches": 3, "held_out": 0.1}
+    for name, changes in tables.items():
+        values[name] = {**values[name], **changes}
+    return values
+
+
+def write_toml(path, values):
+    """Writes nested settings as TOML, whose strings, numbers and lists are those of JSON."""
+    tables = []
+    for name, content in values.items():
+        if name == "stages":
+            tables += [("[[stages]]", stage) for stage in content]
+        elif name == "tasks":
+            tables += [(f"[tasks.{task}]", table) for task, table in content.items()]
+        else:
+            tables.append((f"[{name}]", content))
+    lines = []
+    for title, table in tables:
+        lines += [title, *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in table.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
