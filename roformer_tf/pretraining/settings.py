@@ -1,6 +1,7 @@
 """The settings file of a pretraining run: TOML to checked values, with errors that name the key."""
 
 import dataclasses
+import functools
 import os
 import re
 import tomllib
@@ -421,22 +422,18 @@ class PretrainingSettings:
         >>> settings.starting_from("/models/chinese_roformer").model.checkpoint
         '/models/chinese_roformer'
         """
-        checkpoint = os.path.abspath(os.path.expanduser(os.fspath(checkpoint)))
         kept = {"word_level": self.model.word_level, "dtype": self.model.dtype}
-        return dataclasses.replace(self, model=ModelSettings(checkpoint=checkpoint, **kept))
+        model = ModelSettings(checkpoint=absolute_path("", os.fspath(checkpoint)), **kept)
+        return dataclasses.replace(self, model=model)
 
     def with_paths_from(self, folder):
         """Returns a copy whose relative paths are resolved against `folder`."""
+        absolute = functools.partial(absolute_path, folder)
         data = dataclasses.replace(
-            self.data,
-            files=tuple(absolute_path(folder, name) for name in self.data.files),
-            cache=absolute_path(folder, self.data.cache),
+            self.data, files=tuple(map(absolute, self.data.files)), cache=absolute(self.data.cache)
         )
-        model = dataclasses.replace(
-            self.model,
-            checkpoint=absolute_path(folder, self.model.checkpoint),
-            vocabulary=absolute_path(folder, self.model.vocabulary),
-        )
+        paths = {name: absolute(getattr(self.model, name)) for name in ("checkpoint", "vocabulary")}
+        model = dataclasses.replace(self.model, **paths)
         return dataclasses.replace(self, data=data, model=model)
 
 
