@@ -310,6 +310,7 @@ def test_parts_of_a_preset_are_saved_one_by_one(tmp_path):
     other.preprocessor.tokenizer.save_to_preset(tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
+        "README.md",
         "SHA256SUMS",
         "assets",
         "config.json",
@@ -326,6 +327,7 @@ def test_parts_of_a_preset_are_saved_one_by_one(tmp_path):
     other.preprocessor = None
     other.save_to_preset(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
+        "README.md",
         "SHA256SUMS",
         "config.json",
         "metadata.json",

@@ -1,10 +1,13 @@
 """Unpacks the model in a `.zip` file, such as those that the releases come in, into the cache."""
 
 import atexit
+import errno
 import hashlib
+import lzma
 import os
 import shutil
 import stat
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -20,6 +23,10 @@ KEPT_COPIES = 4  # a base model has half a gigabyte
 _BLOCK = 2**20
 # Numbers of weights hardly shrink, and text to a third. Deflate reaches 1,000 on zeros.
 _LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 2**20
+_DAMAGES = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError,
+    NotImplementedError, OverflowError, IndexError, UnicodeDecodeError, OSError,
+)  # fmt: skip
 _COPY = "Fetch or copy it again from its source."
 
 
@@ -72,7 +79,9 @@ def unpack(archive, inner=""):
                 _check_sizes(archive, files.values())
                 target = _new_place(key) / name
                 _write(stored, files, target)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+    except _DAMAGES as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a place that is none
+            raise
         raise ValueError(
             f"{archive} is damaged, cut off ({archive.stat().st_size:,} bytes) or of a kind that "
             f"cannot be read: {str(error).rstrip('.') or type(error).__name__}. {_COPY}"

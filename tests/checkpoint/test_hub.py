@@ -292,12 +292,10 @@ def test_the_command_line_and_environment_variables(hub, cache, tmp_path, folder
     assert (status, errors) == (0, "")
     assert json.loads(output)["layout"] == "huggingface"
     assert Path(tmp_path / "home" / "hub").is_dir()
-    status, output, errors = run("fill-mask", f"hf://{NAME}", "天[MASK]", "--json", "--top-k", "1")
-    assert (status, errors) == (0, "")
-    status, *_ = run("convert", f"hf://{NAME}", str(tmp_path / "converted"))
-    assert status == 0 and inspect_checkpoint(tmp_path / "converted").layout == "original"
     hub.stop()
-    offline = run("fill-mask", f"hf://{NAME}", "天[MASK]", "--json", HF_HUB_OFFLINE="1")
-    assert offline[0] == 0
+    status, output, errors = run(
+        "fill-mask", f"hf://{NAME}", "天[MASK]", "--json", HF_HUB_OFFLINE="1"
+    )
+    assert (status, errors) == (0, "") and json.loads(output)["masks"]
     status, output, errors = run("inspect", "hf://user/none")
     assert status == 2 and errors.startswith("error: hf://user/none cannot be fetched")

@@ -70,6 +70,13 @@ def test_file_is_named_and_paths_are_relative_to_it(tmp_path):
     settings = PretrainingSettings.from_file(path)
     assert settings.data.files == (str(tmp_path / "texts/*.txt"),)
     assert settings.model.vocabulary == str(tmp_path.parent / "vocab.txt")
+    text = path.read_text()
+    for checkpoint, found in (
+        ("hf://user/name@v1", "hf://user/name@v1"),
+        ("x.zip/folder", str(tmp_path / "x.zip" / "folder")),
+    ):
+        path.write_text(text.replace('vocabulary = "../vocab.txt"', f'checkpoint = "{checkpoint}"'))
+        assert PretrainingSettings.from_file(path).model.checkpoint == found
     assert settings.stages[0].learning_rate_factors == {5: 1.0}
 
 
