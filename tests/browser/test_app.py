@@ -75,7 +75,7 @@ def press(page, name):
 
 def shown_bars(page, count):
     """Returns the answers of the bars, once there are as many, with the numbers behind them."""
-    page.wait_for_function(f"document.querySelectorAll('.bar').length === {count}", timeout=60_000)
+    page.wait_for_function(f"document.querySelectorAll('.bar').length === {count}")
     return list(
         zip(
             page.locator(".bar-answer").all_inner_texts(),
@@ -122,14 +122,10 @@ def test_generation_streams(open_app, repository):
     gpt = roformer_tf.RoFormerCausalLM.from_preset(folder)
     gpt.compile(sampler=keras_hub.samplers.TopPSampler(p=0.9, temperature=0.7, seed=1))
     expected = gpt.generate("今天", max_length=64)
-    page.wait_for_function("text => seen.at(-1) === text", arg=expected, timeout=60_000)
+    page.wait_for_function("text => seen.at(-1) === text", arg=expected)
     seen = page.evaluate("seen")
     assert len(seen) > 3  # nothing, parts, the whole
     assert [len(text) for text in seen] == sorted(len(text) for text in seen)
-    press(page, "Stop")
-    press(page, "Generate")  # the same again
-    page.wait_for_function("n => seen.length > n && seen.at(-1).length > 20", arg=len(seen))
-    page.wait_for_function("text => seen.at(-1) === text", arg=expected)
 
 
 def test_sentences_by_similarity(open_app, repository):
@@ -149,7 +145,7 @@ def test_sentences_by_similarity(open_app, repository):
 
     page.get_by_role("tab", name="Paraphrase").click()
     press(page, "Paraphrase")
-    page.wait_for_function("document.querySelectorAll('.bar').length > 3", timeout=60_000)
+    page.wait_for_function("document.querySelectorAll('.bar').length > 3")
     sim.compile(sampler=keras_hub.samplers.TopPSampler(p=0.8, temperature=0.6, seed=1))
     found = sim.similar("What is the best way to lose weight?", n=50, k=10)
     assert shown_bars(page, 3 + len(found))[3:] == [(text, f"{cos:.3f}") for text, cos in found]
