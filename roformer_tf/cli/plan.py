@@ -1,6 +1,7 @@
 """Predicts what each stage of a settings file needs: bytes on each GPU, the micro-batch and the
 slices of gradient accumulation that fit, steps, tokens, operations, time and GPU-hours. All
-sequences are taken to have the full length of their stage.
+sequences are taken to have the full length of their stage, and all steps of `train-tasks` to train
+the masked LM.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ HELP = "predict the memory and the time of a pretraining run"
 
 
 def add_arguments(parser):
-    parser.add_argument("settings", help="settings file (TOML) of the command `pretrain`")
+    parser.add_argument("settings", help="settings file (TOML) of `pretrain` or `train-tasks`")
     parser.add_argument("--gpus", type=int, default=1, help="number of GPUs (default: 1)")
     parser.add_argument(
         "--memory",
@@ -30,10 +31,10 @@ def add_arguments(parser):
 
 
 def run(args):
-    from roformer_tf.pretraining import PretrainingSettings
+    from roformer_tf.pretraining.multi_task_settings import settings_class
     from roformer_tf.pretraining.plan import DEFAULT_FLOPS, plan_run
 
-    settings = PretrainingSettings.from_file(args.settings)
+    settings = settings_class(args.settings).from_file(args.settings)
     if args.memory is not None:
         changed = dataclasses.replace(settings.run, memory=args.memory, micro_batch_size=None)
         settings = dataclasses.replace(settings, run=changed)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import tomllib
+from pathlib import Path
 
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer
 from roformer_tf.models.labels import check_names
@@ -184,3 +186,12 @@ class MultiTaskSettings(PretrainingSettings):
             for name, task in self.tasks.items()
         }
         return dataclasses.replace(super().with_paths_from(folder), tasks=tasks)
+
+
+def settings_class(path):
+    """Returns `MultiTaskSettings` for a settings file with tasks, else `PretrainingSettings`."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):  # `from_file` explains it
+        return PretrainingSettings
+    return MultiTaskSettings if "tasks" in values else PretrainingSettings

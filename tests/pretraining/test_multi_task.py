@@ -453,6 +453,12 @@ def test_wrong_settings(folder, tmp_path, capsys):
     assert "There must be at least one task" in capsys.readouterr().err
 
 
+def test_plan(folder, tmp_path, capsys):
+    path = multi_tasks.write_toml(tmp_path / "settings.toml", multi_tasks.values(folder))
+    assert main(["plan", str(path), "--gpus", "2", "--memory", "1GB"]) == 0
+    assert "Fits: every stage" in capsys.readouterr().out
+
+
 def test_too_few_examples(folder, tmp_path):
     settings = settings_of(folder).with_values({"tasks.pairs.batch_size": 3})
     with pytest.raises(ValueError, match="tasks.pairs.*multiple of the number of replicas, 2"):
