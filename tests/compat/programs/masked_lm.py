@@ -17,7 +17,7 @@ from common import TEXTS, Recorder, make_tokenizer, paths
 
 class data_generator(DataGenerator):
     def __iter__(self, random=False):
-        for is_end, text in self.sample(random):
+        for _, text in self.sample(random):
             token_ids, segment_ids = tokenizer.encode(text, maxlen=16)
             rands = np.random.random(len(token_ids))
             source = [tokenizer._token_mask_id if r < 0.3 else t for r, t in zip(rands, token_ids)]
