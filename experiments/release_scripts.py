@@ -48,10 +48,10 @@ CALLS = {"test/generate.py": "gen_synonyms('今天天气不错', 2, 2)"}
 # Which line must change in a script that cannot run, and why
 REASONS = {
     "multi-task/main.py": (
-        "`snippets.py` defines an optimizer of Keras 2 (`class Adam(keras.optimizers.Optimizer)` "
-        "with `get_updates` and `K.update`), which Keras 3 has no place for: delete the class and "
-        "write `from roformer_tf.compat.bert4keras.optimizers import Adam`. "
-        "`python -m roformer_tf` trains several tasks at once without this script"
+        "its `snippets.py` has an optimizer of Keras 2, which Keras 3 cannot call: delete the class "
+        "`Adam` there and import that of `roformer_tf.compat.bert4keras.optimizers`. And one "
+        "`optimizer` trains models of different weights, which Keras 3 refuses: make one for each "
+        "in the line `model.compile(…)`"
     )
 }
 

@@ -1,10 +1,15 @@
 """Errors that say what to use in place of a name that is not offered."""
 
+import dis
 import re
+import sys
 
 
 def missing_name(module, name, hints, instead):
-    """Returns the `AttributeError` of a name that a module does not offer.
+    """Returns the error of a name that a module does not offer, for its `__getattr__` to raise.
+
+    It is an `AttributeError`. In `from module import name` it is an `ImportError`, since Python
+    replaces an `AttributeError` there by one that does not say what to use.
 
     Args:
         module: str. The module's name.
@@ -18,4 +23,7 @@ def missing_name(module, name, hints, instead):
     `layers` does not offer `FeedForward`. Use FeedForward of ours.
     """
     hint = next((text for key, text in hints.items() if re.fullmatch(key, name)), instead)
-    return AttributeError(f"`{module}` does not offer `{name}`. {hint}")
+    frame = sys._getframe(2)  # of whoever asks the module's `__getattr__`
+    operation = frame.f_code.co_code[frame.f_lasti] if frame.f_lasti >= 0 else 0
+    error = ImportError if dis.opname[operation] == "IMPORT_FROM" else AttributeError
+    return error(f"`{module}` does not offer `{name}`. {hint}")

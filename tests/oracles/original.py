@@ -326,14 +326,22 @@ def optimize(name, extensions, options, weights, gradients):
 
 
 def run_program(text, arguments):
-    """Executes the text of a program, and returns what its function `run` returns."""
+    """Executes the text of a program, and returns what its function `run` returns.
+
+    Eagerly: AdaFactor makes a variable in every step, and graphs of a few steps take longer.
+    """
+    import tensorflow as tf
     from bert4keras.backend import K
 
     K.clear_session()
     K.set_floatx("float32")
-    names = {}
-    exec(text, names)
-    return names["run"](**arguments)
+    tf.config.run_functions_eagerly(True)
+    try:
+        names = {}
+        exec(text, names)
+        return names["run"](**arguments)
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 FUNCTIONS = (

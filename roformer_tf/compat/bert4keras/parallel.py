@@ -29,6 +29,8 @@ def parallel_apply_generator(
     """
     make = multiprocessing.dummy if dummy else multiprocessing.get_context("fork")
     waiting, ready, seeds = make.Queue(max_queue_size), make.Queue(), make.Queue()
+    if not dummy:  # at the end of the program nobody reads what is left
+        waiting.cancel_join_thread()
     random_seeds = [None] * workers if random_seeds is True else random_seeds or []
     for seed in random_seeds:
         seeds.put(seed)

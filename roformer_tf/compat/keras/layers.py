@@ -79,6 +79,18 @@ def shown_as_mean(loss):
     return tf.stop_gradient(tf.reduce_mean(loss) - total) + total
 
 
+class Lambda(keras.layers.Lambda):
+    """`keras.layers.Lambda`, which ends a mask without a warning, as in Keras 2.
+
+    Args:
+        *args, **kwargs: Arguments of `keras.layers.Lambda`.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.supports_masking = True
+
+
 class GlobalMaxPooling1D(keras.layers.GlobalMaxPooling1D):
     """`keras.layers.GlobalMaxPooling1D` over the real tokens, where there is a mask.
 

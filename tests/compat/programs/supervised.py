@@ -44,7 +44,7 @@ def run(folder):
     losses = []
     for step in range(4):
         x = [sequence_padding(list(x)) for x in zip(*map(tokenizer.encode, TEXTS[step : step + 4]))]
-        y = np.array([[step % 2], [step % 2], [2 + step % 3], [2 + step % 3]])
+        y = np.array([[step % 2], [step % 2], [2 + step % 3], [2 + step % 3]], dtype="float32")
         losses.append({"loss": float(model.train_on_batch(x, y))})
     outputs = [model.predict(x)]
     optimizer.apply_ema_weights()

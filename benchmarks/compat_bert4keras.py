@@ -1,0 +1,146 @@
+"""`python -m benchmarks.compat_bert4keras`: one script on `roformer_tf.compat.bert4keras` and on bert4keras itself.
+
+The same text, with other import lines, trains a classifier on the vector of [CLS] with Adam and decay, and predicts.
+Each library has a process of its own; they take turns, and a batch has another width in every turn, as the batches of
+such scripts do.
+"""
+
+import argparse
+import contextlib
+import re
+import statistics
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import records
+from benchmarks.client import Client
+from benchmarks.sizes import Sizes
+
+FOLDER = Path(__file__).resolve().parent
+SIDES = {"ours": "roformer_tf.compat.bert4keras", "bert4keras": "bert4keras on tf-keras"}
+SIZES = Sizes(layers=6, heads=8, width=512, intermediate=2048)
+QUICK = Sizes(layers=1, heads=2, width=32, intermediate=64)
+TASKS = {
+    "step": "fine-tuning step, {batch} × up to {length}",
+    "predict": "`predict`, {batch} × up to {length}",
+    "one": "`predict`, one text",
+}
+PROGRAM = """
+import numpy as np
+from bert4keras.backend import keras
+from bert4keras.models import build_transformer_model
+from bert4keras.optimizers import Adam, extend_with_weight_decay
+
+
+def build(config):
+    base = build_transformer_model(model='roformer', return_keras_model=False, **config)
+    output = keras.layers.Lambda(lambda x: x[:, 0])(base.model.output)
+    output = keras.layers.Dense(units=2, activation='softmax')(output)
+    model = keras.models.Model(base.model.input, output)
+    AdamW = extend_with_weight_decay(Adam, name='AdamW')
+    model.compile(
+        loss='sparse_categorical_crossentropy',
+        optimizer=AdamW(learning_rate=1e-5, weight_decay_rate=0.01),
+        metrics=['accuracy'],
+    )
+    return model
+
+
+def batches(rng, size, batch, length):
+    while True:
+        width = int(rng.integers(length // 2, length + 1))
+        x = rng.integers(5, size, (batch, width))
+        yield [x, 0 * x], rng.integers(0, 2, (batch, 1))
+"""
+
+
+class CompatClient(Client):
+    module = "benchmarks.compat_bert4keras_worker"
+
+
+def text_of(side):
+    if side == "bert4keras":
+        return PROGRAM
+    return re.sub(r"(?m)^from bert4keras\b", "from roformer_tf.compat.bert4keras", PROGRAM)
+
+
+def measure(sizes, batch, length, steps, repeats, seed, say=print):
+    """Returns a dictionary for each task and library; `runs` are seconds per call, in order."""
+    results = []
+    with contextlib.ExitStack() as stack:
+        workers = {side: stack.enter_context(CompatClient()) for side in SIDES}
+        for side, worker in workers.items():
+            worker("build", side=side, text=text_of(side), sizes=asdict(sizes), seed=seed)
+        for task, row in TASKS.items():
+            rounds = []
+            for turn in range(repeats + 1):  # the first one also compiles, and is not counted
+                options = {"task": task, "batch": batch, "length": length, "steps": steps}
+                seconds = {s: w("run", **options, seed=turn)["seconds"] for s, w in workers.items()}
+                rounds.append(seconds)
+                say(f"{task}: turn {turn} of {repeats}: {seconds}")
+            ratios = [r["bert4keras"] / r["ours"] for r in rounds[1:]]
+            for side in SIDES:
+                runs = [turn[side] for turn in rounds[1:]]
+                results.append(
+                    {
+                        "row": row.format(batch=batch, length=length),
+                        "side": side,
+                        "seconds": statistics.median(runs),
+                        "ratio": statistics.median(ratios),
+                        "runs": runs,
+                    }
+                )
+    return results
+
+
+def table(record):
+    """Lines of Markdown."""
+    lines = ["| | library | median | bert4keras / ours |", "|---|---|---|---|"]
+    for r in record["results"]:
+        ratio = f"{r['ratio']:.2f}" if r["side"] == "bert4keras" else ""
+        lines.append(f"| {r['row']} | {SIDES[r['side']]} | {1e3 * r['seconds']:.0f} ms | {ratio} |")
+    return lines
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.compat_bert4keras", description=__doc__
+    )
+    parser.add_argument("--quick", action="store_true", help="a small model, to see that it works")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=3, help="calls in a turn (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed turns (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="file for the results, a table beside it")
+    given = parser.parse_args(arguments)
+    name = f"compat_bert4keras{'_quick' * given.quick}.jsonl"
+    output = given.output or FOLDER / "results" / name
+    sizes = QUICK if given.quick else SIZES
+    words = sys.argv[1:] if arguments is None else arguments
+    record = {
+        **records.made_by("benchmarks.compat_bert4keras", words),
+        "sizes": asdict(sizes),
+        "seed": given.seed,
+        "results": measure(
+            sizes, given.batch, given.length, given.steps, given.repeats, given.seed
+        ),
+    }
+    records.write(output, record)
+    head = [
+        "# A script on `roformer_tf.compat.bert4keras` and on bert4keras",
+        "",
+        f"{sizes.layers} layers of width {sizes.width}, vocabulary {sizes.vocabulary:,}, float32, "
+        "random weights, dropout 0.1 in training, batches of new widths. Medians; the libraries take "
+        "turns, a process each.",
+        "",
+        records.source(record),
+        "",
+    ]
+    records.write_text(output.with_suffix(".md"), "\n".join([*head, *table(record)]) + "\n")
+    print("\n".join(table(record)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What is not offered says what to use, and importing the library does not load this part."""
+
+import importlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+COMPAT = "roformer_tf.compat.bert4keras"
+
+
+@pytest.mark.parametrize(
+    "module, name, instead",
+    [
+        ("backend", "recompute_grad", "recompute_activations"),
+        ("layers", "MultiHeadAttention", "RotaryMultiHeadAttention"),
+        ("layers", "LayerNormalization", "RMSNorm"),
+        ("layers", "NoSuchLayer", "moving_from_bert4keras"),
+        ("models", "BERT", "build_transformer_model"),
+        ("models", "T5", "KerasHub"),
+        ("optimizers", "extend_with_lookahead", "LastWeights"),
+        ("optimizers", "Lion", "keras.optimizers.Lion"),
+        ("snippets", "WebServing", "serve.py"),
+        ("tokenizers", "SpTokenizer", "RoFormerSentencePieceTokenizer"),
+    ],
+)
+def test_a_name_that_is_not_offered(module, name, instead):
+    found = importlib.import_module(f"{COMPAT}.{module}")
+    message = f"does not offer `{name}`.*{re.escape(instead)}"
+    with pytest.raises(AttributeError, match=message):
+        getattr(found, name)
+    with pytest.raises(ImportError, match=message):
+        exec(f"from {COMPAT}.{module} import {name}")
+
+
+def test_names_of_k_and_keras():
+    from roformer_tf.compat.bert4keras.backend import K, keras
+
+    with pytest.raises(AttributeError, match="GradientTape"):
+        K.gradients  # noqa: B018
+    with pytest.raises(AttributeError, match="no such name"):
+        keras.engine_of_keras_1  # noqa: B018
+    exec("from roformer_tf.compat.keras.callbacks import Callback")
+    exec("from roformer_tf.compat.keras.layers import Dense, LSTM")
+    exec(f"from {COMPAT}.layers import *")
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"model": "albert"}, ValueError, "KerasHub"),
+        ({"model": "roformer", "application": "seq2seq"}, ValueError, "'unilm'"),
+        ({"model": "roformer", "residual_attention_scores": True}, TypeError, "use BERT"),
+        ({"model": object}, TypeError, "name of a model"),
+    ],
+)
+def test_models_that_are_not_offered(arguments, error, message):
+    from roformer_tf.compat.bert4keras.models import build_transformer_model
+
+    with pytest.raises(error, match=message):
+        build_transformer_model(**arguments)
+
+
+def test_optimizers_of_keras_are_not_extended():
+    import keras
+
+    from roformer_tf.compat.bert4keras.optimizers import extend_with_weight_decay
+
+    with pytest.raises(TypeError, match="weight_decay"):
+        extend_with_weight_decay(keras.optimizers.SGD)
+
+
+def test_importing_the_library_does_not_load_compat():
+    program = "import sys, roformer_tf; sys.exit('roformer_tf.compat' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_keras_adam_is_kerass(rng):
+    """Without TF_KERAS, `Adam` is that of Keras, also where it is extended."""
+    import keras
+
+    from roformer_tf.compat.bert4keras.optimizers import KerasAdam, extend_with_parameter_wise_lr
+
+    value = rng.normal(size=5).astype("float32")
+    gradients = 1e-6 * rng.normal(size=(5, 5)).astype("float32")  # where epsilon counts
+    found = []
+    slow = extend_with_parameter_wise_lr(KerasAdam)
+    for optimizer in (keras.optimizers.Adam(0.01), KerasAdam(0.01), slow(0.01)):
+        variable = keras.Variable(value)
+        optimizer.build([variable])
+        for gradient in gradients:
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)])
+        found.append(np.array(variable))
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
+
+
+def test_batches_of_any_width_and_their_errors():
+    from roformer_tf.compat.bert4keras.backend import K, keras
+
+    x = keras.layers.Input((None,))
+    sums = keras.layers.Lambda(lambda x: K.sum(x, axis=1, keepdims=True))(x)
+    dense = keras.layers.Dense(1)
+    model = keras.models.Model([x], [dense(sums)])
+    model.compile("sgd", lambda y_true, y_pred: K.mean(K.square(y_true - y_pred)))
+
+    def batches(bad=None):
+        for width in (3, 4, 5, 6):
+            if width == bad:
+                raise RuntimeError("of the generator")
+            yield [np.ones((2, width))], np.ones((2, 1))
+
+    history = model.fit(batches(), steps_per_epoch=4, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    with pytest.raises(Exception, match="of the generator"):
+        model.fit(batches(bad=5), steps_per_epoch=4, verbose=0)
+    assert model.predict([np.ones((70, 3))]).shape == (70, 1)
+    with pytest.raises(ValueError, match="1 inputs"):
+        model.predict([np.ones((2, 3)), np.ones((2, 3))])
+
+
+def test_weights_of_keras_2_are_refused(tmp_path):
+    import h5py
+
+    from roformer_tf.compat.keras.models import check_weights_of_keras_3
+
+    path = tmp_path / "old.weights"
+    with h5py.File(path, "w") as file:
+        file.attrs["layer_names"] = ["a"]
+    with pytest.raises(ValueError, match="save_weights_as_checkpoint"):
+        check_weights_of_keras_3(path)

@@ -1,0 +1,31 @@
+"""The programs of docs/moving_from_bert4keras.md run, and the kept table is the page's."""
+
+import json
+import re
+import runpy
+
+import numpy as np
+import pytest
+
+
+@pytest.mark.slow
+def test_the_programs_run(repository, monkeypatch):
+    page = (repository / "docs" / "moving_from_bert4keras.md").read_text("utf-8")
+    old, imports, own = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    changed = re.sub(r"(?m)^from bert4keras\b", "from roformer_tf.compat.bert4keras", old)
+    assert all(line in changed for line in imports.splitlines())
+    assert 3 * len(own.splitlines()) <= len(old.splitlines()) + 3
+    monkeypatch.chdir(repository)
+    for program in (changed, own):
+        names = {}
+        exec(program, names)
+        np.testing.assert_allclose(names["probabilities"].sum(), 1, rtol=1e-5)
+
+
+def test_the_table_is_that_of_the_kept_results(repository):
+    page = (repository / "docs" / "moving_from_bert4keras.md").read_text("utf-8")
+    program = runpy.run_path(str(repository / "experiments" / "release_scripts.py"))
+    kept = program["RESULTS"].read_text("utf-8").splitlines()
+    table = program["table"]([json.loads(line) for line in kept])
+    assert f"<!-- scripts -->\n{table}\n<!-- /scripts -->" in page
+    assert len(kept) == 27
