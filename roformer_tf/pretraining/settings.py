@@ -314,7 +314,7 @@ class PretrainingSettings:
         return sum(stage.steps for stage in self.stages[:stage_index])
 
     @classmethod
-    def from_dict(cls, values):
+    def from_dict(cls, values: dict) -> "PretrainingSettings":
         """Makes settings from a nested dict, such as the content of a TOML file.
 
         Raises:
@@ -340,7 +340,7 @@ class PretrainingSettings:
         return cls(**made)
 
     @classmethod
-    def from_file(cls, path):
+    def from_file(cls, path) -> "PretrainingSettings":
         """Reads settings from a TOML file. Relative paths in it are relative to the file.
 
         Raises:
@@ -371,7 +371,7 @@ class PretrainingSettings:
             raise ValueError(f"{path}: {error}") from error
         return settings.with_paths_from(path.parent)
 
-    def with_values(self, values):
+    def with_values(self, values: dict) -> "PretrainingSettings":
         """Returns a copy with some values changed.
 
         Args:
@@ -392,7 +392,7 @@ class PretrainingSettings:
         changed["stages"] = list(changed["stages"])
         return type(self).from_dict(changed)
 
-    def starting_from(self, checkpoint):
+    def starting_from(self, checkpoint) -> "PretrainingSettings":
         """Returns a copy that starts from a checkpoint in place of what `[model]` says.
 
         The checkpoint brings the vocabulary and the sizes. `word_level` and `dtype` are kept.
@@ -411,7 +411,7 @@ class PretrainingSettings:
         kept = {"word_level": self.model.word_level, "dtype": self.model.dtype}
         return dataclasses.replace(self, model=ModelSettings(checkpoint=checkpoint, **kept))
 
-    def with_paths_from(self, folder):
+    def with_paths_from(self, folder) -> "PretrainingSettings":
         """Returns a copy whose relative paths are resolved against `folder`."""
 
         def absolute(name):
