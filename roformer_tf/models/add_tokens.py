@@ -11,7 +11,7 @@ from roformer_tf.text import RoFormerTokenizer
 from roformer_tf.text.marked_tokens import checked_new_tokens
 
 
-def add_tokens(task, tokens):
+def add_tokens(task: RoFormerTask, tokens: list[str]) -> RoFormerTask:
     """Returns a copy of a task that knows more tokens.
 
     The tokenizer finds them in a text as they are written (see `RoFormerTokenizer.add_tokens`).
@@ -53,11 +53,11 @@ def add_tokens(task, tokens):
     if any(layer.quantization_mode for layer in task._flatten_layers()):
         raise ValueError("A quantized model cannot grow. Add the tokens before `quantize`.")
     old_size = task.backbone.vocabulary_size
-    if tokenizer.vocabulary_size() != old_size:
+    first = tokenizer.vocabulary_size()  # the model may have more, unused ones
+    if first > old_size:
         raise ValueError(
-            "The tokenizer and the model must have the same number of tokens. Received: "
-            f"{tokenizer.vocabulary_size()} and {old_size}. Undo `tokenizer.add_tokens`, or make "
-            "the tokenizer from the model's folder."
+            f"The tokenizer has {first} tokens, more than the {old_size} of the model. Make it from "
+            "the model's folder again, and leave `tokenizer.add_tokens` to this function."
         )
     new = [x for x in checked_new_tokens(tokens) if x not in set(tokenizer.get_vocabulary())]
     pieces = [list(ids) or [tokenizer.unk_token_id] for ids in tokenizer(new)] if new else []
@@ -71,10 +71,9 @@ def add_tokens(task, tokens):
     grown.preprocessor.tokenizer.add_tokens(tokens)
     for source, target in zip(task.weights, grown.weights, strict=True):
         values = ops.convert_to_numpy(source.value)
-        if tuple(source.shape) != tuple(target.shape):
-            rows = [values[ids].mean(axis=0) for ids in pieces]
-            if values.ndim == 1:  # the output bias
-                rows = [values.mean()] * len(new)
-            values = np.concatenate([values, np.stack(rows)])
+        if tuple(source.shape) != tuple(target.shape):  # the embeddings, and the output bias
+            is_bias = values.ndim == 1
+            rows = [values[:first].mean() if is_bias else values[ids].mean(0) for ids in pieces]
+            values = np.concatenate([values[:first], np.stack(rows), values[first:]])
         target.assign(values)
     return grown

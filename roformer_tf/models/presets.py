@@ -1,4 +1,5 @@
 import inspect
+from typing import Self
 
 import keras
 
@@ -42,7 +43,7 @@ class PreprocessorFromPreset(SavedWhole):
         return super().__call__(_texts(x), y=y, sample_weight=sample_weight, **kwargs)
 
     @classmethod
-    def from_preset(cls, preset, config_file="preprocessor.json", **kwargs):
+    def from_preset(cls, preset, config_file="preprocessor.json", **kwargs) -> Self:
         """Builds the preprocessor from a folder.
 
         Args:

@@ -1,5 +1,6 @@
 import contextlib
 from functools import partial
+from typing import Self
 
 import keras
 import numpy as np
@@ -265,7 +266,7 @@ class RoFormerModel:
         )
 
     @classmethod
-    def from_preset(cls, preset, load_weights=True, **kwargs):
+    def from_preset(cls, preset, load_weights=True, **kwargs) -> Self:
         """Builds the model from a folder.
 
         Sizes, family (RoFormer v1, v2, BERT, NEZHA), pooler, vocabulary and weights come from its

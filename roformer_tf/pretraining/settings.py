@@ -328,7 +328,7 @@ class PretrainingSettings:
         return sum(stage.steps for stage in self.stages[:stage_index])
 
     @classmethod
-    def from_dict(cls, values):
+    def from_dict(cls, values: dict) -> "PretrainingSettings":
         """Makes settings from a nested dict, such as the content of a TOML file.
 
         Raises:
@@ -352,7 +352,7 @@ class PretrainingSettings:
         return made
 
     @classmethod
-    def from_file(cls, path):
+    def from_file(cls, path) -> "PretrainingSettings":
         """Reads settings from a TOML file. Relative paths in it are relative to the file.
 
         Raises:
@@ -383,7 +383,7 @@ class PretrainingSettings:
             raise ValueError(f"{path}: {error}") from error
         return settings.with_paths_from(path.parent)
 
-    def with_values(self, values):
+    def with_values(self, values: dict) -> "PretrainingSettings":
         """Returns a copy with some values changed.
 
         Args:
@@ -407,7 +407,7 @@ class PretrainingSettings:
         changed["stages"] = list(changed["stages"])
         return type(self).from_dict(changed)
 
-    def starting_from(self, checkpoint):
+    def starting_from(self, checkpoint) -> "PretrainingSettings":
         """Returns a copy that starts from a checkpoint in place of what `[model]` says.
 
         The checkpoint brings the vocabulary and the sizes. `word_level` and `dtype` are kept.
@@ -426,7 +426,7 @@ class PretrainingSettings:
         model = ModelSettings(checkpoint=absolute_path("", os.fspath(checkpoint)), **kept)
         return dataclasses.replace(self, model=model)
 
-    def with_paths_from(self, folder):
+    def with_paths_from(self, folder) -> "PretrainingSettings":
         """Returns a copy whose relative paths are resolved against `folder`."""
         absolute = functools.partial(absolute_path, folder)
         data = dataclasses.replace(

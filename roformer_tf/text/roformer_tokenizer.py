@@ -1,6 +1,7 @@
 """The original tokenizer of RoFormer as a Keras layer."""
 
 import os
+from typing import Self
 
 import keras
 import keras_hub
@@ -153,7 +154,7 @@ class RoFormerTokenizer(
         self.file_assets = [VOCABULARY_FILE, TABLES_FILE]
 
     @classmethod
-    def from_preset(cls, preset, **kwargs):
+    def from_preset(cls, preset, **kwargs) -> Self:
         """Builds the tokenizer from the folder of a model.
 
         Args:

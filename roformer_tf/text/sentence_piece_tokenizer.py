@@ -6,6 +6,7 @@ import io
 import os
 import tempfile
 from pathlib import Path
+from typing import Self
 
 import keras
 import keras_hub
@@ -76,7 +77,7 @@ class RoFormerSentencePieceTokenizer(
         super().__init__(proto=proto, **kwargs)
 
     @classmethod
-    def from_preset(cls, preset, **kwargs):
+    def from_preset(cls, preset, **kwargs) -> Self:
         """Builds the tokenizer from a folder that `save_to_preset` wrote.
 
         Args:

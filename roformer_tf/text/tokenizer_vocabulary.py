@@ -37,7 +37,7 @@ class TokenizerVocabulary:
         )
         self._set(vocabulary, tables)
 
-    def add_tokens(self, tokens):
+    def add_tokens(self, tokens: list[str]) -> int:
         """Adds tokens that are found in a text as they are written, such as names or `"<number>"`.
 
         They are looked for before the text is tokenized, at both levels, and the longest one wins.
@@ -131,17 +131,17 @@ class TokenizerVocabulary:
             )
         self._set(vocabulary, tables)
 
-    def get_vocabulary(self):
+    def get_vocabulary(self) -> list[str]:
         """Returns the tokens in the order of the vocabulary file."""
         self._check_vocabulary()
         return list(self._vocabulary.tokens)
 
-    def vocabulary_size(self):
+    def vocabulary_size(self) -> int:
         """Returns one more than the highest id."""
         self._check_vocabulary()
         return self._vocabulary.size
 
-    def id_to_token(self, id):
+    def id_to_token(self, id: int) -> str:
         """Returns the token of an id."""
         self._check_vocabulary()
         token = self._vocabulary.token(int(id))
@@ -151,7 +151,7 @@ class TokenizerVocabulary:
             )
         return token
 
-    def token_to_id(self, token):
+    def token_to_id(self, token: str) -> int:
         """Returns the id of a token."""
         self._check_vocabulary()
         if token not in self._vocabulary.ids:
@@ -159,13 +159,13 @@ class TokenizerVocabulary:
         return self._vocabulary.ids[token]
 
     @property
-    def graph(self):
+    def graph(self) -> GraphTokenizer | MarkedTokens:
         """The `GraphTokenizer`, a `tf.Module` to hold in what `tf.saved_model.save` saves."""
         self._check_vocabulary()
         return self._graph
 
     @property
-    def graph_detokenizer(self):
+    def graph_detokenizer(self) -> GraphDetokenizer:
         """The `GraphDetokenizer`, a `tf.Module`."""
         self._check_vocabulary()
         return self._graph_detokenizer

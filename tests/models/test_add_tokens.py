@@ -8,28 +8,32 @@ from roformer_tf.models import add_tokens, fill_mask
 from tests.models import builders
 
 
-def test_add_tokens(tmp_path):
+@pytest.mark.parametrize("unused", [0, 5])
+def test_add_tokens(unused, tmp_path):
+    """`unused` is the number of the model's rows that the vocabulary leaves."""
     tokenizer = builders.tokenizer()
+    size = tokenizer.vocabulary_size()
     task = roformer_tf.RoFormerMaskedLM(
-        builders.backbone(), roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
+        builders.backbone(vocabulary_size=size + unused),
+        roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer),
     )
     builders.randomized(task)
     grown = add_tokens(task, ["天地", "<B>"])
-    size = task.backbone.vocabulary_size
-    assert grown.backbone.vocabulary_size == size + 2
+    assert grown.backbone.vocabulary_size == size + unused + 2
     assert task.preprocessor.tokenizer.vocabulary_size() == size  # as it was
     [ids] = grown.preprocessor.tokenizer(["天地玄<B>"])
     assert ids == [size, *tokenizer(["玄"])[0], size + 1]
     new, old = (model.backbone.token_embedding.get_weights()[0] for model in (grown, task))
-    np.testing.assert_array_equal(new[:size], old)
+    np.testing.assert_array_equal(new[:size], old[:size])
     np.testing.assert_allclose(new[size], old[tokenizer(["天地"])[0]].mean(0), rtol=1e-6)
     np.testing.assert_allclose(new[size + 1], old[tokenizer(["<B>"])[0]].mean(0), rtol=1e-6)
 
     inputs = builders.inputs(np.random.default_rng(0))
+    inputs["token_ids"] %= size
     inputs["mask_positions"] = np.array([[1], [2], [3]])
     logits, expected = (model.predict_on_batch(inputs) for model in (grown, task))
     # a product of another width may add in another order
-    np.testing.assert_allclose(logits[..., :size], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logits[..., :size], expected[..., :size], rtol=0, atol=1e-5)
 
     grown.fit(["天地玄<B>黄", "宇宙<B>"], verbose=0)
     grown.save_to_preset(tmp_path / "grown")
@@ -46,6 +50,6 @@ def test_wrong_arguments():
     task = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
     with pytest.raises(ValueError, match="without white space"):
         add_tokens(task, ["a b"])
-    preprocessor.tokenizer.add_tokens(["<B>"])
-    with pytest.raises(ValueError, match="the same number of tokens"):
+    preprocessor.tokenizer.add_tokens([f"<{i}>" for i in range(9)])
+    with pytest.raises(ValueError, match="more than the 48 of the model"):
         add_tokens(task, ["c"])

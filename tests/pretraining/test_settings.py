@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from roformer_tf.__main__ import main
 from roformer_tf.cli.pretrain import _key_and_value
 from roformer_tf.pretraining import PretrainingSettings, Stage, StagesSchedule
 from roformer_tf.pretraining.training_checkpoints import CHECKPOINT_FORMAT, check_same_run
@@ -228,3 +229,39 @@ def test_other_texts_words_or_formats_do_not_resume(saved):
     for old in ({k: v for k, v in stored.items() if k != "format"}, {**stored, "format": 3}):
         with pytest.raises(ValueError, match="another version of roformer_tf.*the format [13] "):
             check_same_run(old, identity, 0, 1)
+
+
+def test_a_folder_is_no_settings_file(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder. .* `SETTINGS.toml --from "):
+        PretrainingSettings.from_file(tmp_path)
+
+
+def test_starting_from_a_checkpoint(tmp_path, monkeypatch):
+    """`--from` takes the place of the vocabulary and the sizes."""
+    monkeypatch.chdir(tmp_path)
+    model = {"vocabulary": "vocab.txt", "num_layers": 3, "word_level": True, "dtype": "float32"}
+    settings = PretrainingSettings.from_dict(changed(model=model))
+    started = settings.starting_from("a/checkpoint")
+    assert started.model.checkpoint == str(tmp_path / "a" / "checkpoint")
+    assert (started.model.vocabulary, started.model.word_level) == (None, True)
+    assert dataclasses.replace(started, model=settings.model) == settings
+
+
+def test_from_on_the_command_line(tmp_path, monkeypatch):
+    started = []
+
+    def pretrain(settings, *args, **kwargs):
+        started.append(settings.model.checkpoint)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("roformer_tf.pretraining.pretrain", pretrain)
+    path = tmp_path / "stages.toml"
+    stage = "".join(f"{key} = {value}\n" for key, value in STAGE.items())
+    path.write_text(
+        f'[data]\nfiles = "a.txt"\n[model]\nvocabulary = "vocab.txt"\n[[stages]]\n{stage}'
+    )
+    command = ["pretrain", str(path), "--output", str(tmp_path / "run")]
+    for more in ([], ["--from", str(tmp_path)]):
+        with pytest.raises(SystemExit):
+            main([*command, *more])
+    assert started == [None, str(tmp_path)]

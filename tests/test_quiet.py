@@ -1,0 +1,70 @@
+"""The journeys of a user print nothing on standard error that is no problem."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAD = """
+import sys
+import roformer_tf
+import keras
+import tensorflow as tf
+from roformer_tf.export import export_saved_model
+from roformer_tf.models import fill_mask
+
+checkpoints, folder = sys.argv[1:]
+chinese = f"{checkpoints}/chinese_roformer_tiny"
+texts = ["很好，下次还来", "太差了，不推荐", "服务周到", "难吃"]
+labels = ["positive", "negative", "positive", "negative"]
+
+
+def make(dtype=None):
+    options = {} if dtype is None else {"dtype": dtype}
+    return roformer_tf.RoFormerTextClassifier.from_preset(
+        chinese, labels=["negative", "positive"], sequence_length=32, **options
+    )
+"""
+JOURNEYS = {
+    "classifier": """
+model = make()
+for _ in range(6):  # TensorFlow counts the graphs of all models
+    model = make()
+    model.fit(texts, labels, batch_size=3, verbose=0)
+for n in range(1, 8):
+    model.predict(["好" * n] * n, verbose=0)
+    model.predict(tf.data.Dataset.from_tensor_slices(texts).batch(n), verbose=0)
+    model.evaluate(texts[:n], labels[:n], verbose=0)
+model.save(f"{folder}/model.keras")
+model.save_to_preset(f"{folder}/preset")
+keras.saving.load_model(f"{folder}/model.keras").fit(texts, labels, verbose=0)
+roformer_tf.RoFormerTextClassifier.from_preset(f"{folder}/preset").classify("好")
+""",
+    "export": """
+export_saved_model(make(), f"{folder}/served")
+answer = tf.saved_model.load(f"{folder}/served")(["房间干净", "难吃"])
+assert set(answer["label"].numpy()) <= {b"negative", b"positive"}
+masked_lm = roformer_tf.RoFormerMaskedLM.from_preset(chinese)
+fill_mask(masked_lm, ["今天[MASK]气"])
+export_saved_model(masked_lm, f"{folder}/masked_lm")
+assert tf.saved_model.load(f"{folder}/masked_lm")(["今天[MASK]气"])["tokens"].shape[:2] == (1, 1)
+""",
+    "quantized": """
+model = make()
+model.quantize("int8")
+model.predict(texts, verbose=0)
+model.save(f"{folder}/model.keras")
+keras.saving.load_model(f"{folder}/model.keras").predict(texts, verbose=0)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_nothing_on_standard_error(name, tmp_path, repository):
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    program = HEAD + JOURNEYS[name]
+    command = [sys.executable, "-c", program, repository / "checkpoints", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
