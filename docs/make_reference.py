@@ -12,6 +12,7 @@ import inspect
 import os
 import pkgutil
 import re
+import sys
 from pathlib import Path
 
 os.environ["COLUMNS"] = "100"  # the width of the help
@@ -79,7 +80,10 @@ def index_page():
     for package, names in public_names().items():
         lines += ["", f"## {package}", "", "| name | |", "|---|---|"]
         for name in sorted(names, key=str.lower):
-            path = names[name].__module__.replace(".", "/") + ".py"
+            module = names[name].__module__
+            if getattr(sys.modules[module], name, None) is not names[name]:
+                module = package  # the package has another name for it
+            path = module.replace(".", "/") + ".py"
             if not (ROOT / path).exists():
                 path = path.removesuffix(".py") + "/__init__.py"
             lines.append(f"| [`{name}`](../../{path}) | {first_sentence(names[name])} |")

@@ -86,7 +86,7 @@ def on_config(config):
 def on_files(files: Files, config):
     """Adds the reference, and copies of the files that pages link to, and those of these copies."""
     for name, (_, path) in NAMES.items():
-        module = path.removesuffix(".py").replace("/", ".")
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         text = f"---\ntitle: {name}\nsearch:\n  boost: 0.5\n---\n\n::: {module}.{name}\n"
         files.append(File.generated(config, page_of(name), content=text))
     waiting = [(file.src_uri, file.content_string) for file in files.documentation_pages()]

@@ -168,7 +168,11 @@ class RoFormerModel:
         self(self.input)  # Keras exports no model to ONNX that was never called
         context = portable_operations() if format in ("litert", "onnx") else inference_only()
         with context:
-            super().export(filepath, format=format, **kwargs)
+            if format == "litert" and getattr(self, "preprocessor", None) is not None:
+                # a model of the same layers, without the tokenizer's tables, which LiteRT lacks
+                keras.Model(self.input, self.output).export(filepath, format=format, **kwargs)
+            else:
+                super().export(filepath, format=format, **kwargs)
 
     def enable_lora(self, rank, target_layer_names=None):
         """See `keras_hub.models.Backbone.enable_lora`."""

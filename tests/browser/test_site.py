@@ -20,7 +20,7 @@ CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
     --disable-background-networking --disable-component-update""".split()
 # These pages have a place in the navigation before they are written.
-PROMISED = {"loading.md", "moving_from_bert4keras.md", "multi_task_training.md"}
+PROMISED = {"app.md", "loading.md", "moving_from_bert4keras.md", "multi_task_training.md"}
 
 
 @pytest.fixture(scope="module")

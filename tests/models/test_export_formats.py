@@ -86,3 +86,13 @@ def test_a_model_of_ones_own(rng, tmp_path):
     with portable_operations():
         model.export(tmp_path / "model.tflite", format="litert", verbose=False)
     check(model, tmp_path / "model.tflite", run_litert, rng)
+
+
+def test_a_task_with_a_tokenizer_to_litert(rng, tmp_path):
+    """The tokenizer's tables, which LiteRT lacks, stay out of the file."""
+    pytest.importorskip("ai_edge_litert")
+    model = builders.task("classifier", preprocessor={})
+    model.predict(builders.texts(rng, 2), verbose=0)
+    model.export(tmp_path / "model.tflite", format="litert", verbose=False)
+    check(model, tmp_path / "model.tflite", run_litert, rng)
+    assert model.preprocessor is not None
