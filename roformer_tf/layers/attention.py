@@ -1,9 +1,14 @@
+import functools
+
 import keras
+import numpy as np
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.cache import in_plain_graph
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.portable import is_portable
 
 
 class Attention(keras.layers.Layer):
@@ -36,10 +41,10 @@ class Attention(keras.layers.Layer):
         )
 
     def average(self, scores, value, attention_bias=None, training=None):
-        """Averages values by the softmax of their scores, which is computed in float32.
+        """Averages values by the softmax of their scores, which sums in float32.
 
         Args:
-            scores: Tensor `(batch, num_heads, query, key)`.
+            scores: Tensor `(batch, num_heads, query, key)`, float32 unless `has_narrow_softmax`.
             value: Tensor `(batch, num_heads, key, head_dim)`.
             attention_bias: float32 tensor to add to the scores, or `None`.
             training: bool. Whether to apply dropout.
@@ -48,9 +53,8 @@ class Attention(keras.layers.Layer):
             The averages `(batch, num_heads, query, head_dim)` and the weights, in the dtype of
             `value`.
         """
-        scores = ops.cast(scores, "float32")
         if attention_bias is not None:
-            scores = scores + attention_bias
+            scores = scores + ops.cast(attention_bias, scores.dtype)
         if scores.shape[-1] == 1:  # a single token; Keras warns of a softmax over one number
             weights = ops.ones_like(scores)
         else:
@@ -71,3 +75,34 @@ class Attention(keras.layers.Layer):
     def compute_output_spec(self, x, *args, **kwargs):
         shape = (*x.shape[:-1], self.num_heads * self.head_dim)
         return keras.KerasTensor(shape, self.compute_dtype)
+
+
+def has_narrow_softmax(dtype):
+    """Returns whether a softmax of scores in `dtype` sums in float32 by itself, as oneDNN's does.
+
+    Scores then need no copy in float32, which takes longer than the products of a long text. For
+    inference only: the gradient of such a softmax sums in `dtype`.
+
+    Example:
+
+    >>> from roformer_tf.layers.attention import has_narrow_softmax
+    >>> has_narrow_softmax("float32")
+    False
+    """
+    if dtype != "bfloat16" or is_portable() or not in_plain_graph():
+        return False
+    return _bfloat16_softmax_sums_in_float32()
+
+
+@functools.cache
+def _bfloat16_softmax_sums_in_float32():
+    """Finds out by a long row, as TensorFlow's own kernels sum in bfloat16."""
+    import tensorflow as tf
+
+    if tf.config.list_logical_devices("GPU"):
+        return False
+    with tf.init_scope():
+        row = tf.cast(np.linspace(-4, 4, 4096)[None], tf.bfloat16)
+        wide = tf.nn.softmax(tf.cast(row, tf.float32))
+        error = tf.abs(tf.cast(tf.nn.softmax(row), tf.float32) - wide)
+        return bool(tf.reduce_all(error <= 2**-8 * wide))  # rounded once

@@ -104,7 +104,7 @@ class CrossAttention(Attention):
             (ops.shape(key)[0], -1, self.num_heads, self.head_dim),
         )
         query = ops.transpose(query, (0, 2, 1, 3))  # (batch, head, rows * length, head_dim)
-        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+        scores = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
         output, _ = self.average(scores, value, attention_bias, training)
         return self.merge(output, ops.shape(x)[:2])
 

@@ -3,7 +3,7 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.layers.attention import Attention
+from roformer_tf.layers.attention import Attention, has_narrow_softmax
 from roformer_tf.layers.attention_mask import bias_of_masks, causal_bias, dense_bias
 from roformer_tf.layers.cache import is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
@@ -17,7 +17,7 @@ from roformer_tf.portable import is_portable
 class SelfAttention(Attention):
     """Multi-head softmax self-attention with a position scheme.
 
-    One product computes queries, keys and values. The softmax is computed in float32. The columns
+    One product computes queries, keys and values. The softmax sums in float32. The columns
     of `qkv` are `[query | key | value]`, each head by head. With `RotaryPosition`, the features of
     a query or key head are in the half layout (`rotary.interleaved_to_half`).
 
@@ -278,7 +278,8 @@ class SelfAttention(Attention):
         """Computes the averages `(batch, head, query, head_dim)` with all scores at once."""
         scheme = self.position_scheme
         scale = 1.0 / math.sqrt(scheme.num_score_terms * self.head_dim)
-        if self.compute_dtype == "float32":
+        narrow = not (training or scheme.needs_scores) and has_narrow_softmax(self.compute_dtype)
+        if self.compute_dtype == "float32" or narrow:
             # product, scale and bias in this order: TensorFlow runs them as one oneDNN kernel
             scores = ops.matmul(query, ops.swapaxes(key, -1, -2)) * scale
             query = query * scale
@@ -286,6 +287,8 @@ class SelfAttention(Attention):
             query = query * scale  # first: a product of float16 could overflow
             scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (batch, head, query, key)
         scores = scheme.apply_to_scores(scores, query, key, position, self)
+        if not narrow:
+            scores = ops.cast(scores, "float32")
         if isinstance(attention_bias, dict):
             attention_bias = dense_bias(attention_bias)
         output, weights = self.average(scores, value, attention_bias, training)

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 
@@ -52,6 +53,32 @@ def test_hidden_keys_have_no_weight_at_all(dtype, masking):
     )
     assert np.isfinite(after).all()
     np.testing.assert_array_equal(before[:, real], after[:, real])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="about TensorFlow's kernels")
+@pytest.mark.parametrize("masking", ["bidirectional", "causal"])
+def test_softmax_of_bfloat16_scores_is_that_in_float32(masking, monkeypatch):
+    """Bit for bit, as 1 / sqrt(64) only changes the exponent and a mask adds 0 or hides."""
+    import tensorflow as tf
+
+    from roformer_tf.layers import self_attention
+    from roformer_tf.layers.attention import has_narrow_softmax
+
+    x = np.random.default_rng(0).normal(size=(2, 300, 128)).astype("float32")
+    layer = built(SelfAttention(2, 64, dtype="mixed_bfloat16"), x.shape)
+    bias = AttentionMask(masking)(np.arange(300) < np.array([[300], [200]]))
+
+    def softmax_dtypes(training):
+        graph = tf.function(lambda x: layer(x, bias, training=training))
+        graph = graph.get_concrete_function(tf.TensorSpec(x.shape)).graph
+        return {op.outputs[0].dtype for op in graph.get_operations() if op.type == "Softmax"}
+
+    narrow = tf.bfloat16 if has_narrow_softmax("bfloat16") else tf.float32
+    assert softmax_dtypes(training=False) == {narrow}
+    assert softmax_dtypes(training=True) == {tf.float32}  # its gradient would sum in bfloat16
+    found = numpy(layer(x, bias))
+    monkeypatch.setattr(self_attention, "has_narrow_softmax", lambda dtype: False)
+    np.testing.assert_array_equal(found, numpy(layer(x, bias)))
 
 
 def test_large_scores_do_not_overflow_in_float16():
