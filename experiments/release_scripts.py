@@ -334,7 +334,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scripts", required=True, help="folder of the four checkouts")
     parser.add_argument("--output", default="build/scripts", help="folder to run them in")
-    parser.add_argument("--only", default="", help="part of the names of scripts to run")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of names of scripts to run")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=600, help="seconds for a script")
     parser.add_argument("--write", action="store_true", help=f"keep the records in {RESULTS.name}")
@@ -355,7 +355,7 @@ def main():
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(text, "utf-8")
             is_part = path.name == "snippets.py" or re.match(r"t\d{4}_", path.name)
-            if not is_part and arguments.only in name:
+            if not is_part and any(part in name for part in arguments.only):
                 tasks.append((name, {"imports": len(imports)}))
     with ThreadPoolExecutor(arguments.workers) as pool:
         futures = [pool.submit(run, folder, name, o, arguments.timeout) for name, o in tasks]
@@ -365,8 +365,10 @@ def main():
             print(json.dumps(records[-1], ensure_ascii=False), flush=True)
     print(table(records))
     print(f"{sum(record['main'] for record in records)} of {len(records)} scripts run")
-    if arguments.write:
-        lines(RESULTS, records)
+    if arguments.write:  # in place of those kept of the same scripts
+        old = RESULTS.read_text("utf-8").splitlines() if RESULTS.exists() else []
+        kept = {record["script"]: record for record in [*map(json.loads, old), *records]}
+        lines(RESULTS, kept.values())
 
 
 if __name__ == "__main__":

@@ -78,8 +78,7 @@ class OriginalAdaFactor(OriginalOptimizer):
 
     def scales(self, variable):
         """Returns whether the steps of a weight are relative to its size."""
-        path = getattr(variable, "path", variable.name)
-        return self.multiply_by_parameter_scale and not matches_any(self.no_scale, path)
+        return self.multiply_by_parameter_scale and not matches_any(self.no_scale, variable.path)
 
     def build(self, variables):
         if self.built:
@@ -89,7 +88,7 @@ class OriginalAdaFactor(OriginalOptimizer):
         for index, variable in enumerate(variables):
             if self.beta_1 > 0:
                 self._momentums[index] = self.add_variable_from_reference(variable, "momentum")
-            shape = original_shape(variable)
+            shape = original_shape(self._descriptions[index])
             axes = self.factored_axes(shape)
             if axes is None:
                 second = [self.add_variable_from_reference(variable, "velocity")]
@@ -106,7 +105,8 @@ class OriginalAdaFactor(OriginalOptimizer):
         index, dtype = self._get_variable_index(variable), variable.dtype
         step = ops.cast(self.iterations + 1, dtype)
         beta_2 = 1 - ops.power(step, -0.8) if self.beta_2 is None else self.beta_2
-        shape = original_shape(variable)
+        described = self.describe(variable)
+        shape = original_shape(described)
         gradient = ops.reshape(gradient, shape)
         squares = ops.square(gradient) + self.epsilon_1
         axes = self.factored_axes(shape)
@@ -124,7 +124,7 @@ class OriginalAdaFactor(OriginalOptimizer):
             moment = rows * columns / ops.mean(rows, axes[1], keepdims=True)
         change = gradient / ops.sqrt(moment + self.epsilon_1)
         if self.clipping_threshold is not None:
-            root = ops.sqrt(mean_square(change, variable))
+            root = ops.sqrt(mean_square(change, described))
             change = change / ops.maximum(1.0, root / self.clipping_threshold)
         if self.beta_1 > 0:
             momentum = self._momentums[index]
@@ -132,8 +132,8 @@ class OriginalAdaFactor(OriginalOptimizer):
             change = self.beta_1 * old + (1 - self.beta_1) * change
             updates.append((momentum, ops.reshape(change, variable.shape)))
         value = ops.reshape(ops.convert_to_tensor(variable), shape)
-        if self.scales(variable):
-            scale = ops.sqrt(mean_square(value, variable))
+        if self.scales(described):
+            scale = ops.sqrt(mean_square(value, described))
             change = change * ops.maximum(scale, self.epsilon_2)
         if self.has_relative_rate:
             learning_rate = ops.minimum(1 / ops.sqrt(step), 0.01)

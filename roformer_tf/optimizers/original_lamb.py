@@ -75,22 +75,23 @@ class OriginalLAMB(OriginalAdamW):
 
     def new_values(self, gradient, variable, learning_rate):
         *moments, (_, new_value) = super().new_values(gradient, variable, learning_rate)
-        if self.adapts(getattr(variable, "path", variable.name)):
-            new_value = adapt(variable, new_value, learning_rate)
+        described = self.describe(variable)
+        if self.adapts(described.path):
+            new_value = adapt(variable, described, new_value, learning_rate)
         return [*moments, (variable, new_value)]
 
     def get_config(self):
         return {**super().get_config(), "no_adaptation": self.no_adaptation}
 
 
-def adapt(variable, new_value, learning_rate):
+def adapt(variable, described, new_value, learning_rate):
     """Scales the update of each of the original's weights to the norm of the weight."""
-    shape = original_shape(variable)
+    shape = original_shape(described)
     value = ops.reshape(ops.convert_to_tensor(variable), shape)
     change = ops.reshape(new_value, shape) - value
     # of the same number of entries, so that the ratio of the roots is that of the norms
-    norm = ops.sqrt(mean_square(value, variable))
-    norm_of_change = ops.sqrt(mean_square(change / ops.maximum(learning_rate, 1e-7), variable))
+    norm = ops.sqrt(mean_square(value, described))
+    norm_of_change = ops.sqrt(mean_square(change / ops.maximum(learning_rate, 1e-7), described))
     both = ops.logical_and(norm > 0, norm_of_change > 0)
     ratio = ops.where(both, norm / ops.where(both, norm_of_change, 1.0), 1.0)
     return ops.reshape(value + change * ratio, variable.shape)

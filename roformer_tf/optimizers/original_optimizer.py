@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 
 import keras
 from keras import ops
@@ -33,9 +34,17 @@ class OriginalOptimizer(keras.optimizers.Optimizer):
 
     def build(self, variables):
         super().build(variables)
+        self._descriptions = [
+            SimpleNamespace(path=getattr(v, "path", v.name), shape=tuple(v.shape))
+            for v in variables
+        ]
         self._sums = None
         if self.accumulation_steps > 1:
             self._sums = self.add_optimizer_variables(variables, "gradient_sum")
+
+    def describe(self, variable):
+        """Returns path and shape of a variable; on TensorFlow an update gets one without a path."""
+        return self._descriptions[self._get_variable_index(variable)]
 
     def new_values(self, gradient, variable, learning_rate):
         """Returns a list of variables and the tensors that an update sets them to."""
@@ -82,7 +91,7 @@ def original_shape(variable):
     (4, 3, 4)
     """
     shape = tuple(variable.shape)
-    if not _JOINT.search(getattr(variable, "path", variable.name)):
+    if not _JOINT.search(variable.path):
         return shape
     return (shape[0] if len(shape) > 1 else 1, 3, shape[-1] // 3)
 

@@ -96,6 +96,25 @@ def test_keras_adam_is_kerass(rng):
     np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
 
 
+def test_moving_average(rng):
+    import keras
+
+    from roformer_tf.compat.bert4keras import optimizers
+
+    cls = optimizers.extend_with_exponential_moving_average(optimizers.BertAdam)
+    optimizer, variable = cls(0.1, ema_momentum=0.7), keras.Variable(np.float32([1, 2]))
+    optimizer.build([variable])
+    average = np.zeros(2)
+    for _ in range(3):
+        optimizer.apply([keras.ops.convert_to_tensor(rng.normal(size=2).astype("float32"))])
+        average = 0.7 * average + 0.3 * np.array(variable)
+    last = np.array(variable)
+    optimizer.apply_ema_weights()
+    np.testing.assert_allclose(variable, average / (1 - 0.7**3), rtol=1e-5)
+    optimizer.reset_old_weights()
+    np.testing.assert_array_equal(variable, last)
+
+
 def test_batches_of_any_width_and_their_errors():
     from roformer_tf.compat.bert4keras.backend import K, keras
 

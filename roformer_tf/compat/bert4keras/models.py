@@ -67,6 +67,26 @@ class Point(keras.layers.Layer):
         return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
 
 
+class NoMask(keras.layers.Layer):
+    """Ends a mask before layers that have no use for it.
+
+    Args:
+        **kwargs: Arguments of `keras.layers.Layer`.
+    """
+
+    def call(self, inputs):
+        """Returns the same numbers."""
+        return tf.identity(inputs)
+
+    def compute_mask(self, inputs, mask=None):
+        """Returns `None`."""
+        return None
+
+    def compute_output_spec(self, inputs):
+        """Returns the shape and dtype of the tensor."""
+        return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+
 class PaddingMask(keras.layers.Layer):
     """Returns token ids as int32, and 1 where there is a token: not 0, or the first.
 
@@ -170,7 +190,6 @@ class Transformer:
             self.initializer = V2Initializer(backbone.num_layers)
         if self.with_mlm:
             self.head = language_model_head(backbone, epsilon=1e-12)
-            self.head.supports_masking = True
         if self.with_nsp:
             self.logits_dense = keras.layers.Dense(
                 2, kernel_initializer=self.initializer, name="NSP-Proba"
@@ -223,9 +242,10 @@ class Transformer:
                 x = keras.layers.Activation("softmax", name="NSP-Softmax")(self.logits_dense(x))
             outputs.append(x)
         if self.with_mlm:
-            x = self.head(inputs)
+            x = self.head(NoMask()(inputs))
             activation = "softmax" if self.with_mlm is True else self.with_mlm
-            outputs.append(keras.layers.Activation(activation, name="MLM-Activation")(x))
+            x = keras.layers.Activation(activation)(x)
+            outputs.append(Point(name="MLM-Activation")([x, self.padding_mask]))
         if not outputs:
             return inputs
         return outputs[0] if len(outputs) == 1 else outputs

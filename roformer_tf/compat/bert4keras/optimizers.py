@@ -64,20 +64,20 @@ def _is_excluded(patterns, variable):
 
 
 def _decay(self, gradient, variable, new_value, learning_rate):
-    if _is_excluded(self.exclude_from_weight_decay, variable):
+    if _is_excluded(self.exclude_from_weight_decay, self.describe(variable)):
         return new_value
     rate = learning_rate * self.weight_decay_rate
     return new_value - rate * ops.convert_to_tensor(variable)
 
 
 def _adapt(self, gradient, variable, new_value, learning_rate):
-    if _is_excluded(self.exclude_from_layer_adaptation, variable):
+    if _is_excluded(self.exclude_from_layer_adaptation, self.describe(variable)):
         return new_value
-    return adapt(variable, new_value, learning_rate)
+    return adapt(variable, self.describe(variable), new_value, learning_rate)
 
 
 def _scale(self, gradient, variable, new_value, learning_rate):
-    factor, name = 1.0, original_name(variable)
+    factor, name = 1.0, original_name(self.describe(variable))
     for part, each in self.paramwise_lr_schedule.items():
         factor = factor * each if part in name else factor
     value = ops.convert_to_tensor(variable)
@@ -85,7 +85,7 @@ def _scale(self, gradient, variable, new_value, learning_rate):
 
 
 def _be_lazy(self, gradient, variable, new_value, learning_rate):
-    if not _is_excluded(self.include_in_lazy_optimization, variable):
+    if not _is_excluded(self.include_in_lazy_optimization, self.describe(variable)):
         return new_value
     used = ops.any(ops.not_equal(gradient, 0.0), axis=-1, keepdims=True)
     return ops.where(used, new_value, ops.convert_to_tensor(variable))
@@ -132,7 +132,7 @@ class _Extendable:
         if self.built:
             return
         super().build(variables)
-        self._variables_of_model = variables
+        self._variables_of_model = lambda: variables  # not a list, which Keras would save
         self._averages = None
         if "exponential_moving_average" in self.extensions:
             self._averages = self.add_optimizer_variables(variables, "average")
@@ -157,16 +157,16 @@ class _Extendable:
         Args:
             bias_correction: bool. Whether to correct that the averages began at 0.
         """
-        self._old_values = [np.array(v) for v in self._variables_of_model]
+        self._old_values = [np.array(v) for v in self._variables_of_model()]
         scale = 1.0
         if bias_correction:
             scale -= self.ema_momentum ** int(self.iterations)
-        for variable, average in zip(self._variables_of_model, self._averages):
+        for variable, average in zip(self._variables_of_model(), self._averages):
             variable.assign(np.array(average) / scale)
 
     def reset_old_weights(self):
         """Sets the model's weights back to what they were before `apply_ema_weights`."""
-        for variable, value in zip(self._variables_of_model, self._old_values):
+        for variable, value in zip(self._variables_of_model(), self._old_values):
             variable.assign(value)
 
     def get_config(self):

@@ -1,6 +1,7 @@
 """`keras.models` with the methods of Keras 2: `fit_generator`, any file name for weights, …"""
 
 import inspect
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -207,13 +208,15 @@ class FunctionalModel(_Keras2Methods, Functional):
     def __init__(self, inputs, outputs, name=None, **kwargs):
         super().__init__(_single(inputs), _single(outputs), name=name, **kwargs)
 
-    def call(self, inputs, training=None, mask=None):
-        if isinstance(inputs, tuple):  # as data sets have it
-            inputs = list(inputs)
-        return super().call(inputs, training=training, mask=mask)
+    def _standardize_inputs(self, inputs):
+        if isinstance(inputs, list | tuple):  # data sets have tuples, and Keras 2 lists of one
+            inputs = _single(list(inputs))
+        return super()._standardize_inputs(inputs)
 
     def _assert_input_compatibility(self, inputs):
-        super()._assert_input_compatibility(list(inputs) if isinstance(inputs, tuple) else inputs)
+        if isinstance(inputs, list | tuple):
+            inputs = _single(list(inputs))
+        super()._assert_input_compatibility(inputs)
 
 
 class Model(_Keras2Methods, keras.Model):
@@ -242,7 +245,8 @@ class _PlainLoss(keras.losses.Loss):
     """Calls a function with labels and outputs as they are."""
 
     def __init__(self, function):
-        super().__init__(name=getattr(function, "__name__", "loss"))
+        name = re.sub(r"\W", "", getattr(function, "__name__", ""))
+        super().__init__(name=name or "loss")
         self.function = function
 
     def call(self, y_true, y_pred):

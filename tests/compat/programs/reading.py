@@ -14,7 +14,7 @@ class CustomMasking(keras.layers.Layer):
         return K.greater(inputs[1], 0.5)
 
     def call(self, inputs, mask=None):
-        return inputs[0]
+        return inputs[0] * 1.0  # tf-keras keeps the old mask of a tensor that is passed on
 
     def compute_output_shape(self, input_shape):
         return input_shape[0]

@@ -48,7 +48,6 @@ def run(folder):
         losses.append({"loss": float(model.train_on_batch(x, y))})
     outputs = [model.predict(x)]
     optimizer.apply_ema_weights()
-    outputs.append(model.predict(x))
     optimizer.reset_old_weights()
     outputs += [model.predict(x), encoder.predict(x)]
     return {"shown": losses, "outputs": outputs}
