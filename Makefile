@@ -122,7 +122,7 @@ lock: ## resolves setup.cfg again and writes requirements.lock
 lock-docs: ## resolves what `make docs` needs again and writes requirements-docs.lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet -c requirements.lock \
-		jieba latex2mathml mkdocs-material 'mkdocstrings[python]' pandas ruff selenium
+		jieba latex2mathml mkdocs-material 'mkdocstrings[python]' pandas ruff
 	{ head -2 requirements-docs.lock; $(VENV)-lock/bin/python -m pip freeze \
 		| LC_ALL=C sort -f -t= -k1,1; } > requirements-docs.lock.new
 	mv requirements-docs.lock.new requirements-docs.lock
