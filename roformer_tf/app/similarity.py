@@ -1,15 +1,12 @@
 """The page of vectors: sentences by their similarity to one of them."""
 
 import numpy as np
-from keras import ops
 
 from roformer_tf.app.bars import bars
 from roformer_tf.app.events import answer_on, import_gradio
 from roformer_tf.app.texts import check_texts, example_texts, lines_of
-from roformer_tf.layers import MeanPooling
 from roformer_tf.models import RoFormerSim, RoFormerSimClassifier
-from roformer_tf.models.in_batch_contrastive import unit_vectors as unit
-from roformer_tf.models.roformer_backbone import sequence_output
+from roformer_tf.models.text_vectors import text_vectors
 
 TITLE = "Compare sentences"
 
@@ -34,10 +31,7 @@ def unit_vectors(task, texts):
     """
     if learned_to_compare(task):
         return task.embed(texts)
-    inputs = task.preprocessor.pack(texts)
-    hidden_states = sequence_output(task.backbone(inputs, training=False))
-    means = MeanPooling(dtype="float32")(hidden_states, inputs["padding_mask"])
-    return ops.convert_to_numpy(unit(means))
+    return text_vectors(task.backbone, task.preprocessor, texts, pooling="mean")
 
 
 def learned_to_compare(task):

@@ -90,6 +90,6 @@ def chromium():
 def browser(chromium):
     """A new page 1280 wide, without cookies or cache of another, and its record; see `Browser`."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(120_000)  # ms; a busy machine is slow, not wrong
+    context.set_default_timeout(60_000)  # ms; a busy machine is slow, not wrong
     yield Browser(context)
     context.close()

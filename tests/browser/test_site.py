@@ -54,7 +54,9 @@ def opened(browser, address, page):
 
 def searched(browser, words):
     """Returns the addresses that the search finds."""
-    browser.page.locator("input.md-search__input").fill(words)
+    field = browser.page.locator("input.md-search__input")
+    field.click()
+    field.press_sequentially(words)
     links = browser.page.locator(".md-search-result__item a.md-search-result__link")
     links.first.wait_for()
     return [link.get_attribute("href") for link in links.all()]
@@ -120,7 +122,7 @@ def test_the_chinese_search_and_the_switch_of_languages(browser, address):
     found = searched(browser, "阅读理解")
     assert any("zh/tutorials/fine_tune.html" in link for link in found)
     opened(browser, address, "zh/start.html")
-    browser.page.get_by_role("link", name="English", exact=True).first.click()
+    browser.page.locator("article").get_by_role("link", name="English", exact=True).first.click()
     title = browser.page.locator("article h1").first
     title.filter(has_text="from nothing to an answer").wait_for()
     assert not problems(browser)
