@@ -144,7 +144,8 @@ class RotaryPosition(PositionScheme):
     def _check_tokens(self, token_ids):
         shape = token_ids.shape
         is_features = "float" in keras.backend.standardize_dtype(token_ids.dtype)
-        if is_features and (len(shape) != 3 or shape[-1] == self.head_dim):
+        # Of rank 2 they are ids that Keras has cast; of rank 3 they may be inputs of a block.
+        if is_features and len(shape) != 2 and (len(shape) != 3 or shape[-1] == self.head_dim):
             raise ValueError(
                 "`RotaryPosition` does not rotate features: it computes the angles of positions, "
                 "for `EncoderBlock(…, position_scheme=RotaryPosition(head_dim))`. To rotate queries "

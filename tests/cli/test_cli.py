@@ -154,7 +154,7 @@ def test_export_refuses(folders, tmp_path, error_of):
     classifier, original = folders / "classifier", folders / "original"
     cases = [
         (["no/such/folder", out], "No checkpoint at no/such/folder: the folder no/such does not"),
-        ([tmp_path / "notes.txt", out], "is not a .keras file"),
+        ([tmp_path / "notes.txt", out], "is not a .keras or .zip file"),
         ([tmp_path / "broken.keras", out], "broken.keras"),
         ([tmp_path / "empty", out], "No checkpoint in"),
         ([tmp_path / "corrupt", out], "Expecting property name"),

@@ -243,14 +243,14 @@ def test_targets_of_sources(sim):
         expected.append(expected_text(sim, ids, [0] * len(ids), 14))
     assert sim.generate(sources) == expected
     assert sim.generate(sources[0]) == expected[0]
-    assert sim.generate(sources[0], strip_prompt=False) == sources[0] + expected[0]
+    assert sim.generate(sources[0], strip_prompt=False) == f"{sources[0]}\n{expected[0]}"
     begun = [2, *map(int, sim.preprocessor.tokenizer("天地玄")), 3, 9, 11]
     beginning = sim.preprocessor.tokenizer.detokenize([9, 11])
     whole = expected_text(sim, begun, [0] * 5 + [1] * 2, 14)
     assert sim.generate(("天地玄", beginning)) == beginning + whole  # the answer
     assert sim.generate(("天地玄", beginning), strip_prompt=True) == whole
     assert sim.generate((["天地玄"], [beginning]), strip_prompt=False) == [
-        "天地玄" + beginning + whole
+        "天地玄\n" + beginning + whole
     ]
 
 

@@ -61,7 +61,7 @@ def test_a_shared_id(tmp_path):
         (
             b"[PAD]\n[UNK]\n[CLS]\n",
             ValueError,
-            r"lacks the special tokens \['\[MASK\]', '\[SEP\]'\]",
+            r"lacks the special or added tokens \['\[MASK\]', '\[SEP\]'\]",
         ),
         (b"\xef\xbb\xbf" + "\n".join(SPECIAL).encode(), ValueError, "byte order mark"),
     ],
