@@ -4,8 +4,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 WITHOUT = """
 import sys
+
+import pytest
 
 sys.modules["tensorflow_text"] = None  # importing it raises ImportError
 
@@ -60,6 +64,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_everything_else_works(tmp_path):
     command = [
         sys.executable,

@@ -83,6 +83,7 @@ def test_entities_are_those_of_predict():
         assert any(e[0] < entity[1] and entity[0] < e[1] and e[3] >= entity[3] for e in kept)
 
 
+@pytest.mark.slow
 def test_answers_and_choices_are_those_of_predict():
     reader = make("RoFormerQuestionAnswering")
     x = {"question": ["我们在上海"], "context": ["张三在上海李四在天津"]}

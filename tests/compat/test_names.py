@@ -72,6 +72,7 @@ def test_optimizers_of_keras_are_not_extended():
         extend_with_weight_decay(keras.optimizers.SGD)
 
 
+@pytest.mark.slow
 def test_importing_the_library_does_not_load_compat():
     program = "import sys, roformer_tf; sys.exit('roformer_tf.compat' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

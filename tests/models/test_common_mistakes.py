@@ -38,6 +38,7 @@ def test_an_unbatched_dataset(classifier, data):
         classifier.fit(dataset.batch(2), validation_data=dataset, verbose=0)
 
 
+@pytest.mark.slow
 def test_labels_of_many_classes(classifier):
     labels = [[1, 0, 1], [0, 1, 1]]
     with pytest.raises(ValueError, match="Multi-label .* `activation='sigmoid'`") as error:

@@ -231,6 +231,7 @@ def test_original_weights(original, tmp_path, rng, head):
     np.testing.assert_allclose(found[finite], want[finite], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_low_precision_and_lora(rng):
     for dtype in ("mixed_bfloat16", "bfloat16"):
         task = roformer_tf.RoFormerTokenClassifier(

@@ -118,6 +118,7 @@ def take(run, count, first_step=0, places=((0, 0),) * 3):
     return list(batches.take(count).as_numpy_iterator())
 
 
+@pytest.mark.slow
 def test_a_batch_is_a_function_of_its_place(run):
     whole = take(run, 12)
     tasks = [int(batch["task"][0]) for batch in whole]

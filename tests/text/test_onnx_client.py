@@ -22,7 +22,10 @@ def client(folder, tokenizer, **options):
     return module
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode",
+    [m if m in ("word", "char") else pytest.param(m, marks=pytest.mark.slow) for m in MODES],
+)
 def test_ids(mode, tokenizers, texts, tmp_path):
     lines = texts["real"][:COUNT] + texts["hostile"][:COUNT]
     exported = client(tmp_path, tokenizers(mode))
