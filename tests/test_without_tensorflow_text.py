@@ -9,8 +9,6 @@ import pytest
 WITHOUT = """
 import sys
 
-import pytest
-
 sys.modules["tensorflow_text"] = None  # importing it raises ImportError
 
 import importlib
