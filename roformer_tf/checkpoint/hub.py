@@ -195,7 +195,7 @@ def _named(source, revision, endpoint):
                 f"{source} is refused by {where} ({status}): the token is wrong or lacks "
                 "permission. Log in with `hf auth login`, or set HF_TOKEN."
             ) from error
-        raise ConnectionError(f"{source} is not served: {where} answered {status}.") from error
+        raise ConnectionError(f"{source} cannot be fetched: {where} answered {status}.") from error
     except OSError as error:
         if error.errno is not None:  # of this machine, such as a full disk
             raise OSError(
