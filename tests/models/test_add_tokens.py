@@ -53,3 +53,19 @@ def test_wrong_arguments():
     preprocessor.tokenizer.add_tokens([f"<{i}>" for i in range(9)])
     with pytest.raises(ValueError, match="more than the 48 of the model"):
         add_tokens(task, ["c"])
+    task = roformer_tf.RoFormerMaskedLM(builders.backbone(), task.preprocessor)
+    task.enable_lora(2)
+    with pytest.raises(ValueError, match="LoRA cannot grow"):
+        add_tokens(task, ["c"])
+
+
+def test_new_tokens_do_not_start_from_padding():
+    tokenizer = builders.tokenizer()
+    tokenizer.sequence_length = 9
+    preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
+    backbone = builders.backbone(vocabulary_size=tokenizer.vocabulary_size())
+    task = builders.randomized(roformer_tf.RoFormerMaskedLM(backbone, preprocessor))
+    grown = add_tokens(task, ["天地"])
+    new, old = (model.backbone.token_embedding.get_weights()[0] for model in (grown, task))
+    expected = old[[tokenizer.token_to_id("天"), tokenizer.token_to_id("地")]].mean(0)
+    np.testing.assert_allclose(new[-1], expected, rtol=1e-6)
