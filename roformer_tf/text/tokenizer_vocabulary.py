@@ -96,14 +96,18 @@ class TokenizerVocabulary:
     def _set(self, vocabulary, tables):
         self._vocabulary, self._tables = vocabulary, tables
         self._graph = GraphTokenizer(tables)
+        marked = self.marked_tokens()
+        if marked:
+            self._graph = MarkedTokens(self._graph, marked)
+        self._graph_detokenizer = GraphDetokenizer(vocabulary)
+        self._update_special_token_ids()
+
+    def marked_tokens(self) -> dict[str, int]:
+        """Returns the ids of the tokens that are found in a text as they are written."""
         marked = set(self.added_tokens)
         if self.special_tokens_in_strings:
             marked |= {getattr(self, name) for name in self._special_token_attrs}
-        if marked:
-            ids = {token: vocabulary.ids[token] for token in sorted(marked)}
-            self._graph = MarkedTokens(self._graph, ids)
-        self._graph_detokenizer = GraphDetokenizer(vocabulary)
-        self._update_special_token_ids()
+        return {token: self._vocabulary.ids[token] for token in sorted(marked)}
 
     def segmentation_dictionary(self):
         """Returns the `SegmentationDictionary` with the user words; at character level `None`."""
