@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.models import add_tokens, fill_mask
 from tests.models import builders
 
@@ -57,6 +58,23 @@ def test_wrong_arguments():
     task.enable_lora(2)
     with pytest.raises(ValueError, match="LoRA cannot grow"):
         add_tokens(task, ["c"])
+
+
+def test_the_original_format_has_no_place_for_them(tmp_path):
+    """Its tokenizer would take them for text, and give other ids."""
+    tokenizer = builders.tokenizer()
+    tokenizer.add_tokens(["天地"])
+    backbone = builders.backbone(vocabulary_size=tokenizer.vocabulary_size())
+    preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
+    task = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
+    with pytest.raises(ValueError, match="no place for tokens .*: 天地. .*save_to_preset"):
+        save_checkpoint(task, tmp_path / "original")
+    assert not (tmp_path / "original").exists()
+    save_checkpoint(task, tmp_path / "original", vocabulary=tokenizer.get_vocabulary())
+    again = roformer_tf.RoFormerTokenizer.from_preset(
+        tmp_path / "original", word_level=False, added_tokens=["天地"]
+    )
+    assert again(["天地玄"]) == tokenizer(["天地玄"])
 
 
 def test_new_tokens_do_not_start_from_padding():
