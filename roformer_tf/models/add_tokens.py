@@ -4,7 +4,6 @@ import copy
 import tempfile
 
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from roformer_tf.models.roformer_task import RoFormerTask
@@ -63,9 +62,9 @@ def add_tokens(task: RoFormerTask, tokens: list[str]) -> RoFormerTask:
             "the model's folder again, and leave `tokenizer.add_tokens` to this function."
         )
     new = [x for x in checked_new_tokens(tokens) if x not in set(tokenizer.get_vocabulary())]
-    # the graph does not pad to the tokenizer's `sequence_length`
-    rows = tokenizer.graph(tf.constant(new, tf.string)).to_list()
-    pieces = [ids or [tokenizer.unk_token_id] for ids in rows]
+    # without the padding of the tokenizer's `sequence_length`
+    rows = tokenizer.tokenize_with_offsets(new)[0] if new else []
+    pieces = [list(ids) or [tokenizer.unk_token_id] for ids in rows]
 
     config = copy.deepcopy(task.get_config())
     config["backbone"]["config"]["vocabulary_size"] = old_size + len(new)
