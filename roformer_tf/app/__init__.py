@@ -1,7 +1,7 @@
 """Floor 5: a page in the browser to try a model, with Gradio.
 
-`pages.py` says which pages a model has, and each page is a file: a function that answers, and
-`build`, which puts it on the page.
+`pages.py` says which pages a model has. Each page is a file with a function that computes the
+answer, and `build`, which makes the page.
 """
 
 from roformer_tf.app.app import launch, make_app

@@ -12,7 +12,7 @@ def read(task, question, context, n_best=3, no_answer=False):
     """Returns the best answers as `(start, end, text, score)`.
 
     Raises:
-        ValueError: If there is no question or no context, or as
+        ValueError: If there is no question or no context; see also
             `RoFormerQuestionAnswering.predict`.
     """
     check_texts(question=question, context=context)

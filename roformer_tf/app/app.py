@@ -103,8 +103,8 @@ def launch(app, host="127.0.0.1", port=None, share=False):
 
     Args:
         app: what `make_app` returned.
-        host: str. Address to listen at. The default is reached from this machine alone.
-        port: int. By default the first free one from 7860 on.
+        host: str. Address to listen on. The default can be reached from this machine only.
+        port: int. By default the first free port from 7860 on.
         share: bool. Whether to open a public address through Gradio's servers.
 
     Returns:

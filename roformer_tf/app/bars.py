@@ -9,8 +9,8 @@ def bars(rows, title=None, number="{:.1%}".format):
     Args:
         rows: list of `(answer, value)` or `(answer, value, note)`, whose values from 0 to 1 are the
             lengths of the bars.
-        title: str. A line above them.
-        number: function from a value to what stands behind its bar.
+        title: str. A line above the bars.
+        number: function from a value to the text that is shown beside its bar.
 
     Returns:
         str.

@@ -17,7 +17,8 @@ def choose(task, question, choices, context=""):
         context: str, or "" for none.
 
     Raises:
-        ValueError: If there is no question or choice, or as `RoFormerMultipleChoice.predict`.
+        ValueError: If there is no question, or there are fewer than two choices; see also
+            `RoFormerMultipleChoice.predict`.
     """
     check_texts(question=question)
     x = {"question": [question], "choices": [lines_of(choices, "choices", at_least=2)]}

@@ -14,7 +14,7 @@ def classify(task, text, second="", top_k=None):
     A regression has one row: its score.
 
     Raises:
-        ValueError: If there is no text, or as `RoFormerTextClassifier.classify`.
+        ValueError: If there is no text; see also `RoFormerTextClassifier.classify`.
     """
     check_texts(text=text)
     texts = (text, second) if second.strip() else text
@@ -34,7 +34,7 @@ def build(task):
     with gr.Row():
         with gr.Column():
             text = gr.Textbox(texts[0], label="Text", lines=3)
-            second = gr.Textbox(label="Second text, of a model for pairs", lines=2)
+            second = gr.Textbox(label="Second text, if the model takes pairs", lines=2)
             button = gr.Button("Classify", variant="primary")
             gr.Examples(texts, text, label="Examples")
         with gr.Column():

@@ -12,14 +12,14 @@ def find(task, text):
     """Returns the entities of a text as `(start, end, type, score)`, from left to right.
 
     Raises:
-        ValueError: If there is no text, or as `RoFormerTokenClassifier.predict`.
+        ValueError: If there is no text; see also `RoFormerTokenClassifier.predict`.
     """
     check_texts(text=text)
     return sorted(task.predict([text], verbose=0)[0])
 
 
 def surest(entities):
-    """Returns the entities that overlap none with a higher score, from left to right.
+    """Returns the entities that overlap no kept entity with a higher score, from left to right.
 
     Example:
 

@@ -27,8 +27,8 @@ def import_gradio():
 def answer_on(triggers, function, inputs, outputs):
     """Calls a function when a button is pressed, and shows what it returns or yields.
 
-    An error by which this package refuses an input becomes a message in the page. One call runs at
-    a time, as all pages share the model.
+    If this package refuses an input, the page shows the error as a message. One call runs at a
+    time, because all pages share the model.
 
     Args:
         triggers: list of Gradio's events, such as `button.click`.

@@ -22,7 +22,7 @@ def fill(task, text, top_k=5):
         outside of masks; and a dictionary from each name to its list of `(token, probability)`.
 
     Raises:
-        ValueError: If there is no mask, or as `fill_mask`.
+        ValueError: If there is no mask; see also `fill_mask`.
     """
     mask_token = task.preprocessor.tokenizer.mask_token
     masks = fill_mask(task, text, top_k=top_k)

@@ -11,7 +11,7 @@ def generate(task, prompt, max_length=64, top_p=0.9, temperature=1.0, seed=0):
     """Yields the text of a prompt as it grows; see `stream`.
 
     Raises:
-        ValueError: If there is no prompt, or as `RoFormerCausalLM.generate`.
+        ValueError: If there is no prompt; see also `RoFormerCausalLM.generate`.
     """
     check_texts(prompt=prompt)
     if not isinstance(task.sampler, StreamingSampler):
@@ -34,7 +34,11 @@ def build(task):
                 stop = gr.Button("Stop")
             with gr.Accordion("Settings", open=False):
                 max_length = gr.Slider(
-                    4, task.preprocessor.sequence_length, 64, step=1, label="Most tokens"
+                    4,
+                    task.preprocessor.sequence_length,
+                    64,
+                    step=1,
+                    label="Maximum number of tokens",
                 )
                 top_p = gr.Slider(
                     0, 1, 0.9, step=0.05, label="Top-p; 0 takes the most likely token"

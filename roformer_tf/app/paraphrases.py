@@ -13,7 +13,7 @@ def paraphrase(task, text, n=50, k=10, top_p=0.95, temperature=1.0, seed=0):
     """Returns up to `k` paraphrases, `(text, cosine)`, the most similar of `n` that are sampled.
 
     Raises:
-        ValueError: If there is no text, or as `RoFormerSim.similar`.
+        ValueError: If there is no text; see also `RoFormerSim.similar`.
     """
     check_texts(text=text)
     sampler = keras_hub.samplers.TopPSampler(p=top_p, temperature=temperature, seed=seed)

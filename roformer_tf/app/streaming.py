@@ -65,7 +65,7 @@ class StreamingSampler(keras_hub.samplers.TopPSampler):
         return self._thread
 
     def end(self, thread=None):
-        """Ends the generation of a thread, by default of any, and waits until it has ended."""
+        """Stops the generation of a thread, by default of any, and waits until it has ended."""
         if self._thread is not None and thread in (None, self._thread):
             self._stopped.set()
             self._thread.join()
@@ -85,7 +85,7 @@ def stream(task, prompt, max_length, top_p=0.9, temperature=1.0, seed=0):
         str.
 
     Raises:
-        ValueError: As `generate`.
+        ValueError: See `RoFormerCausalLM.generate`.
     """
     results = queue.SimpleQueue()
 
@@ -95,7 +95,7 @@ def stream(task, prompt, max_length, top_p=0.9, temperature=1.0, seed=0):
         except Exception as error:
             results.put(error)
 
-    task.sampler.end()  # that of a reader who went without closing it
+    task.sampler.end()  # the stream of a reader who left without closing it
     task.sampler.reset(top_p, temperature, seed)
     thread = task.sampler.start(run, lambda tokens: results.put(int(tokens[0])))
     token_ids = None

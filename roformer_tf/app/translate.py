@@ -11,7 +11,7 @@ def translate_lines(task, text):
     """Returns the translation of each line that is not blank, one on each line.
 
     Raises:
-        ValueError: If there is none, or as `roformer_tf.models.translate`.
+        ValueError: If there is none; see also `roformer_tf.models.translate`.
     """
     return "\n".join(translate(task, lines_of(text, "text")))
 

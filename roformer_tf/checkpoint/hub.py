@@ -22,10 +22,10 @@ def is_hub_source(source):
 
 
 def download(source, weights=True):
-    """Fetches the files of a model that are not in the cache yet, and checks them all.
+    """Fetches the files of a model that are not yet in the cache, and checks all of them.
 
     Environment variables are those of `huggingface_hub`: `HF_HOME` and `HF_HUB_CACHE` name the
-    cache, `HF_TOKEN` a token, `HF_ENDPOINT` a mirror, and `HF_HUB_OFFLINE=1` stays with the cache.
+    cache, `HF_TOKEN` a token, `HF_ENDPOINT` a mirror, and `HF_HUB_OFFLINE=1` uses only the cache.
     If the hub cannot be reached, the cache is used.
 
     Args:
@@ -99,7 +99,7 @@ def _fetch(repo, names, revision, endpoint, **options):
 
 
 def _cached(source, repo, weights, problem, revision, endpoint):
-    """Returns the folder in the cache of a model whose hub cannot be reached."""
+    """Returns the folder of a model in the cache, when the hub cannot be reached."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
@@ -123,7 +123,7 @@ def _files_of(folder):
 
 
 def _check(source, folder, names):
-    """Compares files of the cache with the digests that the hub gave them, which name them there.
+    """Compares files of the cache with their digests from the hub, by which the cache names them.
 
     A file that differs is removed from the cache, so that the next call fetches it again.
     """
@@ -161,7 +161,7 @@ def _named(source, revision, endpoint):
     except (ConnectionError, ValueError, FileNotFoundError) as error:
         if isinstance(error, errors.HFValidationError):
             raise ValueError(
-                f"{source} is no name of a repository on the hub: {str(error).rstrip('.')}. "
+                f"{source} is not the name of a repository on the hub: {str(error).rstrip('.')}. "
                 "Expected hf://user/name or hf://user/name@revision."
             ) from error
         if isinstance(error, errors.LocalEntryNotFoundError):
@@ -193,10 +193,10 @@ def _named(source, revision, endpoint):
         status = error.response.status_code
         if status in (401, 403):
             raise PermissionError(
-                f"{source} is refused by {where} ({status}): the token is wrong or lacks the "
-                "right. Log in with `hf auth login`, or set HF_TOKEN."
+                f"{source} is refused by {where} ({status}): the token is wrong or lacks "
+                "permission. Log in with `hf auth login`, or set HF_TOKEN."
             ) from error
-        raise ConnectionError(f"{source} is not served: {where} answered {status}.") from error
+        raise ConnectionError(f"{source} cannot be fetched: {where} answered {status}.") from error
     except OSError as error:
         if error.errno is not None:  # of this machine, such as a full disk
             raise OSError(

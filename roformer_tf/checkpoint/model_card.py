@@ -1,4 +1,4 @@
-"""Writes the page about a saved model, `README.md`, which the Hugging Face hub shows."""
+"""Writes the model card of a saved model, `README.md`, which the Hugging Face hub shows."""
 
 import re
 from pathlib import Path
@@ -54,16 +54,16 @@ _MOSTLY = 0.1  # of the tokens; the English vocabularies of BERT have fewer Chin
 
 
 def model_card(model):
-    """Returns the page about a model: what it is, and how to load and use it.
+    """Returns the model card: what the model is, and how to load and use it.
 
-    The same model gives the same page.
+    The same model gives the same card.
 
     Args:
         model: A backbone or task of this package.
     """
     names = [cls.__name__ for cls in type(model).__mro__]
     name = next((name for name in names if name in _CLASSES), names[0])
-    task, use = _CLASSES.get(name, (None, None))  # a person's own subclass of KerasHub's has none
+    task, use = _CLASSES.get(name, (None, None))  # a user's own subclass has none
     lines = ["---", "library_name: keras-hub", "license: unknown"]
     tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
     if tokenizer is not None and _is_chinese(tokenizer.get_vocabulary()):
@@ -84,9 +84,9 @@ def model_card(model):
 
 
 def write_card(model, new, folder):
-    """Writes the page of a model beside its new files, unless a person has written the one there.
+    """Writes the card of a model beside its new files, unless a user has written or changed it.
 
-    A page is a person's if its digest is not the one in the folder's `SHA256SUMS`.
+    A card is a user's own if its digest is not the one in the folder's `SHA256SUMS`.
 
     Args:
         model: See `model_card`.
@@ -94,7 +94,7 @@ def write_card(model, new, folder):
         folder: Path. Where they are moved.
 
     Returns:
-        bool. Whether a page that is not this package's stays.
+        bool. Whether a card that this package did not write is kept.
     """
     (new / CARD_FILE).unlink(missing_ok=True)  # of a first try, if another process was faster
     card = Path(folder) / CARD_FILE

@@ -1,4 +1,4 @@
-"""Which files of a folder make a model: what is fetched from the hub, or out of an archive."""
+"""Which files of a folder make a model: those to fetch from the hub or to unpack."""
 
 import fnmatch
 
@@ -13,17 +13,17 @@ _ORIGINAL_WEIGHTS = ("*.index", "*.data-*-of-*")
 
 
 def is_model(names):
-    """Whether the files of a folder, by their names in it, look like a model."""
+    """Whether the files of a folder look like a model, by their names in it."""
     return any(name in (CONFIG_FILE, HF_CONFIG_FILE) or _is(name, ("*.index",)) for name in names)
 
 
 def needed_files(names, weights=True):
     """Selects the files that loading the model in a folder reads.
 
-    A release may hold the same weights in several forms, of which one is read.
+    A release may hold the same weights in several forms. Only one of them is read.
 
     Args:
-        names: iterable of str. Paths in the folder, with `/`.
+        names: iterable of str. Paths in the folder, separated by `/`.
         weights: bool. Whether weights are needed, or settings and vocabulary alone.
 
     Returns:

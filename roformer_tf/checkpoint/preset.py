@@ -51,6 +51,8 @@ def _check_shards(index):
 def check_part(config, file):
     """Returns the configuration of an object in a preset if it has the form that Keras writes."""
     wanted = {"class_name": str, "registered_name": str, "config": dict}
+    if not isinstance(config, dict):
+        config = {"class_name": config}
     wrong = [key for key, kind in wanted.items() if not isinstance(config.get(key), kind)]
     if wrong:
         raise ValueError(
@@ -95,9 +97,11 @@ def check_preset_sizes(folder):
 
 
 def _backbone_configs(folder):
-    """Yields the backbone's settings in config.json, and in task.json, which has its own copy."""
+    """Yields the backbone's settings in config.json and in task.json, whose parts it checks."""
     yield folder.config_file, folder.config["config"]
     task = folder.part("task.json")
     if task is not None and "backbone" in task["config"]:
         file = folder.path / "task.json"
         yield file, check_part(task["config"]["backbone"] or {}, file)["config"]
+        if task["config"].get("preprocessor") is not None:
+            check_part(task["config"]["preprocessor"], file)

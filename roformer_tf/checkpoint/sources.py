@@ -7,21 +7,21 @@ from roformer_tf.checkpoint.zip_file import split_zip, unpack
 
 
 def is_kerashub_source(source):
-    """Whether KerasHub downloads a model: `kaggle://…` and other addresses, but not `hf://…`."""
+    """Whether KerasHub downloads a model: from `kaggle://…` and others, but not `hf://…`."""
     return "://" in str(source) and not is_hub_source(source)
 
 
 def local_path(source, weights=True):
-    """Returns where the files of a model are, after fetching or unpacking those that are needed.
+    """Returns the path of a model's files on this machine, after fetching or unpacking them.
 
     Args:
         source: str or path. A folder, a `.zip` file, a folder in one (`x.zip/folder`), or a model
             on the Hugging Face hub (`hf://user/name`, `hf://user/name@revision`). Any other path
             is returned as it is.
-        weights: bool. Whether to fetch the weights, too.
+        weights: bool. Whether to fetch the weights too.
 
     Returns:
-        Tuple of path and name. The name is `None` if it is that of the path.
+        Tuple of the path and the model's name, which is `None` if the path ends in it.
     """
     if is_hub_source(source):
         return download(source, weights)

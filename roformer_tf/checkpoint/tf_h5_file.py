@@ -1,4 +1,4 @@
-"""Reads the tensors in `tf_model.h5`, as the TensorFlow models of Hugging Face saved them.
+"""Reads the tensors in `tf_model.h5`, which the TensorFlow models of Hugging Face saved.
 
 The names become those of the PyTorch models, by the rule of Hugging Face's own conversion:
 

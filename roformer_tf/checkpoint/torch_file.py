@@ -1,13 +1,13 @@
 """Reads the tensors in a file that `torch.save` wrote, without PyTorch and without running code.
 
 Such a file is a pickle, a small program that builds objects by calling functions that it names. A
-hostile one names `os.system`. Here a pickle is read twice: first its instructions, none of which
-runs, against a list of what a file of tensors needs; then by an `Unpickler` that finds nothing
-outside this list. A tensor becomes the place of its numbers in the file, which are read when they
-are asked for.
+hostile one names `os.system`. So a pickle is read twice. First its instructions are compared with a
+list of what a file of tensors needs; none of them runs. Then an `Unpickler` reads it that finds
+nothing outside this list. A tensor becomes the place of its numbers in the file, which are read
+when they are asked for.
 
-Both forms are read: the archive of PyTorch 1.6 and later, and the sequence of pickles of the
-earlier ones.
+Both forms are read: the archive of PyTorch 1.6 and later, and the sequence of pickles of earlier
+versions.
 
 Reference: `torch/serialization.py` of PyTorch (`_load`, `_legacy_load`).
 """
@@ -84,7 +84,7 @@ class _Rebuild:
         last = sum((n - 1) * stride for n, stride in zip(shape, strides))
         inside = offset + last < storage.size or 0 in shape
         if len(shape) != len(strides) or len(shape) > 8 or not inside:
-            raise ValueError(f"A tensor of shape {shape} is not inside of its storage.")
+            raise ValueError(f"A tensor of shape {shape} is not inside its storage.")
         if math.prod(shape) > storage.size:  # it would fill the memory out of a few bytes
             raise ValueError(
                 f"A tensor of shape {shape} repeats the {storage.size} numbers it has."

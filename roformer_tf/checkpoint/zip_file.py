@@ -1,4 +1,4 @@
-"""Unpacks the model in a `.zip` file, such as those that the releases come in, into the cache."""
+"""Unpacks the model in a `.zip` file, such as a release comes in, into the cache."""
 
 import atexit
 import errno
@@ -44,18 +44,18 @@ def split_zip(source):
 
 
 def unpack(archive, inner=""):
-    """Unpacks the files of one model, unless a copy of them is there.
+    """Unpacks the files of one model, unless a copy of them is in the cache.
 
     The copy is in `unpacked` in the cache folder (`ROFORMER_TF_CACHE`), where the four that were
     used last are kept. If that variable is empty, or the folder cannot be written, the copy is a
-    temporary one and removed when the process ends. Nothing else of the archive is unpacked.
+    temporary one, which is removed when the process ends. Nothing else in the archive is unpacked.
 
     Args:
         archive: Path. A `.zip` file.
         inner: str. Name of the model's folder in it. Not needed if there is only one.
 
     Returns:
-        Path of the folder. It has the name that it has in the archive.
+        Path of the folder, under the name that it has in the archive.
 
     Raises:
         FileNotFoundError: If there is no model in the archive or in the folder `inner`.
@@ -93,7 +93,7 @@ def unpack(archive, inner=""):
 
 
 def _checked_members(archive, stored):
-    """Returns the files of an archive by name, if none of them is a trick."""
+    """Returns the files of an archive by name. Raises `ValueError` if one of them is unsafe."""
     members = {}
     for info in stored.infolist():
         name = info.filename
@@ -126,7 +126,7 @@ def _names_in(folder, members):
 
 
 def _choose(archive, inner, members):
-    """Returns the folder of the model, with a slash at its end, or an empty string."""
+    """Returns the folder of the model, with a slash at its end, or an empty string for the top."""
     folders = {}
     for name in members:
         head, slash, tail = name.rpartition("/")
@@ -163,7 +163,10 @@ _TEMPORARY = {}
 
 
 def _key(archive, folder):
-    """Returns what tells copies apart, the archive's path, size and time, and a folder's name."""
+    """Returns a digest that tells copies apart, and a folder's name.
+
+    The digest is that of the archive's path, size and time, and of the folder in it.
+    """
     about = archive.stat()
     made_from = f"{archive.resolve()}\n{about.st_size}\n{about.st_mtime_ns}\n{folder}"
     key = hashlib.sha256(made_from.encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -217,7 +220,7 @@ def _write(stored, files, target):
 
 
 def _remove_old(used):
-    """Removes the copies that were not used for longest."""
+    """Removes the copies whose last use was longest ago."""
     if used in _TEMPORARY.values():
         return
     others = [path for path in used.parent.iterdir() if path != used]

@@ -1,5 +1,6 @@
-"""Opens a page on this machine to try a model in the browser: it fills masks, classifies, colours
-entities, answers, chooses, compares sentences, generates or translates, as the model can.
+"""Serves a page on this machine to try a model in the browser. Depending on the model, it fills
+masks, classifies, finds entities, answers questions, chooses, compares sentences, generates or
+translates.
 """
 
 from pathlib import Path
@@ -14,11 +15,13 @@ def add_arguments(parser):
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen at (%(default)s); 0.0.0.0 lets other machines in",
+        help="address to listen on (%(default)s); 0.0.0.0 lets other machines in",
     )
-    parser.add_argument("--port", type=int, help="the first free one from 7860 on")
     parser.add_argument(
-        "--share", action="store_true", help="open a public address through Gradio's servers too"
+        "--port", type=int, help="port to listen on; by default the first free one from 7860 on"
+    )
+    parser.add_argument(
+        "--share", action="store_true", help="also open a public address through Gradio's servers"
     )
 
 

@@ -15,9 +15,9 @@ def add_arguments(parser, example="examples/stages_*.toml"):
         "--from",
         dest="start",
         metavar="FOLDER",
-        help="start from the model in this folder: an original or Hugging Face checkpoint, a preset, "
-        "or a finished stage of another run. Replaces model.checkpoint and, as the model brings its "
-        "own, model.vocabulary and the sizes",
+        help="start from this model: an original or Hugging Face checkpoint, a preset, a finished "
+        "stage of another run, a .zip file of one, or hf://user/name[@revision]. Replaces "
+        "model.checkpoint and, as the model brings its own, model.vocabulary and the sizes",
     )
     parser.add_argument(
         "--files", nargs="+", metavar="FILE", help="text files or patterns; replaces data.files"

@@ -1,1 +1,1 @@
-"""The names of other packages, for programs that were written for them."""
+"""Runs programs that were written for other packages, under the names that they use."""

@@ -1,4 +1,4 @@
-"""Errors that say what to use in place of a name that is not offered."""
+"""Errors that say what to use instead of a name that is not offered."""
 
 import dis
 import re
@@ -8,13 +8,14 @@ import sys
 def missing_name(module, name, hints, instead):
     """Returns the error of a name that a module does not offer, for its `__getattr__` to raise.
 
-    It is an `AttributeError`. In `from module import name` it is an `ImportError`, since Python
-    replaces an `AttributeError` there by one that does not say what to use.
+    It is an `AttributeError`. In `from module import name` it is an `ImportError`, because Python
+    replaces an `AttributeError` there by an error that does not say what to use.
 
     Args:
         module: str. The module's name.
-        name: str. What was asked for.
-        hints: dict from regular expression of a whole name to what to use instead.
+        name: str. The name that was asked for.
+        hints: dict from a regular expression, which must match the whole name, to what to use
+            instead.
         instead: str. What to do where no hint fits.
 
     Example:

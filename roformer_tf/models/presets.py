@@ -14,7 +14,7 @@ from roformer_tf.text.strings import check_one_length, to_string_tensor
 KERAS_ARGUMENTS = ("name", "trainable", "compile")
 _TOKENIZER_ARGUMENTS = (
     "vocabulary word_level lowercase user_words dictionary pad_token unk_token start_token "
-    "end_token mask_token word_maxlen"
+    "end_token mask_token word_maxlen special_tokens_in_strings"
 ).split()
 _CLASSES = {
     "RoFormerBackbone": "RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM, "

@@ -65,10 +65,10 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
 
 
 def checked_pooling(backbone, pooling):
-    """Returns how a backbone's outputs become vectors, by default by its pooler.
+    """Returns the pooling to use, by default that of the backbone's pooler.
 
     Raises:
-        ValueError: If the backbone cannot do so.
+        ValueError: If the backbone cannot pool in this way.
     """
     check_one_of("pooling", pooling, POOLINGS, optional=True)
     if not isinstance(backbone, RoFormerBackbone):
@@ -99,5 +99,5 @@ def pooled(outputs, padding_mask, pooling):
         return np.asarray(tokens[:, 0], "float32")
     weights = np.asarray(padding_mask, "float32")
     total = np.einsum("blh,bl->bh", np.asarray(tokens, "float32"), weights)
-    # a batch on JAX may have rows of padding alone
+    # a batch on JAX may have rows that are all padding
     return total / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)

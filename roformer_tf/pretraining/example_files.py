@@ -117,7 +117,7 @@ class ExampleReader(TextFileReader):
 
 
 def split_examples(examples, num_texts=1):
-    """Takes the examples of `ExampleReader` apart, in a graph.
+    """Splits the examples of `ExampleReader` into labels and texts, in a graph.
 
     Args:
         examples: string tensor `(count,)`. An empty string stands for an empty example.

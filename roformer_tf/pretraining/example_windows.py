@@ -19,8 +19,8 @@ class ExampleWindows(ShardWindows):
     """Forms the windows of a labelled task for one stage; see `ShardWindows`.
 
     An example becomes the sequence that the task's preprocessor makes of it. Each sequence predicts
-    one label, in the form in which a masked LM predicts tokens, so that the batches of all tasks
-    are alike.
+    one label, in the form in which a masked LM predicts tokens, so all tasks have batches of the
+    same form.
 
     Args:
         shards: list of str. Paths of shards with the examples of an `ExampleReader`.

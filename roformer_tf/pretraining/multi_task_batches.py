@@ -17,7 +17,7 @@ _CHOICE = -2  # of the task, in place of the number of a stage
 
 
 def task_of_step(step, seed, frequencies):
-    """Draws the task that a step trains: a function of seed and step.
+    """Draws the task that a step trains, as a function of seed and step.
 
     Args:
         step: int64 scalar tensor. Steps done since the start of the run.
@@ -38,7 +38,7 @@ def task_of_step(step, seed, frequencies):
 
 
 class MultiTaskData:
-    """The texts and the examples of a multi-task run, and how they become batches.
+    """Makes the batches of a multi-task run from its texts and examples.
 
     Args:
         settings: `MultiTaskSettings`.
@@ -67,7 +67,7 @@ class MultiTaskData:
         ]
 
     def training_batches(self, stage_index, first_step, places):
-        """Makes an endless dataset of the batches of a stage, each of the task of its step.
+        """Makes an endless dataset of the batches of a stage, each for the task of its step.
 
         A batch of a task is a function of the seed, the stage and its place in the stream of the
         task, as in `training_batches` of a pretraining run.

@@ -7,9 +7,9 @@ from roformer_tf.pretraining.strategies import call_one_of
 class MultiTaskPretrainer(Pretrainer):
     """Trains a masked LM and classifiers that share its backbone, one of them in each step.
 
-    A step is that of `Pretrainer`, for the model of one task: it updates the backbone and the head
-    of this task. The heads of the others, and what the optimizer keeps for them, stay as they are.
-    The optimizer counts the steps of all tasks.
+    A step is one of `Pretrainer` for the model of one task: it updates the backbone and the head of
+    this task. The other heads and their optimizer state stay as they are. The optimizer counts the
+    steps of all tasks.
 
     Args:
         task: a `RoFormerMaskedLM`.
@@ -62,7 +62,7 @@ class MultiTaskPretrainer(Pretrainer):
         self.forget_places()
 
     def forget_places(self):
-        """Lets every task begin its stream of batches."""
+        """Lets every task begin its stream of batches anew."""
         self.window.assign(tf.zeros(self.place_shape, tf.int64))
         self.index.assign(tf.fill(self.place_shape, tf.constant(-1, tf.int64)))
 

@@ -17,11 +17,11 @@ from roformer_tf.pretraining.task_log import TaskLog
 def train_tasks(settings, folder, strategy=None, callbacks=(), verbose=True, allow_changes=False):
     r"""Trains a masked LM and labelled tasks on one backbone, one task in each step.
 
-    Everything that `pretrain` does holds here too: stages, replicas and gradient accumulation give
-    the same weights, and after any stop the same call resumes from the last checkpoint. A step
-    trains one task, drawn by the frequencies from the seed and the number of the step, on a batch
-    that is a function of its place in the stream of the task. The loss of a step is the mean over
-    its predictions.
+    A run behaves as one of `pretrain`: it has stages, any replicas and gradient accumulation give
+    the same weights, and after any stop the same call resumes from the last checkpoint. The seed
+    and the number of a step decide, by the frequencies, which task it trains. Its batch is a
+    function of its place in the stream of this task. The loss of a step is the mean over its
+    predictions.
 
     Each stage ends with a folder such as `stage-1-512`: the masked LM in the original format, and in
     `tasks/NAME` a preset of each classifier, ready to predict. Besides the logs of `pretrain`, the

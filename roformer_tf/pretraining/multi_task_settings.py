@@ -52,16 +52,16 @@ class TaskSettings:
         max_length: int. Maximum number of tokens, special tokens included. A stage may cut
             further.
         batch_size: int. Examples per step. Defaults to the `global_batch_size` of the stage.
-        mask_rate: float. Share of the tokens to hide from the task, which the original's scripts
-            do (0.15).
+        mask_rate: float. Share of the tokens to hide from the task. The original's scripts hide
+            0.15.
         pooling: str. `"cls"` or `"mean"`; see `RoFormerTextClassifier`.
-        pair_segments: bool. Whether the second text of a pair has segment id 1, which it has not
-            in v2.
-        held_out: float in [0, 1]. Share of the examples to measure accuracy on instead.
+        pair_segments: bool. Whether the second text of a pair has segment id 1. In v2 it has 0.
+        held_out: float in [0, 1]. Share of the examples to hold out, for measuring loss and
+            accuracy.
         max_bad_lines: int. See `prepare_corpus`.
 
     Raises:
-        ValueError: If a value is wrong. Names the key.
+        ValueError: If a value is wrong. The message names the key.
 
     Example:
 
@@ -117,7 +117,7 @@ class MultiTaskSettings(PretrainingSettings):
         tasks: dict from the name of a task to `TaskSettings`.
 
     Raises:
-        ValueError: If there is no task, or a name has other characters than letters, digits, `_`
+        ValueError: If there is no task, or a name has characters other than letters, digits, `_`
             and `-`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Errors for the names that bert4keras and Hugging Face have for what a tokenizer can do."""
+"""Errors for the names by which bert4keras and Hugging Face call what a tokenizer can do."""
 
 _NAMES = {
     # bert4keras
@@ -46,7 +46,7 @@ _NAMES = {
 
 
 class FamiliarNames:
-    """Base class of tokenizers whose `AttributeError` names ours for a name from elsewhere.
+    """Base class of tokenizers that answer a name of another library with an error that names ours.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Tokens that are found in a string as they are written, before it is tokenized."""
+"""Finds some tokens in a string as they are written, before the rest is tokenized."""
 
 import re
 
@@ -26,11 +26,11 @@ def checked_new_tokens(tokens):
 class MarkedTokens(tf.Module):
     """A `GraphTokenizer` that first looks for some tokens, such as "[MASK]", in the strings.
 
-    It has the methods of `GraphTokenizer`. Of tokens that begin at the same character the longest
-    is taken.
+    It has the methods of `GraphTokenizer`. If several of these tokens begin at the same character,
+    it takes the longest.
 
     Args:
-        graph: `GraphTokenizer`. Tokenizes what is between these tokens.
+        graph: `GraphTokenizer`. Tokenizes the text between these tokens.
         ids: dict from tokens to their ids.
 
     Example:
@@ -87,7 +87,7 @@ class MarkedTokens(tf.Module):
             )
 
     def _split(self, texts):
-        """Returns the parts of each text, their ids (-1 for text), and the text of those without."""
+        """Returns the parts of each text, their ids (-1 for text), and the parts that are text."""
         texts = tf.strings.regex_replace(texts, self._pattern, _MARK + rb"\1" + _MARK)
         parts = tf.strings.split(texts, sep=_MARK)
         ids = self._ids.lookup(parts.values)
@@ -104,7 +104,7 @@ def _spans(parts):
 
 
 def _merge(parts, of_text, of_token, ids):
-    """Joins the tokens of each text's parts, of which those with an id are tokens themselves."""
+    """Joins the tokens of each text's parts. A part with an id is a token itself."""
     is_token = ids >= 0
     tokens = tf.RaggedTensor.from_row_lengths(
         tf.boolean_mask(of_token, is_token), tf.cast(is_token, tf.int64)

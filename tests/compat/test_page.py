@@ -22,6 +22,15 @@ def test_the_programs_run(repository, monkeypatch):
         np.testing.assert_allclose(names["probabilities"].sum(), 1, rtol=1e-5)
 
 
+def test_the_chinese_page_has_the_same_programs(repository):
+    english, chinese = (
+        (repository / "docs" / name).read_text("utf-8")
+        for name in ("moving_from_bert4keras.md", "zh/moving_from_bert4keras.md")
+    )
+    _, imports, own = re.findall(r"```python\n(.*?)```", english, re.DOTALL)
+    assert f"```text\n{imports}```" in chinese and f"```python\n{own}```" in chinese
+
+
 def test_the_table_is_that_of_the_kept_results(repository):
     page = (repository / "docs" / "moving_from_bert4keras.md").read_text("utf-8")
     program = runpy.run_path(str(repository / "experiments" / "release_scripts.py"))

@@ -54,7 +54,7 @@ def swish(x):
 
 @on_any_tensor
 def leaky_relu(x, alpha=0.2):
-    """Returns x where it is positive, and else `alpha` times x."""
+    """Returns x where it is positive, elsewhere `alpha` times x."""
     return tf.nn.leaky_relu(x, alpha)
 
 
@@ -106,17 +106,17 @@ def sequence_masking(x, mask=None, value=0, axis=None, bias=None, return_mask=Fa
 
 @on_any_tensor
 def batch_gather(params, indices):
-    """Gathers from the last axis of `indices`, for each index of its first axes."""
+    """Gathers `params` at `indices`, whose axes but the last are batch axes."""
     return tf.gather(params, tf.cast(indices, "int32"), batch_dims=len(indices.shape) - 1)
 
 
 def search_layer(inputs, name, exclude_from=None):
-    """Returns the layer of a name that a tensor or layer was computed by, or `None`.
+    """Returns the layer with a name among those that computed a tensor, or `None`.
 
     Args:
         inputs: Symbolic tensor, layer or model.
         name: str.
-        exclude_from: Not read.
+        exclude_from: Ignored.
     """
     layers_ = [inputs] if isinstance(inputs, keras.layers.Layer) else []
     pending, seen = [inputs], set()

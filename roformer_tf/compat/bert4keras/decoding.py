@@ -1,4 +1,4 @@
-"""Decoders whose models are Python functions: text from left to right, and best paths of tags."""
+"""Decoders around a Python function: text from left to right, and the best path of tags."""
 
 import numpy as np
 
@@ -54,14 +54,14 @@ class ViterbiDecoder:
 
 
 class AutoRegressiveDecoder:
-    """Writes sequences token by token. Subclasses implement `predict`.
+    """Generates sequences token by token. Subclasses implement `predict`.
 
     `RoFormerCausalLM.generate` does the same in a graph, with a cache.
 
     Args:
-        start_id: int, the first token; `None` for none.
+        start_id: int. The first token; `None` for none.
         end_id: int. A sequence ends with it.
-        maxlen, minlen: ints. Bounds of the number of new tokens.
+        maxlen, minlen: ints. Most and fewest new tokens.
 
     Example: always writes 1, 1, 2.
 
@@ -84,7 +84,7 @@ class AutoRegressiveDecoder:
 
     @staticmethod
     def wraps(default_rtype="probas", use_states=False):
-        """Decorates `predict`, which returns numbers of the next token.
+        """Decorates `predict`, which returns probabilities or logits of the next token.
 
         Args:
             default_rtype: `"probas"` or `"logits"`: what `predict` returns.
@@ -112,23 +112,23 @@ class AutoRegressiveDecoder:
         return decorate
 
     def last_token(self, model):
-        """Returns a model of the last token's outputs of a model."""
+        """Returns a model of another model's outputs at the last token."""
         if model not in self.models:
             outputs = [layers.Lambda(lambda x: x[:, -1])(output) for output in model.outputs]
             self.models[model] = models.Model(model.inputs, outputs)
         return self.models[model]
 
     def predict(self, inputs, output_ids, states=None):
-        """Returns numbers `(rows, vocabulary)` of the next token; decorate it with `wraps`."""
+        """Returns probabilities or logits `(rows, vocabulary)`; decorate it with `wraps`."""
         raise NotImplementedError
 
     def beam_search(self, inputs, topk, states=None, temperature=1, min_ends=1):
         """Returns the best sequence that a beam search finds.
 
         Args:
-            inputs: list of sequences, of the one example.
+            inputs: list of sequences. The inputs of one example.
             topk: int. Number of sequences to keep.
-            states: What the first `predict` gets.
+            states: States for the first call of `predict`.
             temperature: float.
             min_ends: int. How many end tokens end a sequence.
         """
@@ -157,7 +157,7 @@ class AutoRegressiveDecoder:
     def random_sample(
         self, inputs, n, topk=None, topp=None, states=None, temperature=1, min_ends=1
     ):
-        """Returns a list of `n` sequences that are drawn with NumPy's global generator.
+        """Returns a list of `n` sequences, drawn with NumPy's global generator.
 
         Args:
             inputs, states, temperature, min_ends: See `beam_search`.

@@ -79,7 +79,7 @@ class Loss(Layer):
 
 
 class _Arguments:
-    """bert4keras' names of the arguments of the span layers; named before our class."""
+    """bert4keras' names of the arguments of the span layers; a base before our class."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ConditionalRandomField(Layer):
         mask: bool tensor `(batch, length)`, or `None`.
 
     Returns:
-        `inputs`, minus infinity at padding. Train with `sparse_loss`, and decode with
+        `inputs`, with minus infinity at padding. Train with `sparse_loss`, and decode with
         `ViterbiDecoder`.
 
     Example:
@@ -164,7 +164,7 @@ class ConditionalRandomField(Layer):
         return sequence_masking(inputs, mask, MINUS_INFINITY, 1)
 
     def compute_mask(self, inputs, mask=None):
-        """The outputs hold it."""
+        """Returns `None`: minus infinity in the outputs marks padding."""
         return None
 
     def sparse_loss(self, y_true, y_pred):
@@ -179,7 +179,7 @@ class ConditionalRandomField(Layer):
         return self.sparse_loss(tf.argmax(y_true, axis=2), y_pred)
 
     def sparse_accuracy(self, y_true, y_pred):
-        """Returns how many tokens have their highest score at the true tag."""
+        """Returns the share of tokens whose true tag has the highest score."""
         mask = tf.cast(tf.reduce_all(y_pred > MINUS_INFINITY, axis=2), K.floatx())
         tags = tf.cast(K.reshape(y_true, tf.shape(y_pred)[:-1]), "int64")
         right = tf.cast(tf.equal(tags, tf.argmax(y_pred, axis=2)), K.floatx())

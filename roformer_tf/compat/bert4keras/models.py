@@ -1,4 +1,4 @@
-"""`bert4keras.models`: models out of this library's backbone and heads."""
+"""`bert4keras.models`: models made of this library's backbone and heads."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,7 @@ class Point(keras.layers.Layer):
 
 
 class NoMask(keras.layers.Layer):
-    """Ends a mask before layers that have no use for it.
+    """Stops the mask before layers that do not use it.
 
     Args:
         **kwargs: Arguments of `keras.layers.Layer`.
@@ -89,7 +89,7 @@ class NoMask(keras.layers.Layer):
 
 
 class PaddingMask(keras.layers.Layer):
-    """Returns token ids as int32, and 1 where there is a token: not 0, or the first.
+    """Returns token ids as int32, and a mask: 1 where the id is not 0, and at the first token.
 
     Args:
         **kwargs: Arguments of `keras.layers.Layer`.
@@ -108,11 +108,11 @@ class PaddingMask(keras.layers.Layer):
 
 
 class V2Initializer(keras.initializers.Initializer):
-    """The initializer of RoFormer v2: a truncated normal whose size is that of the inputs.
+    """The initializer of RoFormer v2: a truncated normal, scaled to the number of inputs.
 
     Args:
         num_hidden_layers: int.
-        order: int. The root of the number of layers that divides it.
+        order: int. The standard deviation is divided by this root of the number of layers.
         gain: float.
 
     Reference: `RoFormerV2.initializer` of bert4keras 0.11.5.
@@ -252,7 +252,7 @@ class Transformer:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def load_weights_from_checkpoint(self, checkpoint, mapping=None):
-        """Loads the weights of an original checkpoint; further variables in it are not read.
+        """Loads the weights of an original checkpoint. Other variables in it are ignored.
 
         Args:
             checkpoint: str or path, such as `"folder/bert_model.ckpt"`.

@@ -111,7 +111,7 @@ def _schedule(learning_rate, options):
 
 
 class _Extendable:
-    """An optimizer that `extend_with_…` extends; named before one of ours."""
+    """An optimizer that `extend_with_…` extends; a base before one of our optimizers."""
 
     extensions = ()
 
@@ -269,7 +269,7 @@ class AdaFactor(_Extendable, OriginalAdaFactor):
         learning_rate: float, or `None` for min(0.01, 1 / sqrt(step)).
         beta1, beta2, epsilon1, epsilon2: `beta_1`, … there.
         multiply_by_parameter_scale, clipping_threshold, min_dim_size_to_factor: As there.
-        exclude_from_parameter_scale: `no_scale` there, of bert4keras' names.
+        exclude_from_parameter_scale: `no_scale` there, by bert4keras' names of weights.
         **kwargs: Arguments of the extensions and of `keras.optimizers.Optimizer`.
 
     Example:
@@ -318,7 +318,7 @@ class AdaFactor(_Extendable, OriginalAdaFactor):
         self._set(options)
 
     def scales(self, variable):
-        """Returns whether the steps of a weight are relative to its size."""
+        """Returns whether the updates of a weight are scaled by its size."""
         excluded = self.exclude_from_parameter_scale
         return self.multiply_by_parameter_scale and not _is_excluded(excluded, variable)
 
@@ -381,7 +381,7 @@ def extend_with_exponential_moving_average(BaseOptimizer, name=None):  # noqa: N
 
 
 def extend_with_parameter_wise_lr(BaseOptimizer, name=None):  # noqa: N803
-    """Returns a class with `paramwise_lr_schedule`: parts of names, and factors of their rates."""
+    """Returns a class with `paramwise_lr_schedule`: parts of names, and factors of the rates."""
     return _extend(BaseOptimizer, "parameter_wise_lr", name)
 
 

@@ -11,10 +11,10 @@ import numpy as np
 def parallel_apply_generator(
     func, iterable, workers, max_queue_size, dummy=False, random_seeds=True
 ):
-    """Yields pairs of the number of an item and `func(item)`, as they are ready.
+    """Yields pairs of the number of an item and `func(item)`, as soon as each is ready.
 
     Args:
-        func: Function of an item. Processes are forked, so it may be a closure.
+        func: Function of an item. It may be a closure, because processes are forked.
         iterable: The items, of any number.
         workers: int.
         max_queue_size: int. How many items may wait.

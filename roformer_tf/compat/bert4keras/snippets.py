@@ -82,7 +82,7 @@ class _IndexedFile:
 
 
 def open(name, mode="r", encoding=None, errors="strict", indexable=False):
-    """Opens a file; `indexable=True` gives its number of lines and each line by its number.
+    """Opens a file. With `indexable=True`, `len(file)` counts its lines and `file[i]` is one.
 
     Args:
         name, mode, encoding, errors: As Python's own `open`.
@@ -164,7 +164,7 @@ def text_segmentate(text, maxlen, seps="\n", strips=None):
 
     Args:
         text: str.
-        maxlen: number.
+        maxlen: int or float. Number of characters.
         seps: str. Separators, in the order in which they are tried.
         strips: str. Characters to remove from both ends of segments, besides white space.
 
@@ -251,22 +251,23 @@ class DataGenerator:
         raise NotImplementedError
 
     def forfit(self, random=True):
-        """Yields batches without an end, for `fit` with `steps_per_epoch`."""
+        """Yields batches endlessly, for `fit` with `steps_per_epoch`."""
         while True:
             yield from self.__iter__(random)
 
     def fortest(self, random=False):
-        """Yields the inputs of batches without an end, for `predict` with `steps`."""
+        """Yields the inputs of batches endlessly, for `predict` with `steps`."""
         while True:
             for batch in self.__iter__(random):
                 yield batch[0]
 
     def to_dataset(self, types, shapes, names=None, padded_batch=False):
-        """Returns a `tf.data.Dataset` of batches of what `__iter__` yields, one example each.
+        """Returns a `tf.data.Dataset` of batches of the examples that `__iter__` yields one by one.
 
         Args:
             types, shapes: Structures of dtypes and shapes, as of one example.
-            names: str, tuple of str, or tuple of tuples: makes dictionaries of the parts.
+            names: str, tuple of str, or tuple of tuples. Names for the parts, which become
+                dictionaries.
             padded_batch: bool. Whether to pad the examples of a batch.
         """
 

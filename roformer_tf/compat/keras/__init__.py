@@ -1,6 +1,6 @@
 """Keras 3 by the names and with the habits of Keras 2, as scripts for bert4keras use it.
 
-Everything is Keras' own, but for `Model`, `Layer`, `GlobalMaxPooling1D` and `backend`.
+Everything is Keras' own, except `Model`, `Layer`, `Lambda`, `GlobalMaxPooling1D` and `backend`.
 """
 
 import importlib

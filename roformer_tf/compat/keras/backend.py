@@ -1,4 +1,4 @@
-"""`keras.backend` of Keras 2 with what bert4keras adds to it: `K`, on tensors of any kind.
+"""`K`: `keras.backend` of Keras 2, with what bert4keras adds to it, on tensors of any kind.
 
 The functions are those that Keras 3 keeps for old programs, on TensorFlow. Here they also take the
 symbolic tensors of Keras 3, from which functional models are made.
@@ -102,7 +102,7 @@ def flatten(tensor, start=None, end=None):
 
 @on_any_tensor
 def where(cond, x, y):
-    """Chooses from `x` where `cond` is true, and else from `y`; any of them may be numbers."""
+    """Chooses from `x` where `cond` is true, else from `y`; both may be numbers."""
     dtype = next((a.dtype for a in (x, y) if tf.is_tensor(a)), floatx())
     x, y = (a if tf.is_tensor(a) else tf.constant(a, dtype) for a in (x, y))
     return tf.where(tf.cast(cond, "bool"), x, y)
@@ -116,7 +116,7 @@ def logsumexp(x, axis=None, keepdims=False):
 
 @on_any_tensor
 def eye(size, dtype=None, name=None):
-    """Returns a unit matrix; `size` may be a tensor."""
+    """Returns an identity matrix; `size` may be a tensor."""
     return tf.eye(size, dtype=dtype or floatx(), name=name)
 
 
@@ -126,7 +126,7 @@ def symbolic(function):
 
 
 def function(inputs, outputs, updates=None):
-    """Returns a function from a list of arrays to a list of arrays, of tensors of a model."""
+    """Returns a function that computes tensors of a model, from a list of arrays to another."""
     model = keras.Model(inputs, outputs)
 
     def call(arrays):

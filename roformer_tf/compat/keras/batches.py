@@ -19,7 +19,8 @@ class Batches:
     """Runs generators in threads of their own, and stops them at the end of a `with` block.
 
     A generator may call `predict` of another model, which would wait for itself in a thread of
-    `tf.data`. Batches may have any width: Keras 3 takes the first two to know all.
+    `tf.data`. Batches may have any width; Keras 3 alone would infer the shape of all from the
+    first two.
     """
 
     def __init__(self):
@@ -35,7 +36,7 @@ class Batches:
             thread.join(timeout=60)
 
     def as_dataset(self, batches):
-        """Returns a data set of a generator's batches; anything else as it is."""
+        """Returns a dataset of a generator's batches; anything else as it is."""
         if not is_generator(batches):
             return batches
         full = queue.Queue(maxsize=10)
@@ -78,7 +79,7 @@ class Batches:
 
 
 def as_dataset(first, batches):
-    """Returns a data set of batches whose widths are not known.
+    """Returns a dataset of batches of unknown widths.
 
     Args:
         first: The first batch: `(x, y)`, `(x, y, weights)` or `x`. `None` in it is left out.

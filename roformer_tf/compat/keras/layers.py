@@ -11,8 +11,8 @@ from roformer_tf.compat.missing import missing_name
 class Layer(keras.layers.Layer):
     """A layer whose `compute_mask` decides the mask of its outputs, even where it passes inputs on.
 
-    Keras 3 leaves a mask that a tensor has already. So a layer that returns one of its inputs could
-    not change the mask. It also has `add_metric` and `add_loss` as in Keras 2.
+    Keras 3 keeps the mask that a tensor already has, so a layer that returns one of its inputs
+    could not change the mask. This layer can, and has `add_metric` and `add_loss` as in Keras 2.
 
     Args:
         **kwargs: Arguments of `keras.layers.Layer`.
@@ -47,7 +47,7 @@ class Layer(keras.layers.Layer):
         return outputs
 
     def add_loss(self, losses, inputs=None):
-        """See `keras.layers.Layer.add_loss`. `inputs` is not needed any more.
+        """See `keras.layers.Layer.add_loss`. `inputs` is no longer needed.
 
         A loss for each example counts as in Keras 2: its mean is shown, and the gradient is that of
         its sum.
@@ -80,7 +80,7 @@ def shown_as_mean(loss):
 
 
 class Lambda(keras.layers.Lambda):
-    """`keras.layers.Lambda`, which ends a mask without a warning, as in Keras 2.
+    """`keras.layers.Lambda`, which stops the mask without a warning, as in Keras 2.
 
     Args:
         *args, **kwargs: Arguments of `keras.layers.Lambda`.
@@ -110,7 +110,7 @@ class GlobalMaxPooling1D(keras.layers.GlobalMaxPooling1D):
         return super().call(inputs)
 
     def compute_mask(self, inputs, mask=None):
-        """There is no length axis left."""
+        """Returns `None`: no length axis is left."""
         return None
 
 

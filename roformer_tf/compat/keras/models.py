@@ -19,7 +19,7 @@ from roformer_tf.files import replace_file
 
 
 class _Keras2Methods:
-    """What models of Keras 2 can do and those of Keras 3 cannot; named before Keras' class."""
+    """What models of Keras 2 can do and those of Keras 3 cannot; a base before Keras' class."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -31,7 +31,7 @@ class _Keras2Methods:
         """See `keras.Model.compile`.
 
         A function as `loss` gets labels and outputs as they are, both float32. XLA is off by
-        default, as it compiles anew for each width.
+        default, because it compiles again for each width.
         """
         loss = keras.tree.map_structure(_plain_loss, loss, none_is_leaf=True)
         super().compile(optimizer, loss, *args, jit_compile=jit_compile, **kwargs)
@@ -167,14 +167,14 @@ class _Keras2Methods:
         Args:
             filepath: str or path, such as `"best_model.weights"`.
             overwrite: bool. Whether to replace a file that is there.
-            save_format: Not read; the file is what Keras 3 calls `.weights.h5`.
+            save_format: Ignored; the file is what Keras 3 calls `.weights.h5`.
 
         Raises:
-            FileExistsError: If there is such a file and not `overwrite`.
+            FileExistsError: If the file exists and `overwrite` is `False`.
         """
         path = Path(filepath)
         if path.exists() and not overwrite:
-            raise FileExistsError(f"{path} is there already. Pass overwrite=True to replace it.")
+            raise FileExistsError(f"{path} already exists. Pass overwrite=True to replace it.")
         with tempfile.TemporaryDirectory() as folder:  # Keras 3 takes no other ending
             written = Path(folder, "model.weights.h5")
             super().save_weights(str(written))
@@ -186,7 +186,7 @@ class _Keras2Methods:
 
         Args:
             filepath: str or path of any name.
-            by_name, reshape: Not read; Keras 3 finds weights by the place of their layer.
+            by_name, reshape: Ignored; Keras 3 finds weights by the place of their layer.
             skip_mismatch: bool. Whether to leave weights of another shape as they are.
 
         Raises:
@@ -279,7 +279,7 @@ def _unwrapped(arrays):
 
 
 def check_weights_of_keras_3(path):
-    """Raises `ValueError` if a file of weights has not the layout of Keras 3."""
+    """Raises `ValueError` if a file of weights does not have the layout of Keras 3."""
     import h5py
 
     if not h5py.is_hdf5(path):
@@ -288,7 +288,7 @@ def check_weights_of_keras_3(path):
         is_old = "layer_names" in file.attrs or "model_weights" in file
     if is_old:
         raise ValueError(
-            f"{path} was written by Keras 2, where the layers are others. In the old environment, "
+            f"{path} was written by Keras 2, whose layers are different. In the old environment, "
             "write it with bert4keras' `save_weights_as_checkpoint`, and pass that file as "
             "`checkpoint_path` of `build_transformer_model`."
         )
