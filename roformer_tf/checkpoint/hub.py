@@ -12,6 +12,7 @@ from roformer_tf.checkpoint.original_files import nothing_found
 
 # pathlib makes one slash of two
 _SOURCE = re.compile(r"hf:/{1,2}(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>\S+))?")
+_NO_REVISION = re.compile(r"/|.*(\.\.|//)")  # no name that git allows, but a path out of the cache
 _BLOCK = 2**20
 
 
@@ -41,7 +42,7 @@ def download(source, weights=True):
         ConnectionError: If the hub cannot be reached and the cache does not have the files.
     """
     match = _SOURCE.fullmatch(str(source))
-    if match is None:
+    if match is None or _NO_REVISION.match(match["revision"] or ""):
         raise ValueError(
             "A model on the hub must be given as hf://user/name or hf://user/name@revision. "
             f"Received: {source}"

@@ -46,8 +46,9 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
 
     Raises:
         ValueError: If the format does not support a part or setting of the model (a classifier's
-            head, another `max_wavelength`), or the vocabulary's size or `settings` contradict the
-            model, also of a `vocab.txt` that is in the folder and would stay.
+            head, another `max_wavelength`, added tokens of its tokenizer), or the vocabulary's size
+            or `settings` contradict the model, also of a `vocab.txt` that is in the folder and
+            would stay.
         FileExistsError: If the folder holds a model in another layout.
         NotADirectoryError: If `folder` is a file.
 
@@ -81,6 +82,7 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     config = _merge_settings(original_config(binding.backbone), settings or {})
     if vocabulary is None:
         tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
+        _check_no_marked_tokens(tokenizer)
         vocabulary = None if tokenizer is None else tokenizer.get_vocabulary()
     if vocabulary is not None:
         is_file = isinstance(vocabulary, (str, os.PathLike))
@@ -101,6 +103,19 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
             text = "".join(f"{token}\n" for token in parsed.tokens)
             (temporary / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
     return Path(folder)
+
+
+def _check_no_marked_tokens(tokenizer):
+    """Raises an error for a tokenizer that would give other ids when it is read again."""
+    marked = getattr(tokenizer, "marked_tokens", dict)()
+    if marked:
+        raise ValueError(
+            "The original format has no place for tokens that are found in a text as they are "
+            f"written: {', '.join(list(marked)[:5])}{' …' if len(marked) > 5 else ''}. Its tokenizer "
+            "would take them for text. Use `model.save_to_preset`. Or pass "
+            "`vocabulary=tokenizer.get_vocabulary()` here, and give a tokenizer that reads the "
+            "folder the same `added_tokens` or `special_tokens_in_strings`."
+        )
 
 
 def save_preset(model, save, folder, stale=(), weights=None):

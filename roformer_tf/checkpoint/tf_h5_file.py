@@ -13,6 +13,8 @@ import numpy as np
 
 from roformer_tf.checkpoint.damage import open_h5
 
+# HDF5 stores no numbers that were never written, and compresses.
+_LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 2**20
 _LAST = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embeddings": "weight"}
 
 
@@ -44,6 +46,12 @@ class TensorFlowTensors:
             raise ValueError(
                 f"{self._file} is refused: {path} is stored in another file, which need not be one "
                 "of weights. Copy the model again from where it was saved."
+            )
+        allowed = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * self._file.stat().st_size)
+        if node.nbytes > allowed:
+            raise ValueError(
+                f"{self._file} is refused: {path} has {node.nbytes:,} bytes, far more than the file, "
+                "and would fill the memory. Copy the model again from where it was saved."
             )
         name = torch_name(path)
         about = node.shape, node.dtype

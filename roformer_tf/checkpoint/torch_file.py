@@ -13,6 +13,7 @@ Reference: `torch/serialization.py` of PyTorch (`_load`, `_legacy_load`).
 """
 
 import io
+import math
 import os
 import pickle
 import pickletools
@@ -31,6 +32,9 @@ _OPCODES = frozenset(
     "BUILD".split()
 )
 _MAX_OPCODES, _MAX_PICKLE_BYTES = 1_000_000, 2**26
+# Tuples in tuples, each counted wherever it is: what it takes to compare or hash one. Deep ones
+# would end the process, and ones that repeat each other take forever.
+_MAX_TUPLE = 1000
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of the form before PyTorch 1.6
 _DTYPES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16",
@@ -81,6 +85,10 @@ class _Rebuild:
         inside = offset + last < storage.size or 0 in shape
         if len(shape) != len(strides) or len(shape) > 8 or not inside:
             raise ValueError(f"A tensor of shape {shape} is not inside its storage.")
+        if math.prod(shape) > storage.size:  # it would fill the memory out of a few bytes
+            raise ValueError(
+                f"A tensor of shape {shape} repeats the {storage.size} numbers it has."
+            )
         return _Tensor(storage, offset, shape, strides)
 
 
@@ -155,7 +163,7 @@ class TorchTensors:
             reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
             raise ValueError(
                 f"{file} is damaged, cut off ({size:,} bytes) or not a file of weights: "
-                f"{reason[0]:.200}. {_COPY}"
+                f"{reason[0].rstrip('.'):.200}. {_COPY}"
             ) from error
         tensors = state.values() if isinstance(state, dict) else [state]
         kind = next((type(tensor).__name__ for tensor in tensors if type(tensor) is not _Tensor), 0)
@@ -269,6 +277,7 @@ def _load(stream, storages):
 
 def _check_instructions(stream):
     """Raises an error if a pickle is more than a dict of tensors. Nothing of it runs."""
+    tuples = _TupleSizes()
     for number, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
         if opcode.name == "GLOBAL" and tuple(argument.split(" ", 1)) not in _ALLOWED:
             name = argument.replace(" ", ".")
@@ -286,6 +295,36 @@ def _check_instructions(stream):
         # a place in the memo is a place in memory: a number alone could fill all of it
         if opcode.name.endswith("BINPUT") and argument > number or number > _MAX_OPCODES:
             raise ValueError("its pickle is too large")
+        if tuples.follow(opcode, argument) > _MAX_TUPLE:
+            raise ValueError("its tuples are too deep or too large")
+
+
+class _TupleSizes:
+    """Follows the stack of a pickle, of which it keeps the sizes of tuples and 1 for all else."""
+
+    _MARK = 0
+
+    def __init__(self):
+        self._stack, self._memo = [], {}
+
+    def follow(self, opcode, argument):
+        """Does what an instruction does, and returns the size of what is on top of the stack."""
+        stack, name = self._stack, opcode.name
+        if "BINPUT" in name:
+            self._memo[argument] = stack[-1]
+        elif "BINGET" in name:
+            stack.append(self._memo[argument])
+        else:
+            takes = [kind.name for kind in opcode.stack_before]
+            parts = []
+            if "mark" in takes:
+                while (size := stack.pop()) != self._MARK:
+                    parts.append(size)
+                takes = takes[: takes.index("mark")]
+            parts += [stack.pop() for _ in takes]
+            size = 1 + sum(parts) if name.startswith("TUPLE") else 1
+            stack += [self._MARK if name == "MARK" else size for _ in opcode.stack_after]
+        return stack[-1] if stack else 0
 
 
 def _numpy_dtype(dtype, widen=False):

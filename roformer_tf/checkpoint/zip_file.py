@@ -130,6 +130,8 @@ def _choose(archive, inner, members):
     folders = {}
     for name in members:
         head, slash, tail = name.rpartition("/")
+        if name.startswith("__MACOSX/"):  # what macOS adds about each file, under its name
+            continue
         folders.setdefault(head + slash, []).append(tail)
     models = sorted(folder for folder, names in folders.items() if is_model(names))
     names = ", ".join(str(archive / folder) for folder in models)

@@ -277,6 +277,7 @@ def write_client(folder, preprocessor, fills_masks=False, labels=None):
         "word_maxlen": tokenizer.word_maxlen,
         "words_total": dictionary.total if dictionary else 1,
         "mask_token": tokenizer.mask_token,
+        "marked_tokens": tokenizer.marked_tokens(),
         **{
             f"{name}_id": getattr(tokenizer, f"{name}_token_id")
             for name in ("pad", "unk", "start", "end", "mask")

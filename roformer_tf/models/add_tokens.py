@@ -27,8 +27,8 @@ def add_tokens(task: RoFormerTask, tokens: list[str]) -> RoFormerTask:
         A task of the same class.
 
     Raises:
-        ValueError: If the task has no such tokenizer or is quantized, or a token is empty, no
-            string, or has white space.
+        ValueError: If the task has no such tokenizer, is quantized or has LoRA weights; or a token
+            is empty, no string, or has white space.
 
     Example:
 
@@ -52,6 +52,8 @@ def add_tokens(task: RoFormerTask, tokens: list[str]) -> RoFormerTask:
         )
     if any(layer.quantization_mode for layer in task._flatten_layers()):
         raise ValueError("A quantized model cannot grow. Add the tokens before `quantize`.")
+    if any(getattr(layer, "lora_enabled", False) for layer in task._flatten_layers()):
+        raise ValueError("A model with LoRA cannot grow. Add the tokens before `enable_lora`.")
     old_size = task.backbone.vocabulary_size
     first = tokenizer.vocabulary_size()  # the model may have more, unused ones
     if first > old_size:
@@ -60,7 +62,9 @@ def add_tokens(task: RoFormerTask, tokens: list[str]) -> RoFormerTask:
             "the model's folder again, and leave `tokenizer.add_tokens` to this function."
         )
     new = [x for x in checked_new_tokens(tokens) if x not in set(tokenizer.get_vocabulary())]
-    pieces = [list(ids) or [tokenizer.unk_token_id] for ids in tokenizer(new)] if new else []
+    # without the padding of the tokenizer's `sequence_length`
+    rows = tokenizer.tokenize_with_offsets(new)[0] if new else []
+    pieces = [list(ids) or [tokenizer.unk_token_id] for ids in rows]
 
     config = copy.deepcopy(task.get_config())
     config["backbone"]["config"]["vocabulary_size"] = old_size + len(new)

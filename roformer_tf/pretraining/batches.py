@@ -92,9 +92,13 @@ def training_batches(
 
 def endless_batches(windows, start=(0, 0), service=None, threads=None):
     """Makes the endless dataset of the batches of `Windows`, from a position in the stream on."""
+    again = 0
+    if service and start[1]:
+        # the position may be the end of a window, which only a batch of that window tells
+        start, again = (start[0], start[1] - 1), 1
     batches = _batches(windows, tf.data.Dataset.range(start[0], tf.int64.max), start, threads)
     if service:
-        batches = ordered_batches(batches, service, start)
+        batches = ordered_batches(batches, service, start).skip(again)
     return batches.map(_without_count).apply(
         tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     )

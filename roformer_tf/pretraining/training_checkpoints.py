@@ -265,7 +265,9 @@ class StageModels:
         remove_temporary(self.folder)
 
     def save(self, index, task, tokenizer, classifiers=None):
-        """Writes a model in the original format, or as a preset if its positions need that.
+        """Writes a model in the original format, or as a preset if that has no place for it.
+
+        Its positions, or tokens added to the tokenizer, may need a preset.
 
         Args:
             index: int. Number of the stage, from 0.
@@ -276,13 +278,17 @@ class StageModels:
         """
         target = self.path(index)
         with replace_files(target) if classifiers else nullcontext(target) as folder:
-            if has_original_format(task.backbone):
+            if has_original_format(task.backbone) and not tokenizer.marked_tokens():
                 save_checkpoint(task, folder, vocabulary=tokenizer.get_vocabulary())
             else:
                 task.preprocessor = task.preprocessor_cls(tokenizer)
-                task.save_to_preset(folder)
+                task.save_to_preset(folder / "whole" if classifiers else folder)
             for name, classifier in (classifiers or {}).items():
                 classifier.save_to_preset(folder / "tasks" / name)
+            if classifiers and (folder / "whole").exists():  # a preset needs a folder of its own
+                for path in (folder / "whole").iterdir():
+                    os.rename(path, folder / path.name)
+                (folder / "whole").rmdir()
         self.remove_earlier(index)
 
     def remove_earlier(self, index):

@@ -2,7 +2,7 @@
 
 import os
 
-from roformer_tf.checkpoint.vocabulary import Vocabulary
+from roformer_tf.checkpoint.vocabulary import Vocabulary, assign_ids
 from roformer_tf.files import replace_file
 from roformer_tf.text.graph_detokenizer import GraphDetokenizer
 from roformer_tf.text.graph_tokenizer import GraphTokenizer
@@ -51,7 +51,8 @@ class TokenizerVocabulary:
             int. How many of them are new in the vocabulary.
 
         Raises:
-            ValueError: If a token is empty, no string, or has white space.
+            ValueError: If a token is empty, no string, or has white space; or if new tokens would
+                get ids of others, because the vocabulary repeats tokens at its end.
 
         Example:
 
@@ -66,8 +67,16 @@ class TokenizerVocabulary:
         self._check_vocabulary()
         tokens = checked_new_tokens(tokens)
         new = [token for token in tokens if token not in self._vocabulary.ids]
+        grown = [*self._vocabulary.tokens, *new]
+        ids = assign_ids(grown)
+        if new and ids[new[0]] < self._vocabulary.size:
+            raise ValueError(
+                "The vocabulary repeats tokens at its end, so that a new token would get the id of "
+                "another one. Remove the repeated lines at the end of its file. Received: a last "
+                f"token {self._vocabulary.tokens[-1]!r}"
+            )
         self.added_tokens += [token for token in tokens if token not in self.added_tokens]
-        self.set_vocabulary([*self._vocabulary.tokens, *new])
+        self.set_vocabulary(grown)
         return len(new)
 
     def _checked(self, vocabulary):
@@ -87,14 +96,18 @@ class TokenizerVocabulary:
     def _set(self, vocabulary, tables):
         self._vocabulary, self._tables = vocabulary, tables
         self._graph = GraphTokenizer(tables)
+        marked = self.marked_tokens()
+        if marked:
+            self._graph = MarkedTokens(self._graph, marked)
+        self._graph_detokenizer = GraphDetokenizer(vocabulary)
+        self._update_special_token_ids()
+
+    def marked_tokens(self) -> dict[str, int]:
+        """Returns the ids of the tokens that are found in a text as they are written."""
         marked = set(self.added_tokens)
         if self.special_tokens_in_strings:
             marked |= {getattr(self, name) for name in self._special_token_attrs}
-        if marked:
-            ids = {token: vocabulary.ids[token] for token in sorted(marked)}
-            self._graph = MarkedTokens(self._graph, ids)
-        self._graph_detokenizer = GraphDetokenizer(vocabulary)
-        self._update_special_token_ids()
+        return {token: self._vocabulary.ids[token] for token in sorted(marked)}
 
     def segmentation_dictionary(self):
         """Returns the `SegmentationDictionary` with the user words; at character level `None`."""

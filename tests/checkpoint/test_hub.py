@@ -222,7 +222,18 @@ def test_a_repository_without_a_model(hub, folders):
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize("source", ["hf://", "hf://a/b/c", "hf://a/b@", "hf://a b/c", "hf://../x"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "hf://",
+        "hf://a/b/c",
+        "hf://a/b@",
+        "hf://a b/c",
+        "hf://../x",
+        "hf://a/b@/etc",
+        "hf://a/b@../x",
+    ],
+)
 def test_names_that_are_none(hub, source):
     with pytest.raises(ValueError, match="hf://user/name@revision"):
         load(source)

@@ -179,8 +179,9 @@ def test_damaged_and_hostile_files(h5, how, tmp_path):
             del stored[path], stored[f"mlm___cls/{path.removeprefix('roformer/')}"]
             stored[path] = h5py.ExternalLink(str(tmp_path / "x.h5"), "/x")
         elif how == "huge":
-            del stored[path], stored[f"mlm___cls/{path.removeprefix('roformer/')}"]
-            stored.create_dataset(path, (10**12,), "f4", chunks=(1024,))
+            for copy in (path, f"mlm___cls/{path.removeprefix('roformer/')}"):  # to be compared
+                del stored[copy]
+                stored.create_dataset(copy, (10**12,), "f4", chunks=(1024,))
     if how == "cut":
         file.write_bytes(file.read_bytes()[:-1000])
     message = {
@@ -189,7 +190,7 @@ def test_damaged_and_hostile_files(h5, how, tmp_path):
         "virtual": "is refused: .* is stored in another file",
         "link": r"1 missing[\s\S]*embeddings/LayerNorm/beta",
         "cut": "tf_model.h5 is damaged or cut off",
-        "huge": "1 of wrong shape|must",
+        "huge": "is refused: .* would fill the memory",
     }[how]
     with pytest.raises(ValueError, match=message):
         load(h5)

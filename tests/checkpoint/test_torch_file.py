@@ -191,6 +191,8 @@ WRONG = {
     "a float as size": Call(REBUILD, storage(), 0, (1.0,), (1,), False, {}),
     "True as size": Call(REBUILD, storage(), 0, (True,), (1,), False, {}),
     "ranks that differ": Call(REBUILD, storage(), 0, (2, 2), (1,), False, {}),
+    "repeated numbers": Call(REBUILD, storage(), 0, (2**20, 2**20), (0, 0), False, {}),
+    "overlapping rows": Call(REBUILD, storage(), 0, (3, 2), (1, 1), False, {}),
     "many axes": Call(REBUILD, storage(), 0, (1,) * 40, (1,) * 40, False, {}),
     "no storage": Call(REBUILD, FLOAT, 0, (1,), (1,), False, {}),
     "a storage that is a type": Call(FLOAT, 3),
@@ -242,6 +244,21 @@ def test_pickles_that_would_fill_the_memory(file, content):
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", content)
     with pytest.raises(ValueError, match="pytorch_model.bin is"):
+        TorchTensors(file)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02}K\x01" + b"\x85" * 900_000 + b"K\x01s.",  # deep: the hash ends the process
+        b"\x80\x02}K\x01\x85q\x01" + b"h\x01\x86q\x01" * 60 + b"K\x01s.",  # 2⁶⁰ in one
+        b"\x80\x02}K\x01\x85q\x01" + b"(h\x01h\x01h\x01tq\x01" * 40 + b"K\x01s.",
+    ],
+)
+def test_keys_that_would_never_be_hashed(file, content):
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+    with pytest.raises(ValueError, match="tuples are too deep or too large"):
         TorchTensors(file)
 
 

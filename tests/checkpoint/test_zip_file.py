@@ -136,6 +136,13 @@ def test_several_models(cache, folder, masked_lm, tmp_path):
         load(f"{archive}/three")
 
 
+def test_an_archive_made_by_macos(cache, folder, masked_lm, tmp_path):
+    """It has a second file for each, with what the file system knows of it."""
+    names = [f"__MACOSX/{NAME}/._{file.name}" for file in folder.iterdir()]
+    extra = [(name, b"\0\5\x16\7") for name in names]
+    check(load(write_zip(tmp_path / "x.zip", folder, extra=extra)), masked_lm)
+
+
 def test_an_archive_without_a_model(cache, tmp_path):
     path = tmp_path / "x.zip"
     for names in ((), ("notes.txt", "vocab.txt")):

@@ -5,6 +5,9 @@ import re
 import numpy as np
 import pytest
 
+import roformer_tf
+from roformer_tf.checkpoint import save_checkpoint
+from roformer_tf.compat.bert4keras import models
 from tests.compat.conftest import IMPORTS, text_of
 
 SNIPPETS = """
@@ -205,3 +208,23 @@ def test_extensions(case, base, original, rng):
             np.testing.assert_allclose(
                 variable, value, rtol=3e-5, atol=3e-6, err_msg=f"{step} {name}"
             )
+
+
+def test_weights_saved_over_others_are_loaded(tmp_path):
+    """The folder of another save has digests, which would refuse the new weights."""
+    backbone = roformer_tf.RoFormerBackbone(
+        vocabulary_size=20, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    )
+    save_checkpoint(backbone, tmp_path / "model")
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_attention_heads": 2, "hidden_act": "gelu"}
+    transformer = models.build_transformer_model(
+        model="roformer",
+        return_keras_model=False,
+        num_hidden_layers=1,
+        intermediate_size=16,
+        **sizes,
+    )
+    transformer.save_weights_as_checkpoint(tmp_path / "model" / "bert_model.ckpt")
+    again = roformer_tf.RoFormerBackbone.from_preset(tmp_path / "model")
+    expected = transformer.backbone.token_embedding.get_weights()[0]
+    np.testing.assert_array_equal(again.token_embedding.get_weights()[0], expected)

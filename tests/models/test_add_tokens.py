@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.models import add_tokens, fill_mask
 from tests.models import builders
 
@@ -53,3 +54,36 @@ def test_wrong_arguments():
     preprocessor.tokenizer.add_tokens([f"<{i}>" for i in range(9)])
     with pytest.raises(ValueError, match="more than the 48 of the model"):
         add_tokens(task, ["c"])
+    task = roformer_tf.RoFormerMaskedLM(builders.backbone(), task.preprocessor)
+    task.enable_lora(2)
+    with pytest.raises(ValueError, match="LoRA cannot grow"):
+        add_tokens(task, ["c"])
+
+
+def test_the_original_format_has_no_place_for_them(tmp_path):
+    """Its tokenizer would take them for text, and give other ids."""
+    tokenizer = builders.tokenizer()
+    tokenizer.add_tokens(["天地"])
+    backbone = builders.backbone(vocabulary_size=tokenizer.vocabulary_size())
+    preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
+    task = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
+    with pytest.raises(ValueError, match="no place for tokens .*: 天地. .*save_to_preset"):
+        save_checkpoint(task, tmp_path / "original")
+    assert not (tmp_path / "original").exists()
+    save_checkpoint(task, tmp_path / "original", vocabulary=tokenizer.get_vocabulary())
+    again = roformer_tf.RoFormerTokenizer.from_preset(
+        tmp_path / "original", word_level=False, added_tokens=["天地"]
+    )
+    assert again(["天地玄"]) == tokenizer(["天地玄"])
+
+
+def test_new_tokens_do_not_start_from_padding():
+    tokenizer = builders.tokenizer()
+    tokenizer.sequence_length = 9
+    preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
+    backbone = builders.backbone(vocabulary_size=tokenizer.vocabulary_size())
+    task = builders.randomized(roformer_tf.RoFormerMaskedLM(backbone, preprocessor))
+    grown = add_tokens(task, ["天地"])
+    new, old = (model.backbone.token_embedding.get_weights()[0] for model in (grown, task))
+    expected = old[[tokenizer.token_to_id("天"), tokenizer.token_to_id("地")]].mean(0)
+    np.testing.assert_allclose(new[-1], expected, rtol=1e-6)

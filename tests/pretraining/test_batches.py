@@ -327,6 +327,17 @@ def test_service_gives_the_same_batches(folder, stream, service, monkeypatch):
         next(iter(made))
 
 
+@pytest.mark.parametrize("stream", ["block_diagonal"], indirect=True)
+def test_a_service_goes_on_after_the_last_batch_of_a_window(folder, stream, monkeypatch):
+    """Without the service's processes: what they make comes as it is made here."""
+    monkeypatch.setattr(tf.data.experimental.service, "distribute", lambda *_: lambda made: made)
+    monkeypatch.setattr(batches_module, "TIMEOUT_SECONDS", 30.0)
+    packing, expected = stream
+    count = sum(place(b)[0] == 0 for b in expected)
+    made = batches(folder, (0, count), service="grpc://none:1", packing=packing)
+    assert_same(made, expected[count : count + 1])
+
+
 def in_order(places, start=(0, 0), then=(), timeout=0.2):
     """Places of batches after ordering, if they come as `places`; each window has three."""
     made = [{"window": [w], "index": [i], "count": [3]} for w, i in places]

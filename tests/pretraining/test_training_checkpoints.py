@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from roformer_tf.pretraining import TrainingCheckpoints
+import roformer_tf
+from roformer_tf.pretraining import Stage, TrainingCheckpoints
+from roformer_tf.pretraining.training_checkpoints import StageModels
+from tests.models import builders
 
 
 @pytest.fixture
@@ -116,3 +119,28 @@ def test_what_a_killed_process_left_is_removed(variables, tmp_path):
     assert checkpoints.restore(variables) is None
     checkpoints.save(10, variables, {})
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000010"]
+
+
+@pytest.mark.parametrize("why", ["its positions", "added tokens"])
+def test_stage_models_that_are_presets(tmp_path, why):
+    tokenizer = builders.tokenizer()
+    if why == "added tokens":
+        tokenizer.add_tokens(["天地"])
+    backbone = builders.backbone(
+        position_scheme="t5" if why == "its positions" else "rotary",
+        vocabulary_size=tokenizer.vocabulary_size(),
+    )
+    task = roformer_tf.RoFormerMaskedLM(backbone)
+    classifier = roformer_tf.RoFormerTextClassifier(
+        backbone, 2, roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+    )
+    models = StageModels(tmp_path, [Stage(16, 4, 2, 1e-3)])
+    models.save(0, task, tokenizer, {"topics": classifier})
+    models.save(0, task, tokenizer, {"topics": classifier})  # again, over the first
+    for folder in (models.path(0), models.path(0) / "tasks" / "topics"):
+        digests = (folder / "SHA256SUMS").read_text()
+        assert "task.json" in digests and "/task.json" not in digests
+        assert (folder / "README.md").is_file()
+    again = roformer_tf.RoFormerMaskedLM.from_preset(models.path(0))
+    assert again.preprocessor.tokenizer(["天地玄"]) == tokenizer(["天地玄"])
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["stage-1-16"]

@@ -73,6 +73,20 @@ def test_added_tokens(word_level, dictionary, tmp_path):
             tokenizer.add_tokens(wrong)
 
 
+def test_new_tokens_share_no_id():
+    """The ids of a repeated line leave gaps that a file cannot fill."""
+    tokenizer = RoFormerTokenizer([*VOCABULARY, VOCABULARY[-1]], word_level=False)
+    vocabulary = tokenizer.get_vocabulary()
+    with pytest.raises(ValueError, match="repeats tokens at its end"):
+        tokenizer.add_tokens(["<A>"])
+    assert tokenizer.get_vocabulary() == vocabulary and tokenizer.added_tokens == []
+    last = VOCABULARY[-2]  # repeated, and another token after it
+    tokenizer = RoFormerTokenizer([*VOCABULARY[:-1], last, VOCABULARY[-1]], word_level=False)
+    assert tokenizer.add_tokens(["<A>"]) == 1
+    ids = [tokenizer.token_to_id(token) for token in tokenizer.get_vocabulary()]
+    assert ids.count(tokenizer.token_to_id("<A>")) == 1
+
+
 def test_offsets_of_encode(by_character):
     """Each token's span is that of `tokenize_with_offsets`, in its own text; special ones have none."""
     first, second = ["追一 é。", "a"], ["Roformer b", "科技的"]

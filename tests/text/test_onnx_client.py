@@ -8,7 +8,7 @@ import pytest
 
 import roformer_tf
 from roformer_tf.export.export_onnx import write_client
-from tests.text.conftest import MODES
+from tests.text.conftest import MODES, VOCABULARY
 
 COUNT = 700
 
@@ -34,6 +34,17 @@ def test_ids(mode, tokenizers, texts, tmp_path):
     for line, ids in zip(lines, expected, strict=True):
         if line == line.encode(errors="replace").decode():
             assert exported.tokenize(line) == ids, line
+
+
+def test_marked_tokens(texts, tmp_path):
+    tokenizer = roformer_tf.RoFormerTokenizer(
+        VOCABULARY, word_level=False, special_tokens_in_strings=True
+    )
+    tokenizer.add_tokens(["<A>", "<A>b", "追一"])
+    marks = ["<A>b", "[MASK]", "追一", "<A>", "[SEP", ""]
+    lines = [f"{line[:5]}{mark}{line}{mark}" for line in texts["real"][:50] for mark in marks]
+    exported = client(tmp_path, tokenizer)
+    assert [exported.tokenize(line) for line in lines] == tokenizer(lines)
 
 
 @pytest.mark.parametrize("truncate_from", ["right", "left"])

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from roformer_tf.checkpoint.digests import DIGESTS_FILE, add_digests
 from roformer_tf.checkpoint.loading import ModelBinding, load_checkpoint
 from roformer_tf.checkpoint.original_config import backbone_arguments
 from roformer_tf.checkpoint.saving import original_tensors
@@ -301,7 +302,10 @@ class Transformer:
             for name, array in original_tensors(ModelBinding(self, nsp_head=self.with_nsp))
         }
         names = sorted(tensors)
-        with replace_files(path.parent) as temporary:
+        # of a folder with digests, which would name the old weights
+        has_digests = (path.parent / DIGESTS_FILE).is_file()
+        add = add_digests if has_digests else None
+        with replace_files(path.parent, before_moving=add) as temporary:
             tf.raw_ops.SaveV2(
                 prefix=str(temporary / path.name),
                 tensor_names=names,

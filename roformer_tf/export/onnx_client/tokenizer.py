@@ -20,6 +20,9 @@ UNKNOWN, LOG_TOTAL = SETTINGS["unk_id"], math.log(SETTINGS["words_total"])
 SCORES = {word: math.log(count) - LOG_TOTAL for word, count in FREQUENCIES.items()}
 LONGEST = max(map(len, SCORES), default=1)
 DROPPED, ISOLATED = re.compile(SETTINGS["dropped"]), re.compile(SETTINGS["isolated"])
+MARKED = SETTINGS["marked_tokens"]  # found in a text as they are written, the longest first
+LONGEST_FIRST = sorted(MARKED, key=len, reverse=True)
+MARKS = re.compile(f"({'|'.join(map(re.escape, LONGEST_FIRST))})") if MARKED else None
 
 
 def segment(run):
@@ -59,7 +62,15 @@ def word_pieces(word):
 
 
 def tokenize(text):
-    """Returns the ids of a text without special tokens."""
+    """Returns the ids of a text without special tokens around it."""
+    ids = []
+    for i, part in enumerate(MARKS.split(text) if MARKED else [text]):
+        ids += [MARKED[part]] if i % 2 else tokenize_words(part)
+    return ids
+
+
+def tokenize_words(text):
+    """Returns the ids of a text without special or added tokens."""
     if SETTINGS["lowercase"]:
         text = unicodedata.normalize("NFD", text.lower())
         text = "".join(c for c in text if unicodedata.category(c) != "Mn")
