@@ -322,7 +322,7 @@ def test_service_gives_the_same_batches(folder, stream, service, monkeypatch):
         worker.kill()
         worker.wait()
     with pytest.raises(
-        tf.errors.UnknownError, match="did not return batch 2 of window 1: a worker"
+        tf.errors.UnknownError, match="did not return batch 1 of window 1: a worker"
     ):
         next(iter(made))
 
