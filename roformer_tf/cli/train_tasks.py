@@ -17,7 +17,7 @@ def run(args):
     """Runs the command.
 
     Returns:
-        Exit status, as of `pretrain`.
+        The exit status, the same as that of `pretrain`.
     """
     from roformer_tf.pretraining import MultiTaskSettings, train_tasks
 

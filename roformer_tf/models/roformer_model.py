@@ -209,7 +209,7 @@ class RoFormerModel:
     def make_predict_function(self, force=False):
         """Builds the function of `predict`, which serves all batch sizes and widths.
 
-        On TensorFlow without XLA it is traced once. Keras' own is traced anew for the first shapes.
+        On TensorFlow without XLA it is traced once. Keras' own is traced again for the first shapes.
         """
         if self.predict_function is None or force:
             super().make_predict_function(force=True)

@@ -62,7 +62,7 @@ class MultiTaskPretrainer(Pretrainer):
         self.forget_places()
 
     def forget_places(self):
-        """Lets every task begin its stream of batches anew."""
+        """Restarts the stream of batches of every task."""
         self.window.assign(tf.zeros(self.place_shape, tf.int64))
         self.index.assign(tf.fill(self.place_shape, tf.constant(-1, tf.int64)))
 

@@ -284,7 +284,7 @@ def test_fit_groups_by_length(rng):
         return [ids.tolist() for epoch in run for ids, _ in epoch]
 
     assert flat(runs[0]) == flat(runs[1]) != flat(runs[2])
-    assert flat(runs[0][:1]) != flat(runs[0][1:])  # each epoch is drawn anew
+    assert flat(runs[0][:1]) != flat(runs[0][1:])  # each epoch draws again
 
 
 def test_fit_bounds_tokens_and_groups_datasets(rng):

@@ -41,7 +41,7 @@ class _Keras2Methods:
         with Batches() as batches:
             x = batches.as_dataset(x)
             if isinstance(x, tf.data.Dataset):
-                kwargs["shuffle"] = False  # which only the data set itself could do
+                kwargs["shuffle"] = False  # which only the dataset itself could do
             if validation_data is not None:
                 validation_data = batches.as_dataset(validation_data)
                 kwargs.update(validation_data=validation_data, validation_steps=validation_steps)
@@ -209,7 +209,7 @@ class FunctionalModel(_Keras2Methods, Functional):
         super().__init__(_single(inputs), _single(outputs), name=name, **kwargs)
 
     def _standardize_inputs(self, inputs):
-        if isinstance(inputs, list | tuple):  # data sets have tuples, and Keras 2 lists of one
+        if isinstance(inputs, list | tuple):  # datasets have tuples, and Keras 2 lists of one
             inputs = _single(list(inputs))
         return super()._standardize_inputs(inputs)
 

@@ -1,4 +1,4 @@
-"""Pretrains from a data set, with the loss as a layer, as `train.py` and `train_mlm.py` do."""
+"""Pretrains from a dataset, with the loss as a layer, as `train.py` and `train_mlm.py` do."""
 
 import numpy as np
 from bert4keras.backend import K, keras
