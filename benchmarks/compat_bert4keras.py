@@ -128,18 +128,18 @@ def main(arguments=None):
         ),
     }
     records.write(output, record)
-    head = [
-        "# A script on `roformer_tf.compat.bert4keras` and on bert4keras",
-        "",
+    about = (
         f"{sizes.layers} layers of width {sizes.width}, vocabulary {sizes.vocabulary:,}, float32, "
         "random weights, dropout 0.1 in training, batches of new widths. Medians; the libraries take "
-        "turns, a process each.",
-        "",
-        records.source(record),
-        "",
-    ]
-    records.write_text(output.with_suffix(".md"), "\n".join([*head, *table(record)]) + "\n")
-    print("\n".join(table(record)))
+        "turns, a process each."
+    )
+    records.report(
+        output,
+        record,
+        "A script on `roformer_tf.compat.bert4keras` and on bert4keras",
+        about,
+        table(record),
+    )
 
 
 if __name__ == "__main__":

@@ -145,18 +145,12 @@ def main(arguments=None):
     )
     record["results"] = results
     records.write(output, record)
-    head = [
-        "# Everyday calls",
-        "",
+    about = (
         f"{sizes.layers} layers of width {sizes.width}, vocabulary {sizes.vocabulary:,}, float32, random weights, "
         f"batches of 32. Medians; the libraries take turns, a process each. Single texts are another one in every "
-        "turn.",
-        "",
-        records.source(record),
-        "",
-    ]
-    records.write_text(output.with_suffix(".md"), "\n".join([*head, *table(record)]) + "\n")
-    print("\n".join(table(record)))
+        "turn."
+    )
+    records.report(output, record, "Everyday calls", about, table(record))
 
 
 if __name__ == "__main__":

@@ -198,16 +198,8 @@ def main(arguments=None):
         elsewhere(export_hugging_face, sizes, folder)
         record["results"] = speed(sizes, folder, given.repeats) + results
     records.write(output, record)
-    head = [
-        "# ONNX Runtime",
-        "",
-        f"Classifiers of {sizes['layers']} layers of width {sizes['width']}; medians, in turns.",
-        "",
-        records.source(record),
-        "",
-    ]
-    records.write_text(output.with_suffix(".md"), "\n".join([*head, *table(record)]) + "\n")
-    print("\n".join(table(record)))
+    about = f"Classifiers of {sizes['layers']} layers of width {sizes['width']}; medians, in turns."
+    records.report(output, record, "ONNX Runtime", about, table(record))
 
 
 if __name__ == "__main__":

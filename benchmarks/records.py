@@ -54,6 +54,13 @@ def write(path, record):
     write_text(path, "\n".join(lines) + "\n")
 
 
+def report(path, record, title, about, lines):
+    """Writes the table of a record, a list of lines, beside its file, and prints it."""
+    head = [f"# {title}", "", about, "", source(record), ""]
+    write_text(path.with_suffix(".md"), "\n".join([*head, *lines]) + "\n")
+    print("\n".join(lines))
+
+
 def read(path):
     """The dict that `write` wrote."""
     about, *results = map(json.loads, path.read_text(encoding="utf-8").splitlines())
