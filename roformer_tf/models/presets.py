@@ -9,6 +9,7 @@ from roformer_tf.checkpoint.original_config import check_sizes
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size, edited_size
 from roformer_tf.naming import automatic_name
+from roformer_tf.text.familiar_names import FamiliarName
 from roformer_tf.text.strings import check_one_length, to_string_tensor
 
 KERAS_ARGUMENTS = ("name", "trainable", "compile")
@@ -27,6 +28,8 @@ _CLASSES = {
 
 class PreprocessorFromPreset(SavedWhole):
     """Mixin of preprocessors: `from_preset` takes every kind of folder, `call` a pair of texts."""
+
+    from_pretrained = FamiliarName("`from_preset(folder)`")
 
     def __init__(self, *args, name=None, **kwargs):
         tokenizer = args[0] if args else kwargs.get("tokenizer")

@@ -19,6 +19,7 @@ from roformer_tf.models.presets import (
 )
 from roformer_tf.naming import automatic_name
 from roformer_tf.portable import inference_only, portable_operations
+from roformer_tf.text.familiar_names import FamiliarName
 
 
 class RoFormerModel:
@@ -49,6 +50,7 @@ class RoFormerModel:
     # name of each input that a call may have: its dtype
     input_dtypes = {}
     keras_arguments = ("inputs", "outputs", "trainable", "dtype")
+    from_pretrained = FamiliarName("`from_preset(folder)`")
 
     def __init__(self, *args, name=None, **kwargs):
         unknown = sorted(set(kwargs) - set(self.keras_arguments))

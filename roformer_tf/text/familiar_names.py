@@ -45,6 +45,30 @@ _NAMES = {
 }
 
 
+class FamiliarName:
+    """A name of another library in a class of ours: an error that names what to use.
+
+    Args:
+        ours: str. What to use.
+
+    Example:
+
+    >>> import roformer_tf
+    >>> roformer_tf.RoFormerMaskedLM.from_pretrained("junnyu/roformer_chinese_base")
+    Traceback (most recent call last):
+    AttributeError: `RoFormerMaskedLM` has no `from_pretrained`. Use `from_preset(folder)`.
+    """
+
+    def __init__(self, ours):
+        self.ours = ours
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, instance, owner):
+        raise AttributeError(f"`{owner.__name__}` has no `{self.name}`. Use {self.ours}.")
+
+
 class FamiliarNames:
     """Base class of tokenizers that answer a name of another library with an error that names ours.
 
@@ -56,6 +80,8 @@ class FamiliarNames:
     Traceback (most recent call last):
     AttributeError: `RoFormerTokenizer` has no `cls_token_id`. Use `start_token_id`.
     """
+
+    from_pretrained = FamiliarName(_NAMES["from_pretrained"])
 
     def __getattr__(self, name):
         parent = getattr(super(), "__getattr__", None)  # of the PyTorch backend

@@ -17,6 +17,7 @@ CASES = {
     "similar": ("similar", "roformer", {}),
     "supervised": ("supervised", "roformer", {}),
     "reading": ("reading", "roformer_v2", {}),
+    "multi task": ("multi_task", "roformer_v2", {}),
     "complete": ("complete", "roformer", {}),
 }
 FAST = ("complete",)

@@ -1,5 +1,7 @@
 """What people try first and what they are told."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -70,3 +72,13 @@ def test_a_block_still_takes_the_context_of_features():
     np.testing.assert_array_equal(block(x, position=scheme(x)), expected)
     one_head = EncoderBlock(8, 16, num_heads=1, position_scheme=RotaryPosition(head_dim=8))
     assert one_head(x[..., :8]).shape == (2, 5, 8)
+
+
+def test_from_pretrained_of_hugging_face():
+    public = [getattr(roformer_tf, name) for name in roformer_tf.__all__]
+    loadable = [each for each in public if hasattr(each, "from_preset")]
+    assert len(loadable) > 20
+    for each in loadable:
+        message = f"`{each.__name__}` has no `from_pretrained`. Use `from_preset(folder)`."
+        with pytest.raises(AttributeError, match=re.escape(message)):
+            each.from_pretrained("junnyu/roformer_chinese_base")

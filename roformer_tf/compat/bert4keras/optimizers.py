@@ -114,6 +114,12 @@ class _Extendable:
     """An optimizer that `extend_with_…` extends; a base before one of our optimizers."""
 
     extensions = ()
+    _weights_of_models = staticmethod(list)
+
+    def add_model(self, model):
+        """Takes one more model to train. All that share the optimizer share its count of steps."""
+        others = self._weights_of_models
+        self._weights_of_models = lambda: [*others(), *model.trainable_variables]
 
     def _take_arguments(self, kwargs):
         """Returns the arguments of the extensions out of `kwargs`."""
@@ -131,6 +137,8 @@ class _Extendable:
         """Makes the variables of the optimizer."""
         if self.built:
             return
+        variables = [*variables, *self._weights_of_models()]
+        variables = list({id(variable): variable for variable in variables}.values())
         super().build(variables)
         self._variables_of_model = lambda: variables  # not a list, which Keras would save
         self._averages = None
@@ -233,7 +241,8 @@ class BertAdam(_Extendable, OriginalAdamW):
         super().build(variables)
         excluded = getattr(self, "exclude_from_weight_decay", ())
         self._decays = [
-            bool(self.decoupled_weight_decay) and not _is_excluded(excluded, v) for v in variables
+            bool(self.decoupled_weight_decay) and not _is_excluded(excluded, v)
+            for v in self._variables_of_model()
         ]
 
     def update_step(self, gradient, variable, learning_rate):

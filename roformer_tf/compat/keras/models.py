@@ -35,6 +35,8 @@ class _Keras2Methods:
         """
         loss = keras.tree.map_structure(_plain_loss, loss, none_is_leaf=True)
         super().compile(optimizer, loss, *args, jit_compile=jit_compile, **kwargs)
+        if hasattr(self.optimizer, "add_model"):
+            self.optimizer.add_model(self)
 
     def fit(self, x=None, y=None, *args, validation_data=None, validation_steps=None, **kwargs):
         """See `keras.Model.fit`. Batches of a generator may have any widths."""
