@@ -103,5 +103,7 @@ def _backbone_configs(folder):
     if task is not None and "backbone" in task["config"]:
         file = folder.path / "task.json"
         yield file, check_part(task["config"]["backbone"] or {}, file)["config"]
-        if task["config"].get("preprocessor") is not None:
+        if "preprocessor" not in task["config"]:
+            raise ValueError(f"{file} must have `preprocessor`, or `null` for none, in `config`.")
+        if task["config"]["preprocessor"] is not None:
             check_part(task["config"]["preprocessor"], file)

@@ -234,6 +234,15 @@ def test_damaged_settings_of_a_preset(copy, name, content):
         load(folder)
 
 
+def test_a_task_that_does_not_say_how_texts_become_tokens(copy):
+    folder = copy("preset")
+    task = json.loads((folder / "task.json").read_text())
+    del task["config"]["preprocessor"]
+    (folder / "task.json").write_text(json.dumps(task))
+    with pytest.raises(ValueError, match="task.json must have `preprocessor`, or `null`"):
+        load(folder)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n", bytes(10_000), None])
 @pytest.mark.parametrize("name", ["model.weights.h5", "task.weights.h5"])
 def test_damaged_weights_of_a_preset(copy, name, content):
