@@ -46,8 +46,13 @@ SENTENCES = [
 ]
 # What a script has beside its top level, to be called once it has run
 CALLS = {"test/generate.py": "gen_synonyms('今天天气不错', 2, 2)"}
-# A random model marks [CLS] as an entity, which this script cannot write: it learns not to
-MORE_NUMBERS = {"clue/cluener.py": {"epochs": 60}}
+# These need a model that has learned: they write no file for one without a right answer, and the
+# first of them fails at an entity on [CLS], which a random model finds
+MORE_NUMBERS = {
+    "clue/cluener.py": {"epochs": 60},
+    "clue/cmrc2018.py": {"epochs": 20},
+    "clue/tnews.py": {"epochs": 20},
+}
 # What must change in a script that cannot run: the file, what is replaced, by what, and why
 CHANGES = {
     "multi-task/main.py": (
@@ -135,7 +140,7 @@ def make_data(home, folder):
                 rows = [
                     {"id": i, "sentence": a, "label": i} for i, a in zip(range(119), SENTENCES * 15)
                 ]
-            lines(clue / task / f"{split}.json", rows)
+            lines(clue / task / f"{split}.json", rows * 20 if split == "train" else rows)
         for task in ("cmnli", "ocnli"):
             labels = ["contradiction", "entailment", "neutral"]
             rows = [
@@ -207,7 +212,8 @@ def make_data(home, folder):
             }
             for i, a in enumerate(SENTENCES)
         ]
-        dump(clue / "cmrc2018" / f"{split}.json", {"data": rows})
+        many = rows * 20 if split == "train" else rows
+        dump(clue / "cmrc2018" / f"{split}.json", {"data": many})
         rows = [
             {
                 "text": a,
@@ -315,7 +321,7 @@ def run_once(folder, name, timeout):
     }
     call = CALLS.get("/".join(script.parts[-2:]), "None")
     text = script.read_text("utf-8")
-    again = "model.load_weights('w" in text or "encoder.load" in text
+    again = re.search(r"model\.load_weights\('(?!\.\./)|encoder\.load", text)  # its own
     runs = ["__main__"] + (["imported"] if again else [])
     start = time.monotonic()
     for run_name in runs:

@@ -68,3 +68,14 @@ def test_nothing_on_standard_error(name, tmp_path, repository):
     command = [sys.executable, "-c", program, repository / "checkpoints", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_nothing_of_the_graph_when_tensorflow_comes_first(tmp_path, repository):
+    """TensorFlow then shows its start-up lines, which only an earlier import could silence."""
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    program = "import tensorflow\n" + HEAD + "make().fit(texts, labels, verbose=0)"
+    command = [sys.executable, "-c", program, repository / "checkpoints", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert "oneDNN" in done.stderr  # so it is shown
+    assert "inference" not in done.stderr

@@ -1,3 +1,5 @@
+import contextlib
+import contextvars
 import math
 
 import keras
@@ -11,6 +13,39 @@ from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import dropout_seeds
 from roformer_tf.layers.position_scheme import PositionScheme, tokens_of
 from roformer_tf.portable import is_portable
+
+_longest = contextvars.ContextVar("longest", default=None)
+
+
+@contextlib.contextmanager
+def inputs_up_to(length):
+    """Context in which attention is traced for inputs of at most so many tokens.
+
+    A graph for any length holds both ways to compute attention, and keeps what the gradients of
+    both need. One that never sees a long input needs only the plain way: it is traced faster and
+    takes less memory. Longer inputs get the same numbers, with all scores held at once.
+
+    Args:
+        length: int, or `None` if it is not known.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from roformer_tf.layers.self_attention import SelfAttention, inputs_up_to
+    >>> layer = SelfAttention(num_heads=2, head_dim=4)
+    >>> @tf.function(input_signature=[tf.TensorSpec((None, None, 8))])
+    ... def attend(x):
+    ...     return layer(x)
+    >>> with inputs_up_to(128):
+    ...     graph = attend.get_concrete_function().graph
+    >>> any("If" in operation.type for operation in graph.get_operations())
+    False
+    """
+    token = _longest.set(length)
+    try:
+        yield
+    finally:
+        _longest.reset(token)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -269,6 +304,9 @@ class SelfAttention(Attention):
 
     def _can_be_chunked(self, bias):
         if self.chunked_above is None or self.position_scheme.needs_scores or is_portable():
+            return False
+        longest = _longest.get()
+        if longest is not None and longest <= self.chunked_above:
             return False
         if bias is None or isinstance(bias, dict):
             return True

@@ -1,3 +1,4 @@
+import contextlib
 import warnings
 
 import keras
@@ -5,6 +6,7 @@ from keras import ops
 from keras_hub.src.utils.tensor_utils import convert_to_numpy
 
 from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.self_attention import inputs_up_to
 from roformer_tf.models.batches import (
     batched,
     check_is_batched,
@@ -53,6 +55,7 @@ class RoFormerTask(RoFormerModel):
     text_ranks = (1,)
     has_masked_outputs = False  # if so, outputs may be minus infinity
     _optimizer_was_built = False
+    _longest_input = _trained_up_to = None  # tokens, of what `fit` gives, and the step is made for
 
     def fit(
         self,
@@ -131,7 +134,7 @@ class RoFormerTask(RoFormerModel):
                 )
             x = grouped_windows(x, self.preprocessor, batch_size, max_tokens_per_batch)
             batch_size = None
-        with name_wrong_labels(), warnings.catch_warnings():
+        with name_wrong_labels(), warnings.catch_warnings(), self._knows_longest_input(x):
             if group_by_length:  # Keras warns at the end of a dataset of unknown length
                 warnings.filterwarnings("ignore", "Your input ran out of data")
             history = super().fit(
@@ -147,6 +150,17 @@ class RoFormerTask(RoFormerModel):
         if history.epoch and not history.history:
             raise ValueError("The dataset is empty: it gave no batch to train on.")
         return history
+
+    @contextlib.contextmanager
+    def _knows_longest_input(self, x):
+        """Context in which the training step is traced for what the preprocessor makes of texts."""
+        if is_dataset(x) and self._gives_texts(x):
+            names = "sequence_length", "encoder_sequence_length", "decoder_sequence_length"
+            self._longest_input = max(getattr(self.preprocessor, name, 0) for name in names)
+        try:
+            yield
+        finally:
+            self._longest_input = None
 
     def evaluate(
         self,
@@ -460,6 +474,8 @@ class RoFormerTask(RoFormerModel):
         if keras.config.backend() == "tensorflow" and not self.optimizer.built:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_weights)
+        force = force or self._trained_up_to != self._longest_input
+        self._trained_up_to = self._longest_input
         return super().make_train_function(force)
 
     def train_step(self, *args):
@@ -470,7 +486,8 @@ class RoFormerTask(RoFormerModel):
         # TensorFlow asks a dataset of unknown length for one batch too many. Operations that do not
         # depend on the batch (step counter, weight decay, moving averages) would run before it
         # ends.
-        with tf.control_dependencies([t for t in keras.tree.flatten(args) if tf.is_tensor(t)]):
+        batch = [t for t in keras.tree.flatten(args) if tf.is_tensor(t)]
+        with tf.control_dependencies(batch), inputs_up_to(self._longest_input):
             return super().train_step(*args)
 
 

@@ -1,0 +1,45 @@
+"""The training step holds attention in chunks only where inputs may be long."""
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.layers import self_attention
+from tests.models import builders
+
+
+@pytest.fixture
+def chunked(monkeypatch):
+    """Attention in chunks above 16 tokens; returns the list of its calls."""
+    calls, original = [], self_attention.chunked_attention
+
+    def counted(*args, **kwargs):
+        calls.append(args)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(self_attention.SelfAttention, "chunked_above", 16)
+    monkeypatch.setattr(self_attention, "chunked_attention", counted)
+    return calls
+
+
+@pytest.mark.parametrize("length", [8, 17])
+def test_fit_on_texts(chunked, length):
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(
+        builders.tokenizer(), sequence_length=length
+    )
+    model = roformer_tf.RoFormerTextClassifier(builders.backbone(), 3, preprocessor)
+    model.compile(optimizer="sgd")
+    chunked.clear()
+
+    def is_chunked(call, *args, **kwargs):
+        chunked.clear()
+        call(*args, **kwargs)
+        return bool(chunked)
+
+    texts, labels = ["天地玄黄", "天"], np.array([0, 2])
+    inputs = builders.inputs(np.random.default_rng(0), batch=2, length=20)
+    assert is_chunked(model.fit, texts, labels, verbose=0) == (length > 16)
+    # What a preprocessor did not make may have any length
+    assert is_chunked(model.fit, inputs, labels, verbose=0)
+    assert is_chunked(model.fit, texts, labels, verbose=0) == (length > 16)
+    assert is_chunked(model.train_on_batch, inputs, labels)
