@@ -6,6 +6,7 @@ from keras import ops
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.fill_mask import check_masked_lm
+from roformer_tf.models.labels import ranked, softmax
 from roformer_tf.models.length_batches import length_batches
 from roformer_tf.models.prediction import check_finite_outputs
 
@@ -71,12 +72,8 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
             logs = ops.convert_to_numpy(ops.log_softmax(logits, axis=-1))
             for column in columns:
                 scores[rows, column] = logs[:, range(count), ids[column]].mean(-1)
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    shares = powers / powers.sum(-1, keepdims=True)
     labels = list(words)
-    results = [
-        [(labels[i], float(row[i])) for i in np.argsort(-row, kind="stable")] for row in shares
-    ]
+    results = [ranked(labels, row) for row in softmax(scores)]
     return results[0] if is_single else results
 
 

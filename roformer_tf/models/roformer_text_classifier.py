@@ -13,6 +13,8 @@ from roformer_tf.models.labels import (
     multi_hot_labels,
     one_hot,
     output_kind,
+    ranked,
+    softmax,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
 from roformer_tf.models.roformer_task import RoFormerTask, check_pooler
@@ -198,15 +200,11 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         texts = tuple(parts) if isinstance(texts, tuple) else parts[0]
         outputs = self.predict(texts, batch_size=batch_size, verbose=0).astype("float64")
         if self.activation is keras.activations.linear:
-            outputs = np.exp(outputs - outputs.max(-1, keepdims=True))
-            outputs /= outputs.sum(-1, keepdims=True)
+            outputs = softmax(outputs)
         if kind == "binary":
             outputs = np.concatenate([1.0 - outputs, outputs], axis=-1)
         labels = self.labels or range(outputs.shape[-1])
-        results = [
-            [(labels[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:top_k]]
-            for row in outputs
-        ]
+        results = [ranked(labels, row, top_k) for row in outputs]
         return results[0] if is_single else results
 
     def fit(self, x=None, y=None, sample_weight=None, *, validation_data=None, **kwargs):
