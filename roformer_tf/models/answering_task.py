@@ -50,25 +50,10 @@ class AnsweringTask(RoFormerTask):
         """Returns the metrics of the outputs."""
         return None
 
-    def fit(self, x=None, y=None, sample_weight=None, *, validation_data=None, **kwargs):
-        if isinstance(validation_data, tuple | list):
-            value_x, *rest = validation_data
-            if rest:
-                labels = self.encode_labels(rest[0])
-                self.check_examples(value_x, rest[0])
-                rest[0] = labels
-            validation_data = (value_x, *rest)
+    def convert_labels(self, x, y):
         labels = self.encode_labels(y)
         self.check_examples(x, y)
-        return super().fit(x, labels, sample_weight, validation_data=validation_data, **kwargs)
-
-    def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
-        labels = self.encode_labels(y)
-        self.check_examples(x, y)
-        return super().evaluate(x, labels, sample_weight, **kwargs)
-
-    fit.__doc__ = RoFormerTask.fit.__doc__
-    evaluate.__doc__ = RoFormerTask.evaluate.__doc__
+        return labels
 
     def predict(
         self,

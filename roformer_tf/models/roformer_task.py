@@ -106,15 +106,17 @@ class RoFormerTask(RoFormerModel):
             )
         if "epochs" in kwargs:
             check_positive_integer("epochs", kwargs["epochs"])
+        y = self.convert_labels(x, y)
         x = self._check_data(x, y, shuffle)
         if is_stream(validation_data):
             validation_data = self._check_data(validation_data)
         elif isinstance(validation_data, tuple | list):
-            values = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
-            value_x = self._check_data(*values[:2])
+            value_x, value_y, weights = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
+            value_y = self.convert_labels(value_x, value_y)
+            value_x = self._check_data(value_x, value_y)
             if is_columns(value_x):
                 # KerasHub takes no `batch_size` for them when `x` is a dataset.
-                validation_data = batched(to_columns(value_x, *values[1:]), batch_size)
+                validation_data = batched(to_columns(value_x, value_y, weights), batch_size)
         if is_columns(x):
             # KerasHub would make a dataset too, but would not shuffle it.
             columns = to_columns(x, y, sample_weight)
@@ -175,6 +177,7 @@ class RoFormerTask(RoFormerModel):
             max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included. Not
                 for batches.
         """
+        y = self.convert_labels(x, y)
         x = self._check_data(x, y)
         if y is None and self.needs_labels and is_columns(x):
             raise ValueError("Labels are missing: pass `y`, a list with a label for each example.")
@@ -355,6 +358,18 @@ class RoFormerTask(RoFormerModel):
     def run_on(self, texts):
         """Runs what the task is for on a list of texts, for `warmup`."""
         self.predict(texts, verbose=0)
+
+    def convert_labels(self, x, y):
+        """Converts the labels of `fit` that are Python lists of another form than a tensor's.
+
+        Args:
+            x: The examples, as `fit` takes them.
+            y: Their labels, or `None`.
+
+        Raises:
+            ValueError: If the labels are wrong, or do not fit their examples.
+        """
+        return y
 
     def encode_labels(self, y):
         """Returns labels as numbers."""
