@@ -7,7 +7,13 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from roformer_tf.models.batches import is_dataset, is_stream, take_rows, to_columns
+from roformer_tf.models.batches import (
+    count_rows,
+    is_dataset,
+    is_stream,
+    take_rows,
+    to_columns,
+)
 from roformer_tf.models.length_batches import check_batch_limits, count_tokens, length_batches
 from roformer_tf.models.prediction import callback_list, check_finite_outputs, predict_inputs
 from roformer_tf.models.roformer_task import RoFormerTask
@@ -99,7 +105,7 @@ class AnsweringTask(RoFormerTask):
         return answers
 
     def _answer(self, x, batch_size, verbose, callbacks, max_tokens, options):
-        count = keras.tree.flatten(x)[0].shape[0]
+        count = count_rows(x)
         batches = [np.arange(count)]
         if max_tokens is not None or count > check_batch_limits(batch_size, max_tokens):
             batches = length_batches(count_tokens(self.preprocessor, x), batch_size, max_tokens)

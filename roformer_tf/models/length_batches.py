@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import take_rows
+from roformer_tf.models.batches import count_rows, take_rows
 
 DEFAULT_BATCH_SIZE = 32
 COUNTED_TOGETHER = 1024  # texts
@@ -111,7 +111,7 @@ def count_tokens(preprocessor, x):
         preprocessor: A preprocessor with a method `count_tokens`.
         x: string tensor `(examples,)`, or a tuple of two.
     """
-    count = tf.nest.flatten(x)[0].shape[0]
+    count = count_rows(x)
     starts = range(0, count, COUNTED_TOGETHER)
     parts = (take_rows(x, tf.range(i, min(i + COUNTED_TOGETHER, count))) for i in starts)
     return np.concatenate([np.asarray(preprocessor.count_tokens(part)) for part in parts])

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import tree
 from keras_hub.src.utils.tensor_utils import convert_to_numpy
 
-from roformer_tf.models.batches import is_dataset, take_rows
+from roformer_tf.models.batches import count_rows, is_dataset, take_rows
 from roformer_tf.models.length_batches import (
     check_batch_limits,
     count_tokens,
@@ -40,7 +40,7 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
         count = steps * (batch_size or 32)
         windows = (tree.map_structure(lambda column: column[:count], x),)
     if not is_dataset(x) and max_tokens is None:
-        num_batches = -(-_count(windows[0]) // (batch_size or 32))
+        num_batches = -(-count_rows(windows[0]) // (batch_size or 32))
     callbacks = callback_list(task, callbacks, verbose, num_batches)
     task.stop_predicting = False
     step, outputs = 0, []
@@ -93,7 +93,7 @@ def predict_inputs(task, inputs, may_pad):
         may_pad: bool. Whether the outputs may be wider than the inputs, where XLA compiles a
             program for each shape.
     """
-    count = _count(inputs)  # a pair of texts may be two rows
+    count = count_rows(inputs)  # a pair of texts may be two rows
     if keras.backend.backend() != "tensorflow":
         inputs = tree.map_structure(convert_to_numpy, inputs)
     if may_pad and has_program_for_each_shape(task):
@@ -142,12 +142,12 @@ def _windows(dataset, steps):
         while window := list(itertools.islice(rest, WINDOW)):
             yield tree.map_structure(lambda *columns: tf.concat(columns, 0), *window)
 
-    return max(1, _count(first)), windows()
+    return max(1, count_rows(first)), windows()
 
 
 def _batches(task, columns, batch_size, max_tokens, groups):
     """Returns the indices of the examples of each batch."""
-    count = _count(columns)
+    count = count_rows(columns)
     is_raw = task.preprocessor is not None and not task.is_preprocessed(columns)
     is_single = max_tokens is None and count <= check_batch_limits(batch_size, max_tokens)
     if is_raw and not is_single and (groups or max_tokens is not None):
@@ -156,10 +156,6 @@ def _batches(task, columns, batch_size, max_tokens, groups):
             lengths = np.array([ladder_width(length) for length in lengths])
         return length_batches(lengths, batch_size, max_tokens, keep_order=not groups)
     return np.split(np.arange(count), np.arange(batch_size or 32, count, batch_size or 32))
-
-
-def _count(columns):
-    return tree.flatten(columns)[0].shape[0]
 
 
 def _joined(outputs, order=None):

@@ -9,6 +9,7 @@ from roformer_tf.models.batches import (
     batched,
     check_is_batched,
     check_not_empty,
+    count_rows,
     is_columns,
     is_dataset,
     is_stream,
@@ -27,6 +28,7 @@ from roformer_tf.models.length_batches import (
     ladder,
 )
 from roformer_tf.models.prediction import (
+    callback_list,
     check_finite_outputs,
     has_program_for_each_shape,
     predict_batches,
@@ -184,9 +186,8 @@ class RoFormerTask(RoFormerModel):
         options = {"callbacks": callbacks, "verbose": verbose, "return_dict": return_dict}
         if is_columns(x):
             columns = x, y, sample_weight = to_columns(x, y, sample_weight)
-            is_one_batch = max_tokens_per_batch is None and len(
-                keras.tree.flatten(x)[0]
-            ) <= check_batch_limits(batch_size, None)
+            most = check_batch_limits(batch_size, max_tokens_per_batch)
+            is_one_batch = max_tokens_per_batch is None and count_rows(x) <= most
             if is_one_batch and runs_on_one_device(self) and not callbacks and not kwargs:
                 with name_wrong_labels():
                     return self._evaluate_batch(columns, verbose, return_dict)
@@ -203,9 +204,7 @@ class RoFormerTask(RoFormerModel):
 
     def _evaluate_batch(self, columns, verbose, return_dict):
         """Evaluates one batch without a new `tf.data` iterator, which takes half a second."""
-        progress = keras.callbacks.CallbackList(
-            add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=1, model=self
-        )
+        progress = callback_list(self, None, verbose, num_batches=1)
         batch = keras.utils.unpack_x_y_sample_weight(self.preprocess_samples(*columns))
         progress.on_test_begin()
         progress.on_test_batch_begin(0)
