@@ -117,9 +117,6 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         columns = dict(zip(columns, string_tensors(tuple(columns.values()))))
         return {**columns, "choices": choice_tensor(x["choices"])}
 
-    def encode_labels(self, y):
-        return y
-
     def check_examples(self, x, y):
         choices = x.get("choices") if isinstance(x, dict) else None
         if not isinstance(y, list | np.ndarray) or not isinstance(choices, list | tuple):
@@ -134,9 +131,6 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
     def pack(self, x):
         """Returns the inputs of questions, and details for `decode`."""
         return self.preprocessor(x), {"choices": x["choices"]}
-
-    def crop(self, outputs, width):
-        return outputs  # of choices
 
     def decode(self, outputs, details, num_examples):
         """Returns `index`, `choice` and `probability`, tensors `(batch, choices)`, -1 for padding.
