@@ -3,7 +3,6 @@
 import types
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -14,7 +13,7 @@ from roformer_tf.models.batches import (
     take_rows,
     to_columns,
 )
-from roformer_tf.models.length_batches import check_batch_limits, count_tokens, length_batches
+from roformer_tf.models.length_batches import batches_of_texts
 from roformer_tf.models.prediction import callback_list, check_finite_outputs, predict_inputs
 from roformer_tf.models.roformer_task import RoFormerTask
 
@@ -106,9 +105,7 @@ class AnsweringTask(RoFormerTask):
 
     def _answer(self, x, batch_size, verbose, callbacks, max_tokens, options):
         count = count_rows(x)
-        batches = [np.arange(count)]
-        if max_tokens is not None or count > check_batch_limits(batch_size, max_tokens):
-            batches = length_batches(count_tokens(self.preprocessor, x), batch_size, max_tokens)
+        batches = batches_of_texts(self.preprocessor, x, batch_size, max_tokens)
         callbacks = callback_list(self, callbacks, verbose, len(batches))
         answers = [None] * count
         callbacks.on_predict_begin()

@@ -7,7 +7,7 @@ from keras import ops
 from roformer_tf.checkpoint.vocabulary import assign_ids
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import string_tensors
-from roformer_tf.models.length_batches import count_tokens, length_batches
+from roformer_tf.models.length_batches import batches_of_texts
 from roformer_tf.models.prediction import check_finite_outputs
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
 
@@ -59,12 +59,8 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     mask_token = tokenizer.mask_token
     if not texts:
         return []
-    columns = string_tensors(texts)
-    batches = [np.arange(len(texts))]
-    if len(texts) > batch_size:
-        batches = length_batches(count_tokens(task.preprocessor, columns), batch_size)
     results = [None] * len(texts)
-    for rows in batches:
+    for rows in batches_of_texts(task.preprocessor, string_tensors(texts), batch_size):
         part = [texts[row] for row in rows]
         inputs, found = task.preprocessor.pack_masks(part)
         found = ops.convert_to_numpy(found)

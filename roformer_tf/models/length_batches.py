@@ -117,6 +117,22 @@ def count_tokens(preprocessor, x):
     return np.concatenate([np.asarray(preprocessor.count_tokens(part)) for part in parts])
 
 
+def batches_of_texts(preprocessor, x, batch_size=None, max_tokens=None):
+    """Divides texts into batches of similar length, or leaves them in their order if one will do.
+
+    Args:
+        preprocessor, x: See `count_tokens`.
+        batch_size, max_tokens: See `length_batches`.
+
+    Returns:
+        List of int arrays: the indices of the texts of each batch.
+    """
+    count = count_rows(x)
+    if max_tokens is None and count <= check_batch_limits(batch_size, max_tokens):
+        return [np.arange(count)]
+    return length_batches(count_tokens(preprocessor, x), batch_size, max_tokens)
+
+
 def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):
     """Makes a dataset of batches of similar length.
 
