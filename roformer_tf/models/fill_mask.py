@@ -8,7 +8,7 @@ from roformer_tf.checkpoint.vocabulary import assign_ids
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.length_batches import batches_of_texts
-from roformer_tf.models.prediction import check_finite_outputs
+from roformer_tf.models.prediction import predict_logits
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
 
 
@@ -80,9 +80,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
             for row in rows:
                 results[row] = []
             continue
-        # KerasHub's `predict_on_batch` would preprocess the inputs again.
-        logits = np.asarray(keras.Model.predict_on_batch(task, inputs), "float32")
-        check_finite_outputs(logits, task)
+        logits = predict_logits(task, inputs)
         ids, probabilities = map(ops.convert_to_numpy, _top_tokens_function(top_k)(logits))
         for row, count, text_ids, shares in zip(rows, counts, ids, probabilities, strict=True):
             masks = zip(text_ids[:count], shares[:count], strict=True)

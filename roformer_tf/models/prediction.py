@@ -103,6 +103,22 @@ def predict_inputs(task, inputs, may_pad):
     return tree.map_structure(lambda output: output[:count], outputs)
 
 
+def predict_logits(task, inputs):
+    """Returns the logits of one batch of model inputs, a float32 NumPy array.
+
+    Args:
+        task: a masked or causal language model.
+        inputs: Dictionary of tensors or arrays.
+
+    Raises:
+        ValueError: If they are NaN or infinite.
+    """
+    # KerasHub's `predict_on_batch` would preprocess the inputs again.
+    outputs = keras.Model.predict_on_batch(task, inputs)
+    logits = outputs["logits"] if isinstance(outputs, dict) else outputs
+    return check_finite_outputs(np.asarray(logits, "float32"), task)
+
+
 def has_program_for_each_shape(model):
     """Whether XLA compiles a program for each shape of a batch: on JAX, or as the user asked."""
     return keras.backend.backend() == "jax" or bool(model.jit_compile)
