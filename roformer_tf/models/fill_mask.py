@@ -4,7 +4,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.checkpoint.vocabulary import assign_ids
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.length_batches import batches_of_texts
@@ -85,7 +84,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         for row, count, text_ids, shares in zip(rows, counts, ids, probabilities, strict=True):
             masks = zip(text_ids[:count], shares[:count], strict=True)
             results[row] = [
-                [(_token(tokenizer, i), float(p)) for i, p in zip(*mask)] for mask in masks
+                [(token_of(tokenizer, i), float(p)) for i, p in zip(*mask)] for mask in masks
             ]
     return results[0] if is_single else results
 
@@ -112,7 +111,7 @@ def _top_tokens_function(top_k):
     return tf.function(lambda x: function(x), input_signature=[logits], autograph=False)
 
 
-def _token(tokenizer, id):
+def token_of(tokenizer, id):
     """Returns the token of an id, or an empty string: a model may have more ids than there are."""
     try:
         return tokenizer.id_to_token(id)
@@ -125,14 +124,6 @@ def top_tokens(logits, top_k):
     logits = ops.cast(logits, "float32")
     _, ids = ops.top_k(logits, top_k, sorted=True)
     return ids, ops.take_along_axis(ops.softmax(logits, axis=-1), ids, axis=-1)
-
-
-def tokens_by_id(tokenizer, size):
-    """Returns a list of `size` tokens by their ids. An id without a token has the empty string."""
-    tokens = [""] * size
-    for token, i in assign_ids(tokenizer.get_vocabulary()).items():
-        tokens[i] = token
-    return tokens
 
 
 def check_top_k(top_k, vocabulary_size):
