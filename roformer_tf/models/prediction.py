@@ -32,7 +32,8 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
         batch_size, verbose, steps, callbacks: See `keras.Model.predict`.
         max_tokens: int. Maximum number of tokens in a batch, padding included, or `None`.
     """
-    groups = has_rows_of_one_shape(task) and not callbacks
+    is_one_shape = has_rows_of_one_shape(task)
+    groups = is_one_shape and not callbacks
     windows, num_batches = (x,), None
     if is_dataset(x):
         batch_size, windows = _windows(x, steps)
@@ -49,7 +50,9 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
         order, found = [], []
         for rows in _batches(task, columns, batch_size, max_tokens, groups):
             callbacks.on_predict_batch_begin(step)
-            found.append(predict_rows(task, take_rows(columns, rows)))
+            samples = task.preprocess_samples(take_rows(columns, rows))
+            inputs, _, _ = keras.utils.unpack_x_y_sample_weight(samples)
+            found.append(predict_inputs(task, inputs, may_pad=is_one_shape))
             callbacks.on_predict_batch_end(step, {"outputs": found[-1]})
             order.append(rows)
             step += 1
@@ -76,12 +79,6 @@ def callback_list(task, callbacks, verbose, num_batches):
         steps=num_batches,
         model=task,
     )
-
-
-def predict_rows(task, x):
-    """Returns the outputs of one batch of texts or of model inputs, as NumPy arrays."""
-    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(task.preprocess_samples(x))
-    return predict_inputs(task, inputs, may_pad=has_rows_of_one_shape(task))
 
 
 def predict_inputs(task, inputs, may_pad):
@@ -144,11 +141,8 @@ def pad_to_ladder(inputs):
 
 def _windows(dataset, steps):
     """Returns the batch size of a dataset, and its texts in windows of `WINDOW` batches."""
-
-    def texts(element):
-        return keras.utils.unpack_x_y_sample_weight(element)[0]
-
-    batches = (texts(element) for element in (dataset if steps is None else dataset.take(steps)))
+    elements = dataset if steps is None else dataset.take(steps)
+    batches = (keras.utils.unpack_x_y_sample_weight(element)[0] for element in elements)
     first = next(batches, None)
     if first is None:
         return None, ()
