@@ -3,7 +3,7 @@ import keras_hub
 import numpy as np
 from keras import ops
 
-from roformer_tf.models.answer_spans import answers_of_logits
+from roformer_tf.models.answer_spans import answer_lists, answers_of_logits
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import is_dataset, string_tensors
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
@@ -141,15 +141,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     def to_answers(self, tensors):
         """Returns a list of `(index, choice, probability)` for each question."""
-        columns = [tensors[name].numpy().tolist() for name in ("index", "choice", "probability")]
-        return [
-            [
-                (index, choice.decode("utf-8", "replace"), probability)
-                for index, choice, probability in zip(*rows)
-                if probability >= 0
-            ]
-            for rows in zip(*columns)
-        ]
+        return answer_lists(tensors, ("index", "choice", "probability"))
 
     def get_config(self):
         return {**super().get_config(), "dropout": self.dropout}
