@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from roformer_tf.app.bars import bars
 from roformer_tf.app.events import answer_on, import_gradio
+from roformer_tf.app.shown import bars
 from roformer_tf.app.texts import check_texts, example_texts, lines_of
 from roformer_tf.models import RoFormerSim, RoFormerSimClassifier
 from roformer_tf.models.labels import ranked
