@@ -15,8 +15,6 @@ from roformer_tf.text.strings import check_one_length, to_string_tensor
 
 def check_not_empty(x):
     """Raises `ValueError` if there is no example."""
-    if isinstance(x, tuple) and not x:
-        x = []
     first = x[0] if isinstance(x, tuple) and x else x
     if isinstance(first, dict):
         first = next(iter(first.values()), [])

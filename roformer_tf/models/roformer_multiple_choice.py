@@ -13,8 +13,6 @@ from roformer_tf.models.roformer_multiple_choice_preprocessor import (
     form_of,
 )
 
-TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")
-
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
@@ -62,7 +60,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerMultipleChoicePreprocessor
-    input_dtypes = dict.fromkeys(TOKEN_INPUTS, "int32")
+    input_dtypes = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "int32"}
     text_ranks = (1, 2)  # choices are a matrix
 
     def __init__(self, backbone, preprocessor=None, dropout=0.1, **kwargs):
@@ -83,20 +81,14 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
         # === Functional model ===
         inputs = {
-            name: keras.Input((None, None), dtype="int32", name=name)
-            for name in TOKEN_INPUTS
-            if name in backbone.input
+            name: keras.Input((None, None), dtype="int32", name=name) for name in self.input_dtypes
         }
         super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
 
     def compute_outputs(self, inputs, training=None):
         """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         shape = ops.shape(inputs["token_ids"])
-        flat = {
-            name: ops.reshape(x, (-1, shape[2]))
-            for name, x in inputs.items()
-            if name in self.backbone.input
-        }
+        flat = {name: ops.reshape(x, (-1, shape[2])) for name, x in inputs.items()}
         x = sequence_output(self.backbone(flat, training=training))[:, 0]
         logits = self.logits_dense(self.output_dropout(x, training=training))
         logits = ops.reshape(logits, (-1, shape[1]))
