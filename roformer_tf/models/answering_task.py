@@ -6,13 +6,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from roformer_tf.models.batches import (
-    count_rows,
-    is_dataset,
-    is_stream,
-    take_rows,
-    to_columns,
-)
+from roformer_tf.models.batches import count_rows, is_dataset, is_stream, take_rows, to_columns
 from roformer_tf.models.length_batches import batches_of_texts
 from roformer_tf.models.prediction import callback_list, check_finite_outputs, predict_inputs
 from roformer_tf.models.roformer_task import RoFormerTask
