@@ -1,9 +1,7 @@
 """Puts the pages of a model together, and serves them."""
 
-import dataclasses
 import html
-
-import keras
+import types
 
 from roformer_tf.app.events import import_gradio
 from roformer_tf.app.pages import pages_of
@@ -26,14 +24,6 @@ CSS = """
 """
 FONT = ("system-ui", "-apple-system", "Segoe UI", "Noto Sans CJK SC", "sans-serif")
 MONO = ("ui-monospace", "Consolas", "monospace")
-
-
-@dataclasses.dataclass
-class BareBackbone:
-    """A backbone and what makes its inputs, under the names that they have in a task."""
-
-    backbone: keras.Model
-    preprocessor: keras.layers.Layer
 
 
 def make_app(model, name, tokenizer=None):
@@ -71,7 +61,8 @@ def make_app(model, name, tokenizer=None):
     task = model
     if isinstance(model, RoFormerBackbone):
         preprocessor = tokenizer and RoFormerTextClassifierPreprocessor(tokenizer)
-        task = BareBackbone(model, preprocessor)
+        # under the names that they have in a task
+        task = types.SimpleNamespace(backbone=model, preprocessor=preprocessor)
     if task.preprocessor is None:
         raise ValueError(
             "The app takes raw strings, which need a tokenizer. "

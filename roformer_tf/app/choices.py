@@ -1,7 +1,7 @@
 """The page of a multiple choice model: the probabilities of the choices."""
 
-from roformer_tf.app.bars import bars
 from roformer_tf.app.events import answer_on, import_gradio
+from roformer_tf.app.shown import bars
 from roformer_tf.app.texts import check_texts, example_texts, lines_of
 
 TITLE = "Choose"

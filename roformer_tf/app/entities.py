@@ -1,8 +1,7 @@
 """The page of a token classifier: the entities, coloured in the text."""
 
-from roformer_tf.app.bars import bars
-from roformer_tf.app.colours import COLOURS, marked_text
 from roformer_tf.app.events import answer_on, import_gradio
+from roformer_tf.app.shown import COLOURS, bars, marked_text
 from roformer_tf.app.texts import check_texts, example_texts
 
 TITLE = "Find entities"

@@ -1,8 +1,7 @@
 """The page of a masked language model: the tokens for each [MASK]."""
 
-from roformer_tf.app.bars import bars
-from roformer_tf.app.colours import COLOURS
 from roformer_tf.app.events import answer_on, import_gradio
+from roformer_tf.app.shown import COLOURS, bars
 from roformer_tf.app.texts import example_texts
 from roformer_tf.models import fill_mask
 

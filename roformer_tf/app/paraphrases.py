@@ -2,8 +2,8 @@
 
 import keras_hub
 
-from roformer_tf.app.bars import bars
 from roformer_tf.app.events import answer_on, import_gradio
+from roformer_tf.app.shown import bars
 from roformer_tf.app.texts import check_texts, example_texts
 
 TITLE = "Paraphrase"

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from roformer_tf.app.bars import bars
 from roformer_tf.app.events import answer_on, import_gradio
+from roformer_tf.app.shown import bars
 from roformer_tf.app.texts import check_texts, example_texts, lines_of
 from roformer_tf.models import RoFormerSim, RoFormerSimClassifier
+from roformer_tf.models.labels import ranked
 from roformer_tf.models.text_vectors import text_vectors
 
 TITLE = "Compare sentences"
@@ -20,8 +21,7 @@ def compare(task, sentence, others):
     check_texts(sentence=sentence)
     others = lines_of(others, "sentences to compare with")
     first, *vectors = unit_vectors(task, [sentence, *others])
-    cosines = np.array(vectors) @ first
-    return [(others[i], float(cosines[i])) for i in np.argsort(-cosines, kind="stable")]
+    return ranked(others, np.array(vectors) @ first)
 
 
 def unit_vectors(task, texts):

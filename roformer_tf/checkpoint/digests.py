@@ -72,7 +72,8 @@ def check_digests(folder, weights=True):
         return
     for name, digest in read_digests(folder).items():
         file = folder / name
-        if name == CARD_FILE or (not weights and _is_weights(file)):
+        is_weights = file.suffix in _WEIGHTS or ".data-" in file.name
+        if name == CARD_FILE or (is_weights and not weights):
             continue
         # links may lead elsewhere, as those in the cache of the Hugging Face hub do
         if os.path.isabs(name) or ".." in PurePath(name).parts:
@@ -84,10 +85,6 @@ def check_digests(folder, weights=True):
                 f"{DIGESTS_FILE}. Copy it again from where it was saved. If you changed it on "
                 f"purpose, delete its line in {folder / DIGESTS_FILE}."
             )
-
-
-def _is_weights(file):
-    return file.suffix in _WEIGHTS or ".data-" in file.name
 
 
 def file_digest(file):

@@ -1,6 +1,7 @@
 """Downloads the files of a model from the Hugging Face hub, into `huggingface_hub`'s cache."""
 
 import contextlib
+import functools
 import glob
 import hashlib
 import os
@@ -13,7 +14,6 @@ from roformer_tf.checkpoint.original_files import nothing_found
 # pathlib makes one slash of two
 _SOURCE = re.compile(r"hf:/{1,2}(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>\S+))?")
 _NO_REVISION = re.compile(r"/|.*(\.\.|//)")  # no name that git allows, but a path out of the cache
-_BLOCK = 2**20
 
 
 def is_hub_source(source):
@@ -53,8 +53,7 @@ def download(source, weights=True):
         names, problem = _list_files(repo, **options)
         if names is None:
             folder = _cached(source, repo, weights, problem, **options)
-            names = [path.relative_to(folder).as_posix() for path in _files_of(folder)]
-            needed = needed_files(names, weights)
+            needed = needed_files(_names_of_files(folder), weights)
         else:
             if not is_model(names):
                 raise FileNotFoundError(nothing_found(source, names))
@@ -104,7 +103,7 @@ def _cached(source, repo, weights, problem, revision, endpoint):
 
     try:
         folder = _fetch(repo, ["*.none"], revision, endpoint, local_files_only=True)
-        names = [path.relative_to(folder).as_posix() for path in _files_of(folder)]
+        names = _names_of_files(folder)
     except LocalEntryNotFoundError:
         names = []
     settings, everything = (set(needed_files(names, weights=w)) for w in (False, True))
@@ -118,8 +117,8 @@ def _cached(source, repo, weights, problem, revision, endpoint):
     return folder
 
 
-def _files_of(folder):
-    return [path for path in folder.rglob("*") if path.is_file()]
+def _names_of_files(folder):
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
 def _check(source, folder, names):
@@ -133,15 +132,15 @@ def _check(source, folder, names):
             continue  # a file system without links does not keep the digests
         blob = file.parent / os.readlink(file)
         if re.fullmatch("[0-9a-f]{64}", blob.name):
-            digest = hashlib.sha256()
+            digest = hashlib.sha256
         elif re.fullmatch("[0-9a-f]{40}", blob.name):
-            digest = hashlib.sha1(b"blob %d\0" % blob.stat().st_size)  # as git names a file
+            header = b"blob %d\0" % blob.stat().st_size  # before the content, as git names a file
+            digest = functools.partial(hashlib.sha1, header)
         else:
             continue
         with open(blob, "rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-        if digest.hexdigest() != blob.name:
+            found = hashlib.file_digest(stream, digest).hexdigest()
+        if found != blob.name:
             os.unlink(file)
             os.unlink(blob)
             raise ValueError(

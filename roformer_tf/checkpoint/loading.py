@@ -234,18 +234,20 @@ def load_checkpoint(
             f"{folder.path} was written by `save_to_preset`. Build the model with "
             "`from_preset(folder)`, or call `model.load_weights` with its model.weights.h5."
         )
+    edits = {"keep_tokens": keep_tokens, "compound_tokens": compound_tokens}
+    edits = {name: tokens for name, tokens in edits.items() if tokens is not None}
     reader = folder.arrays
     binding = ModelBinding(model, nsp_head)
     _check_family(folder, binding, family)
-    report = _compare(reader, binding, keep_tokens, compound_tokens)
+    report = _compare(reader, binding, edits)
     if strict and not report.complete:
-        raise ValueError(_complaint(report, binding, keep_tokens, compound_tokens))
+        raise ValueError(_complaint(report, binding, edits))
     loaded = set(report.loaded)
     for name, variables in binding.by_weight().items():
         variables = [v for v in variables if v.name in loaded]
         if variables:
             weight = binding.variable(name)
-            _assign(weight, variables, reader, keep_tokens, compound_tokens)
+            _assign(weight, variables, reader, edits)
             if strict and not keras.ops.all(keras.ops.isfinite(weight.value)):
                 raise _not_finite(" and ".join(v.name for v in variables), reader.source)
     return report
@@ -272,16 +274,16 @@ def _not_finite(name, source):
     )
 
 
-def _assign(weight, variables, reader, keep_tokens, compound_tokens):
+def _assign(weight, variables, reader, edits):
     first = variables[0]
-    if first.token_axis and keep_tokens is None and compound_tokens is None:
+    if first.token_axis and not edits:
         # a third of a base model is this one table, so avoid a copy where possible
         on_tensorflow = keras.backend.backend() == "tensorflow"
         weight.assign((reader.read_tensor if on_tensorflow else reader.read)(first.name))
     elif first.columns == slice(None):
         array = reader.read(first.name)
         if first.token_axis:
-            array = edit_rows(array, keep_tokens, compound_tokens)
+            array = edit_rows(array, **edits)
         weight.assign(first.from_original(array))
     else:
         # query, key and value are thirds of one kernel; a missing third keeps its values
@@ -311,12 +313,12 @@ def _check_family(folder, binding, family):
     raise ValueError(message)
 
 
-def _compare(reader, binding, keep_tokens, compound_tokens):
+def _compare(reader, binding, edits):
     shapes = dict(reader.shapes)
     for name, variable in binding.variables.items():
         if variable.token_axis and name in shapes:
             size, *rest = shapes[name]
-            shapes[name] = (edited_size(size, keep_tokens, compound_tokens), *rest)
+            shapes[name] = (edited_size(size, **edits), *rest)
     missing, unknown, wrong_shape = compare_shapes(binding.variables, shapes, optional=())
     ignored, unexpected = {}, []
     for name in unknown:
@@ -336,7 +338,7 @@ def _compare(reader, binding, keep_tokens, compound_tokens):
     )
 
 
-def _complaint(report, binding, keep_tokens, compound_tokens):
+def _complaint(report, binding, edits):
     parts = {
         "Missing in the checkpoint": [f"{n} {binding.variables[n].shape}" for n in report.missing],
         "Unexpected in the checkpoint": report.unexpected,
@@ -353,11 +355,11 @@ def _complaint(report, binding, keep_tokens, compound_tokens):
         if names:
             lines += [f"{title} ({len(names)}):", *(f"  {name}" for name in names)]
     lines.append("What to do:")
-    lines += [f"  {hint}" for hint in _hints(report, binding, keep_tokens, compound_tokens)]
+    lines += [f"  {hint}" for hint in _hints(report, binding, edits)]
     return "\n".join(lines)
 
 
-def _hints(report, binding, keep_tokens, compound_tokens):
+def _hints(report, binding, edits):
     fixes = {
         "mlm": "load into `model.backbone` to keep a new head",
         "pooler": "build the backbone with pooler=None",
@@ -368,7 +370,7 @@ def _hints(report, binding, keep_tokens, compound_tokens):
         if group in missing:
             yield f"The checkpoint has no {mapping.GROUPS[group]}: {fix}."
     if "bert/embeddings/word_embeddings" in report.wrong_shape:
-        edited = " after keep_tokens and compound_tokens" if keep_tokens or compound_tokens else ""
+        edited = " after keep_tokens and compound_tokens" if edits else ""
         ours, theirs = report.wrong_shape["bert/embeddings/word_embeddings"]
         yield (
             f"The model has {ours[0]} tokens, the checkpoint{edited} {theirs[0]}: build the model "

@@ -68,10 +68,8 @@ def unpack(archive, inner=""):
         with zipfile.ZipFile(archive) as stored:
             members = _checked_members(archive, stored)
             folder = _choose(archive, inner, members)
-            files = {
-                name: members[f"{folder}{name}"]
-                for name in needed_files(_names_in(folder, members))
-            }
+            names = [name.removeprefix(folder) for name in members if name.startswith(folder)]
+            files = {name: members[f"{folder}{name}"] for name in needed_files(names)}
             key, name = _key(archive, folder)
             places = (place / name for place in _places(key))
             target = next((place for place in places if _is_complete(place, files)), None)
@@ -119,10 +117,6 @@ def _checked_members(archive, stored):
             f"Nothing was unpacked. {_COPY}"
         )
     return members
-
-
-def _names_in(folder, members):
-    return [name.removeprefix(folder) for name in members if name.startswith(folder)]
 
 
 def _choose(archive, inner, members):

@@ -31,7 +31,8 @@ def run(args):
     from roformer_tf.cli.model_source import load_model
 
     import_gradio()  # fail before the slow part
-    model, tokenizer = load_model(args.model, dtype=args.dtype)
+    model, preprocessor = load_model(args.model, dtype=args.dtype)
+    tokenizer = getattr(preprocessor, "tokenizer", None)
     app = make_app(model, Path(args.model).resolve().name, tokenizer)
     address = launch(app, args.host, args.port, args.share)
     print(f"Open {address} in a browser. Ctrl-C ends the app.", flush=True)

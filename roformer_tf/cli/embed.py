@@ -48,12 +48,10 @@ def embedder(model, preprocessor, pooling):
     """
     import functools
 
-    import roformer_tf
     from roformer_tf.models.text_vectors import text_vectors
 
     if hasattr(model, "embed"):
         return functools.partial(model.embed, pooling=pooling)
     if preprocessor is None:
         raise ValueError("The model was saved without a tokenizer, so it takes no strings.")
-    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(preprocessor)
     return functools.partial(text_vectors, model, preprocessor, pooling=pooling)

@@ -7,7 +7,7 @@ TASKS = (*HEADS, "masked_lm", "causal_lm", "sim", "seq_2_seq_lm", "backbone")
 
 
 def load_model(path, task=None, dtype=None, sequence_length=None):
-    """Loads a model and the preprocessor (or tokenizer) that goes with it.
+    """Loads a model and the preprocessor that goes with it.
 
     Args:
         path: str. Original or Hugging Face folder, `save_to_preset` folder, `.zip` file of one,
@@ -48,14 +48,14 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
     }
     file = Path(path)
     if file.suffix == ".keras" and file.is_file():
-        model, tokenizer = _from_keras_file(file, tuple(classes.values()), dtype), None
+        model, preprocessor = _from_keras_file(file, tuple(classes.values()), dtype), None
     elif file.is_file() and file.suffix.lower() != ".zip":
         raise ValueError(
             f"{path} is not a .keras or .zip file. Expected one, or the folder of a model."
         )
     else:
-        model, tokenizer = _from_folder(path, classes, tasks, {"dtype": dtype} if dtype else {})
-    preprocessor = getattr(model, "preprocessor", tokenizer)
+        model, preprocessor = _from_folder(path, classes, tasks, {"dtype": dtype} if dtype else {})
+    preprocessor = getattr(model, "preprocessor", preprocessor)
     if tasks and not isinstance(model, tuple(classes[task] for task in tasks)):
         if "backbone" not in tasks or not hasattr(model, "backbone"):
             raise ValueError(
@@ -65,8 +65,6 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
             )
         model = model.backbone
     if sequence_length is not None and preprocessor is not None:
-        if not hasattr(preprocessor, "tokenizer"):
-            preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(preprocessor)
         preprocessor.sequence_length = sequence_length
         if hasattr(preprocessor, "encoder_sequence_length"):  # of a translation model
             preprocessor.encoder_sequence_length = sequence_length
@@ -95,7 +93,7 @@ def _from_keras_file(path, classes, dtype):
 
 
 def _from_folder(path, classes, tasks, options):
-    """Returns a model, and the tokenizer in the folder of a bare backbone."""
+    """Returns a model, and for a bare backbone a preprocessor of the tokenizer in its folder."""
     import roformer_tf
     from roformer_tf.checkpoint import open_folder
     from roformer_tf.checkpoint.damage import named_errors
@@ -115,7 +113,8 @@ def _from_folder(path, classes, tasks, options):
     model = classes[task].from_preset(path, **options)
     if task != "backbone" or (folder.layout == "preset" and folder.tokenizer_class is None):
         return model, None
-    return model, roformer_tf.RoFormerTokenizer.from_preset(path)
+    tokenizer = roformer_tf.RoFormerTokenizer.from_preset(path)
+    return model, roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
 
 
 def _saved_task(folder, classes):

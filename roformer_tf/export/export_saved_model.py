@@ -249,7 +249,12 @@ def checked_preprocessor(task, preprocessor):
 def checked_options(task, labels, top_k, embedding, normalize):
     """Returns the arguments of the `ServedModel`, or raises `ValueError` if one does not fit."""
     if labels is not None:
-        _check_labels(task, labels)
+        if not isinstance(task, RoFormerTextClassifier):
+            raise ValueError(
+                "`labels` are for a RoFormerTextClassifier; a RoFormerTokenClassifier has its own. "
+                f"Received: a {type(task).__name__}"
+            )
+        check_label_names(labels, task.num_classes, task.activation)
     if isinstance(task, RoFormerQuestionAnswering):
         check_positive_integer("top_k", top_k)
     if isinstance(task, RoFormerMaskedLM):
@@ -270,15 +275,6 @@ def checked_options(task, labels, top_k, embedding, normalize):
             "`pooler='linear'`. Received: a backbone with pooler=None"
         )
     return {"embedding": embedding, "normalize": bool(normalize)}
-
-
-def _check_labels(task, labels):
-    if not isinstance(task, RoFormerTextClassifier):
-        raise ValueError(
-            "`labels` are for a RoFormerTextClassifier; a RoFormerTokenClassifier has its own. "
-            f"Received: a {type(task).__name__}"
-        )
-    check_label_names(labels, task.num_classes, task.activation)
 
 
 def _write_lines(path, lines):

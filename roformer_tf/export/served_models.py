@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from roformer_tf.layers import MeanPooling
-from roformer_tf.models.fill_mask import tokens_by_id, top_tokens
+from roformer_tf.models.fill_mask import token_of, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import output_kind
 
@@ -212,9 +212,10 @@ class ServedMaskedLM(ServedModel):
     def __init__(self, task, preprocessor, vocabulary_file, top_k):
         super().__init__(task, preprocessor, vocabulary_file)
         self._top_k = top_k
-        tokens = tokens_by_id(preprocessor.tokenizer, task.backbone.vocabulary_size)
+        ids = range(task.backbone.vocabulary_size)
         with tf.device("CPU"):
-            self._tokens = tf.constant([token.encode() for token in tokens])
+            tokens = [token_of(preprocessor.tokenizer, i).encode() for i in ids]
+            self._tokens = tf.constant(tokens)
 
     def serving_default(self, texts):
         # Keras 3.15 cannot gather positions of an empty batch

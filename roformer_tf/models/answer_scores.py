@@ -1,5 +1,6 @@
 """Scores of whole answers, with the values of the tasks' official scripts."""
 
+import difflib
 import re
 
 # What the script of CMRC 2018 takes for punctuation.
@@ -136,14 +137,8 @@ def _words(run):
 
 
 def _f1(found, wanted):
-    longest, previous = 0, [0] * (len(wanted) + 1)
-    for segment in found:  # the longest common run of segments
-        current = [0] * (len(wanted) + 1)
-        for j, other in enumerate(wanted):
-            if segment == other:
-                current[j + 1] = previous[j] + 1
-        longest = max(longest, *current)
-        previous = current
+    matcher = difflib.SequenceMatcher(None, found, wanted, autojunk=False)
+    longest = matcher.find_longest_match().size
     if not longest:
         return 0.0
     precision, recall = longest / len(found), longest / len(wanted)

@@ -100,3 +100,21 @@ def answers_of_logits(outputs, choices):
         choice = tf.gather(choices, index, batch_dims=1)
     probabilities = tf.gather(probabilities, index, batch_dims=1)
     return {"index": index, "choice": choice, "probability": probabilities}
+
+
+def answer_lists(tensors, names):
+    """Returns the answers to each question as a list of tuples, without padding.
+
+    Args:
+        tensors: Dictionary of tensors `(batch, answers)`, as the functions above return it.
+        names: Keys of the values of a tuple. That of the last one is -1 for padding.
+    """
+
+    def values(name):
+        rows = tensors[name].numpy().tolist()
+        if tensors[name].dtype != tf.string:
+            return rows
+        return [[text.decode("utf-8", "replace") for text in row] for row in rows]
+
+    columns = map(values, names)
+    return [[answer for answer in zip(*rows) if answer[-1] >= 0] for rows in zip(*columns)]

@@ -3,12 +3,11 @@
 import types
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from roformer_tf.models.batches import is_dataset, is_stream, take_rows, to_columns
-from roformer_tf.models.length_batches import check_batch_limits, count_tokens, length_batches
+from roformer_tf.models.batches import count_rows, is_dataset, is_stream, take_rows, to_columns
+from roformer_tf.models.length_batches import batches_of_texts
 from roformer_tf.models.prediction import callback_list, check_finite_outputs, predict_inputs
 from roformer_tf.models.roformer_task import RoFormerTask
 
@@ -50,25 +49,10 @@ class AnsweringTask(RoFormerTask):
         """Returns the metrics of the outputs."""
         return None
 
-    def fit(self, x=None, y=None, sample_weight=None, *, validation_data=None, **kwargs):
-        if isinstance(validation_data, tuple | list):
-            value_x, *rest = validation_data
-            if rest:
-                labels = self.encode_labels(rest[0])
-                self.check_examples(value_x, rest[0])
-                rest[0] = labels
-            validation_data = (value_x, *rest)
+    def convert_labels(self, x, y):
         labels = self.encode_labels(y)
         self.check_examples(x, y)
-        return super().fit(x, labels, sample_weight, validation_data=validation_data, **kwargs)
-
-    def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
-        labels = self.encode_labels(y)
-        self.check_examples(x, y)
-        return super().evaluate(x, labels, sample_weight, **kwargs)
-
-    fit.__doc__ = RoFormerTask.fit.__doc__
-    evaluate.__doc__ = RoFormerTask.evaluate.__doc__
+        return labels
 
     def predict(
         self,
@@ -114,10 +98,8 @@ class AnsweringTask(RoFormerTask):
         return answers
 
     def _answer(self, x, batch_size, verbose, callbacks, max_tokens, options):
-        count = keras.tree.flatten(x)[0].shape[0]
-        batches = [np.arange(count)]
-        if max_tokens is not None or count > check_batch_limits(batch_size, max_tokens):
-            batches = length_batches(count_tokens(self.preprocessor, x), batch_size, max_tokens)
+        count = count_rows(x)
+        batches = batches_of_texts(self.preprocessor, x, batch_size, max_tokens)
         callbacks = callback_list(self, callbacks, verbose, len(batches))
         answers = [None] * count
         callbacks.on_predict_begin()

@@ -15,8 +15,6 @@ from roformer_tf.text.strings import check_one_length, to_string_tensor
 
 def check_not_empty(x):
     """Raises `ValueError` if there is no example."""
-    if isinstance(x, tuple) and not x:
-        x = []
     first = x[0] if isinstance(x, tuple) and x else x
     if isinstance(first, dict):
         first = next(iter(first.values()), [])
@@ -282,7 +280,7 @@ def to_columns(x, y=None, sample_weight=None):
 
 def split_columns(columns, fraction):
     """Splits columns into the first examples and the last `fraction` of them."""
-    count = _count(columns)
+    count = count_rows(columns)
     first = int(count * (1.0 - fraction))
     if not 0 < first < count:
         raise ValueError(
@@ -296,7 +294,7 @@ def batched(columns, batch_size=None, shuffle=False):
     """Makes a dataset of batches, of 32 examples by default; `shuffle` shuffles every epoch."""
     if batch_size is not None:
         check_positive_integer("batch_size", batch_size)
-    count = _count(columns)
+    count = count_rows(columns)
     indices = tf.data.Dataset.range(count)
     if shuffle:
         indices = indices.shuffle(count)
@@ -305,12 +303,13 @@ def batched(columns, batch_size=None, shuffle=False):
     )
 
 
-def _count(columns):
+def count_rows(columns):
+    """Returns the number of examples of columns, of which some may be `None`."""
     return next(column.shape[0] for column in tree.flatten(columns) if column is not None)
 
 
 def take_rows(columns, indices):
     """Returns the examples at `indices` of columns, which may be `None`."""
-    if isinstance(indices, np.ndarray) and np.array_equal(indices, np.arange(_count(columns))):
+    if isinstance(indices, np.ndarray) and np.array_equal(indices, np.arange(count_rows(columns))):
         return columns  # all of them: a gather takes 0.3 ms
     return tree.map_structure(lambda c: None if c is None else tf.gather(c, indices), columns)

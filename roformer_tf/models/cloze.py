@@ -1,13 +1,13 @@
 """Classes without training: a masked language model fills in the word of a class."""
 
-import keras
 import numpy as np
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.fill_mask import check_masked_lm
+from roformer_tf.models.labels import ranked, softmax
 from roformer_tf.models.length_batches import length_batches
-from roformer_tf.models.prediction import check_finite_outputs
+from roformer_tf.models.prediction import predict_logits
 
 TEXT, MASK = "{text}", "{mask}"
 
@@ -65,18 +65,12 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
         lengths = np.array([len(prompt) for prompt in prompts])
         for rows in length_batches(lengths, batch_size):
             inputs, _ = masked_lm.preprocessor.pack_masks([prompts[row] for row in rows])
-            # KerasHub's `predict_on_batch` would preprocess the inputs again.
-            logits = np.asarray(keras.Model.predict_on_batch(masked_lm, inputs), "float32")
-            check_finite_outputs(logits, masked_lm)
+            logits = predict_logits(masked_lm, inputs)
             logs = ops.convert_to_numpy(ops.log_softmax(logits, axis=-1))
             for column in columns:
                 scores[rows, column] = logs[:, range(count), ids[column]].mean(-1)
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    shares = powers / powers.sum(-1, keepdims=True)
     labels = list(words)
-    results = [
-        [(labels[i], float(row[i])) for i in np.argsort(-row, kind="stable")] for row in shares
-    ]
+    results = [ranked(labels, row) for row in softmax(scores)]
     return results[0] if is_single else results
 
 

@@ -73,12 +73,11 @@ def mask_tags(logits, padding_mask):
 # === Answers ===
 
 
-def spans_of_scores(scores, details):
+def spans_of_scores(scores):
     """Returns the spans whose score is above 0.
 
     Args:
         scores: float32 tensor `(chunks, types, length, length)`.
-        details: See `RoFormerTokenClassifierPreprocessor.pack_chunks`.
 
     Returns:
         `(chunk, first, last, type, score)`, tensors `(spans,)`.

@@ -4,11 +4,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.checkpoint.vocabulary import assign_ids
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import string_tensors
-from roformer_tf.models.length_batches import count_tokens, length_batches
-from roformer_tf.models.prediction import check_finite_outputs
+from roformer_tf.models.length_batches import batches_of_texts
+from roformer_tf.models.prediction import predict_logits
 from roformer_tf.models.roformer_masked_lm import RoFormerMaskedLM
 
 
@@ -59,12 +58,8 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     mask_token = tokenizer.mask_token
     if not texts:
         return []
-    columns = string_tensors(texts)
-    batches = [np.arange(len(texts))]
-    if len(texts) > batch_size:
-        batches = length_batches(count_tokens(task.preprocessor, columns), batch_size)
     results = [None] * len(texts)
-    for rows in batches:
+    for rows in batches_of_texts(task.preprocessor, string_tensors(texts), batch_size):
         part = [texts[row] for row in rows]
         inputs, found = task.preprocessor.pack_masks(part)
         found = ops.convert_to_numpy(found)
@@ -84,14 +79,12 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
             for row in rows:
                 results[row] = []
             continue
-        # KerasHub's `predict_on_batch` would preprocess the inputs again.
-        logits = np.asarray(keras.Model.predict_on_batch(task, inputs), "float32")
-        check_finite_outputs(logits, task)
+        logits = predict_logits(task, inputs)
         ids, probabilities = map(ops.convert_to_numpy, _top_tokens_function(top_k)(logits))
         for row, count, text_ids, shares in zip(rows, counts, ids, probabilities, strict=True):
             masks = zip(text_ids[:count], shares[:count], strict=True)
             results[row] = [
-                [(_token(tokenizer, i), float(p)) for i, p in zip(*mask)] for mask in masks
+                [(token_of(tokenizer, i), float(p)) for i, p in zip(*mask)] for mask in masks
             ]
     return results[0] if is_single else results
 
@@ -118,7 +111,7 @@ def _top_tokens_function(top_k):
     return tf.function(lambda x: function(x), input_signature=[logits], autograph=False)
 
 
-def _token(tokenizer, id):
+def token_of(tokenizer, id):
     """Returns the token of an id, or an empty string: a model may have more ids than there are."""
     try:
         return tokenizer.id_to_token(id)
@@ -131,14 +124,6 @@ def top_tokens(logits, top_k):
     logits = ops.cast(logits, "float32")
     _, ids = ops.top_k(logits, top_k, sorted=True)
     return ids, ops.take_along_axis(ops.softmax(logits, axis=-1), ids, axis=-1)
-
-
-def tokens_by_id(tokenizer, size):
-    """Returns a list of `size` tokens by their ids. An id without a token has the empty string."""
-    tokens = [""] * size
-    for token, i in assign_ids(tokenizer.get_vocabulary()).items():
-        tokens[i] = token
-    return tokens
 
 
 def check_top_k(top_k, vocabulary_size):

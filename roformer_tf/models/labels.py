@@ -1,4 +1,4 @@
-"""Labels of classifiers: numbers of classes, or their names."""
+"""Labels of classifiers, numbers of classes or their names, and the order of answers."""
 
 import contextlib
 
@@ -72,6 +72,26 @@ def output_kind(num_classes, activation):
     if num_classes > 1 and activation in (keras.activations.softmax, keras.activations.linear):
         return "softmax"
     return "scores"
+
+
+def softmax(scores):
+    """Returns the softmax over the last axis of a NumPy array, in its own precision."""
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def ranked(answers, scores, most=None):
+    """Returns a list of `(answer, score)`, the highest score first.
+
+    Args:
+        answers: Sequence of anything, such as labels.
+        scores: float array with a number for each of them. Of equal ones the first comes first.
+        most: int. How many to return, by default all.
+
+    >>> ranked(["a", "b", "c"], np.array([0.2, 0.5, 0.3]), most=2)
+    [('b', 0.5), ('c', 0.3)]
+    """
+    return [(answers[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")[:most]]
 
 
 def check_label_names(labels, num_classes, activation):

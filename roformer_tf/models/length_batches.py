@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import take_rows
+from roformer_tf.models.batches import count_rows, take_rows
 
 DEFAULT_BATCH_SIZE = 32
 COUNTED_TOGETHER = 1024  # texts
@@ -111,10 +111,26 @@ def count_tokens(preprocessor, x):
         preprocessor: A preprocessor with a method `count_tokens`.
         x: string tensor `(examples,)`, or a tuple of two.
     """
-    count = tf.nest.flatten(x)[0].shape[0]
+    count = count_rows(x)
     starts = range(0, count, COUNTED_TOGETHER)
     parts = (take_rows(x, tf.range(i, min(i + COUNTED_TOGETHER, count))) for i in starts)
     return np.concatenate([np.asarray(preprocessor.count_tokens(part)) for part in parts])
+
+
+def batches_of_texts(preprocessor, x, batch_size=None, max_tokens=None):
+    """Divides texts into batches of similar length, or leaves them in their order if one will do.
+
+    Args:
+        preprocessor, x: See `count_tokens`.
+        batch_size, max_tokens: See `length_batches`.
+
+    Returns:
+        List of int arrays: the indices of the texts of each batch.
+    """
+    count = count_rows(x)
+    if max_tokens is None and count <= check_batch_limits(batch_size, max_tokens):
+        return [np.arange(count)]
+    return length_batches(count_tokens(preprocessor, x), batch_size, max_tokens)
 
 
 def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import tree
 from keras_hub.src.utils.tensor_utils import convert_to_numpy
 
-from roformer_tf.models.batches import is_dataset, take_rows
+from roformer_tf.models.batches import count_rows, is_dataset, take_rows
 from roformer_tf.models.length_batches import (
     check_batch_limits,
     count_tokens,
@@ -32,7 +32,8 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
         batch_size, verbose, steps, callbacks: See `keras.Model.predict`.
         max_tokens: int. Maximum number of tokens in a batch, padding included, or `None`.
     """
-    groups = has_rows_of_one_shape(task) and not callbacks
+    is_one_shape = has_rows_of_one_shape(task)
+    groups = is_one_shape and not callbacks
     windows, num_batches = (x,), None
     if is_dataset(x):
         batch_size, windows = _windows(x, steps)
@@ -40,7 +41,7 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
         count = steps * (batch_size or 32)
         windows = (tree.map_structure(lambda column: column[:count], x),)
     if not is_dataset(x) and max_tokens is None:
-        num_batches = -(-_count(windows[0]) // (batch_size or 32))
+        num_batches = -(-count_rows(windows[0]) // (batch_size or 32))
     callbacks = callback_list(task, callbacks, verbose, num_batches)
     task.stop_predicting = False
     step, outputs = 0, []
@@ -49,7 +50,9 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
         order, found = [], []
         for rows in _batches(task, columns, batch_size, max_tokens, groups):
             callbacks.on_predict_batch_begin(step)
-            found.append(predict_rows(task, take_rows(columns, rows)))
+            samples = task.preprocess_samples(take_rows(columns, rows))
+            inputs, _, _ = keras.utils.unpack_x_y_sample_weight(samples)
+            found.append(predict_inputs(task, inputs, may_pad=is_one_shape))
             callbacks.on_predict_batch_end(step, {"outputs": found[-1]})
             order.append(rows)
             step += 1
@@ -78,12 +81,6 @@ def callback_list(task, callbacks, verbose, num_batches):
     )
 
 
-def predict_rows(task, x):
-    """Returns the outputs of one batch of texts or of model inputs, as NumPy arrays."""
-    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(task.preprocess_samples(x))
-    return predict_inputs(task, inputs, may_pad=has_rows_of_one_shape(task))
-
-
 def predict_inputs(task, inputs, may_pad):
     """Returns the outputs of one batch of model inputs, as NumPy arrays.
 
@@ -93,7 +90,7 @@ def predict_inputs(task, inputs, may_pad):
         may_pad: bool. Whether the outputs may be wider than the inputs, where XLA compiles a
             program for each shape.
     """
-    count = _count(inputs)  # a pair of texts may be two rows
+    count = count_rows(inputs)  # a pair of texts may be two rows
     if keras.backend.backend() != "tensorflow":
         inputs = tree.map_structure(convert_to_numpy, inputs)
     if may_pad and has_program_for_each_shape(task):
@@ -101,6 +98,22 @@ def predict_inputs(task, inputs, may_pad):
     # KerasHub's `predict_on_batch` would preprocess the inputs again.
     outputs = keras.Model.predict_on_batch(task, inputs)
     return tree.map_structure(lambda output: output[:count], outputs)
+
+
+def predict_logits(task, inputs):
+    """Returns the logits of one batch of model inputs, a float32 NumPy array.
+
+    Args:
+        task: a masked or causal language model.
+        inputs: Dictionary of tensors or arrays.
+
+    Raises:
+        ValueError: If they are NaN or infinite.
+    """
+    # KerasHub's `predict_on_batch` would preprocess the inputs again.
+    outputs = keras.Model.predict_on_batch(task, inputs)
+    logits = outputs["logits"] if isinstance(outputs, dict) else outputs
+    return check_finite_outputs(np.asarray(logits, "float32"), task)
 
 
 def has_program_for_each_shape(model):
@@ -128,11 +141,8 @@ def pad_to_ladder(inputs):
 
 def _windows(dataset, steps):
     """Returns the batch size of a dataset, and its texts in windows of `WINDOW` batches."""
-
-    def texts(element):
-        return keras.utils.unpack_x_y_sample_weight(element)[0]
-
-    batches = (texts(element) for element in (dataset if steps is None else dataset.take(steps)))
+    elements = dataset if steps is None else dataset.take(steps)
+    batches = (keras.utils.unpack_x_y_sample_weight(element)[0] for element in elements)
     first = next(batches, None)
     if first is None:
         return None, ()
@@ -142,12 +152,12 @@ def _windows(dataset, steps):
         while window := list(itertools.islice(rest, WINDOW)):
             yield tree.map_structure(lambda *columns: tf.concat(columns, 0), *window)
 
-    return max(1, _count(first)), windows()
+    return max(1, count_rows(first)), windows()
 
 
 def _batches(task, columns, batch_size, max_tokens, groups):
     """Returns the indices of the examples of each batch."""
-    count = _count(columns)
+    count = count_rows(columns)
     is_raw = task.preprocessor is not None and not task.is_preprocessed(columns)
     is_single = max_tokens is None and count <= check_batch_limits(batch_size, max_tokens)
     if is_raw and not is_single and (groups or max_tokens is not None):
@@ -156,10 +166,6 @@ def _batches(task, columns, batch_size, max_tokens, groups):
             lengths = np.array([ladder_width(length) for length in lengths])
         return length_batches(lengths, batch_size, max_tokens, keep_order=not groups)
     return np.split(np.arange(count), np.arange(batch_size or 32, count, batch_size or 32))
-
-
-def _count(columns):
-    return tree.flatten(columns)[0].shape[0]
 
 
 def _joined(outputs, order=None):

@@ -19,7 +19,7 @@ from roformer_tf.models.compiled_generation import (
     rows_are_finite,
 )
 from roformer_tf.models.length_batches import count_tokens, length_batches
-from roformer_tf.models.prediction import check_finite_outputs
+from roformer_tf.models.prediction import predict_logits
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
@@ -400,10 +400,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         log_likelihood = []
         for start in range(0, len(targets), batch_size):
             part = slice(start, start + batch_size)
-            # KerasHub's `predict_on_batch` would preprocess the inputs again.
-            logits = keras.Model.predict_on_batch(self, {k: v[part] for k, v in inputs.items()})
-            logits = logits["logits"] if isinstance(logits, dict) else logits
-            logits = check_finite_outputs(np.asarray(logits, "float32"), self)
+            logits = predict_logits(self, {k: v[part] for k, v in inputs.items()})
             peak = logits.max(-1, keepdims=True)
             log_sum = np.log(np.exp(logits - peak).sum(-1, dtype="float64")) + peak[..., 0]
             chosen = np.take_along_axis(logits, targets[part][..., None], -1)[..., 0]

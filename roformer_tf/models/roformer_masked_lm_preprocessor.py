@@ -128,10 +128,7 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
 
     @preprocessing_function
     def _pack_masks(self, x):
-        texts = tf.reshape(x, [-1])
-        if not tf.executing_eagerly():
-            return self._packed_masks(texts)
-        return self.as_graph("masks", self._packed_masks, texts)
+        return self.as_graph("masks", self._packed_masks, tf.reshape(x, [-1]))
 
     def _packed_masks(self, texts):
         ids, counts = tokenize_with_masks(self.tokenizer, texts)

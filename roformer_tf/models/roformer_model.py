@@ -227,7 +227,7 @@ class RoFormerModel:
             return config  # which contains the mode of each layer
         modes = {layer.quantization_mode for layer in self._flatten_layers()} - {None}
         if modes:
-            config["quantization"] = sorted(modes)[0]
+            config["quantization"] = min(modes)
             if "dtype" in config:
                 config["dtype"] = keras.dtype_policies.serialize(self.dtype_policy)
         return config
@@ -240,9 +240,9 @@ class RoFormerModel:
         if mode is not None:
             for layer in list(model._flatten_layers(include_self=False)):
                 # The backbone inside a task is quantized already.
-                if type(layer).quantize is not keras.Layer.quantize and not layer.quantization_mode:
-                    if not isinstance(layer, keras.Model):
-                        layer.quantize(mode)
+                is_new = not isinstance(layer, keras.Model) and not layer.quantization_mode
+                if is_new and _can_be_quantized(layer):
+                    layer.quantize(mode)
         return model
 
     def save_to_preset(self, preset_dir, max_shard_size=10):
@@ -389,10 +389,9 @@ def _values(x):
     if isinstance(x, keras.KerasTensor):
         return None
     try:
-        array = np.asarray(x)
+        return np.asarray(x)
     except Exception:  # each backend has another error for a tensor in a graph
         return None
-    return array
 
 
 def convert(x, dtype):

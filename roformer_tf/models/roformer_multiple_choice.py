@@ -3,7 +3,7 @@ import keras_hub
 import numpy as np
 from keras import ops
 
-from roformer_tf.models.answer_spans import answers_of_logits
+from roformer_tf.models.answer_spans import answer_lists, answers_of_logits
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import is_dataset, string_tensors
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
@@ -12,8 +12,6 @@ from roformer_tf.models.roformer_multiple_choice_preprocessor import (
     choice_tensor,
     form_of,
 )
-
-TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -62,7 +60,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerMultipleChoicePreprocessor
-    input_dtypes = dict.fromkeys(TOKEN_INPUTS, "int32")
+    input_dtypes = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "int32"}
     text_ranks = (1, 2)  # choices are a matrix
 
     def __init__(self, backbone, preprocessor=None, dropout=0.1, **kwargs):
@@ -83,20 +81,14 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
         # === Functional model ===
         inputs = {
-            name: keras.Input((None, None), dtype="int32", name=name)
-            for name in TOKEN_INPUTS
-            if name in backbone.input
+            name: keras.Input((None, None), dtype="int32", name=name) for name in self.input_dtypes
         }
         super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
 
     def compute_outputs(self, inputs, training=None):
         """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         shape = ops.shape(inputs["token_ids"])
-        flat = {
-            name: ops.reshape(x, (-1, shape[2]))
-            for name, x in inputs.items()
-            if name in self.backbone.input
-        }
+        flat = {name: ops.reshape(x, (-1, shape[2])) for name, x in inputs.items()}
         x = sequence_output(self.backbone(flat, training=training))[:, 0]
         logits = self.logits_dense(self.output_dropout(x, training=training))
         logits = ops.reshape(logits, (-1, shape[1]))
@@ -117,9 +109,6 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         columns = dict(zip(columns, string_tensors(tuple(columns.values()))))
         return {**columns, "choices": choice_tensor(x["choices"])}
 
-    def encode_labels(self, y):
-        return y
-
     def check_examples(self, x, y):
         choices = x.get("choices") if isinstance(x, dict) else None
         if not isinstance(y, list | np.ndarray) or not isinstance(choices, list | tuple):
@@ -135,9 +124,6 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         """Returns the inputs of questions, and details for `decode`."""
         return self.preprocessor(x), {"choices": x["choices"]}
 
-    def crop(self, outputs, width):
-        return outputs  # of choices
-
     def decode(self, outputs, details, num_examples):
         """Returns `index`, `choice` and `probability`, tensors `(batch, choices)`, -1 for padding.
 
@@ -147,15 +133,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     def to_answers(self, tensors):
         """Returns a list of `(index, choice, probability)` for each question."""
-        columns = [tensors[name].numpy().tolist() for name in ("index", "choice", "probability")]
-        return [
-            [
-                (index, choice.decode("utf-8", "replace"), probability)
-                for index, choice, probability in zip(*rows)
-                if probability >= 0
-            ]
-            for rows in zip(*columns)
-        ]
+        return answer_lists(tensors, ("index", "choice", "probability"))
 
     def get_config(self):
         return {**super().get_config(), "dropout": self.dropout}

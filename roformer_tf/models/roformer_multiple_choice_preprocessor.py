@@ -81,8 +81,6 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
     def pack(self, x):
         """Tokenizes and packs a dictionary of string tensors."""
         x = {name: _dense(x[name]) for name in form_of(x)}
-        if not tf.executing_eagerly():
-            return self._packed(x)
         names = tuple(x)
         return self.as_graph(
             ("pack", names), lambda *parts: self._packed(dict(zip(names, parts))), *x.values()

@@ -5,7 +5,7 @@ from keras import ops
 
 from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.layers import GlobalPointer, SpanCrossentropy
-from roformer_tf.models.answer_spans import answers_of_scores
+from roformer_tf.models.answer_spans import answer_lists, answers_of_scores
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import is_dataset, string_tensors
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
@@ -214,15 +214,7 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
 
     def to_answers(self, tensors):
         """Returns a list of `(start, end, text, score)` for each question."""
-        columns = [tensors[name].numpy().tolist() for name in ("start", "end", "text", "score")]
-        return [
-            [
-                (start, end, text.decode("utf-8", "replace"), score)
-                for start, end, text, score in zip(*rows)
-                if score >= 0  # others are padding
-            ]
-            for rows in zip(*columns)
-        ]
+        return answer_lists(tensors, ("start", "end", "text", "score"))
 
     def get_config(self):
         return {

@@ -101,9 +101,7 @@ class RoFormerQuestionAnsweringPreprocessor(RoFormerPreprocessor, TextPreprocess
             `(inputs, details)`; see `RoFormerTokenClassifierPreprocessor.pack_chunks`. The offsets
             are those of the context.
         """
-        if tf.executing_eagerly():
-            return self.as_graph("chunks", self._packed_chunks, question, context)
-        return self._packed_chunks(question, context)
+        return self.as_graph("chunks", self._packed_chunks, question, context)
 
     def _packed_chunks(self, question, context):
         room = self.sequence_length - 3

@@ -1,10 +1,10 @@
 import keras
 import keras_hub
-import numpy as np
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import check_not_empty
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive, nearest_is_positive
+from roformer_tf.models.labels import ranked
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_masked_lm import token_loss
 from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
@@ -176,7 +176,5 @@ class RoFormerSim(RoFormerCausalLM):
             same = self.preprocessor.tokenizer.detokenize(self.preprocessor.tokenizer([text]))[0]
             others = [t for t in dict.fromkeys(drawn) if t not in ("", text, same)]
             vectors = self.embed([text, *others])
-            cosines = vectors[1:] @ vectors[0]
-            nearest = np.argsort(-cosines, kind="stable")[:k]
-            results.append([(others[i], float(cosines[i])) for i in nearest])
+            results.append(ranked(others, vectors[1:] @ vectors[0], k))
         return results[0] if is_single else results

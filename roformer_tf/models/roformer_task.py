@@ -11,6 +11,7 @@ from roformer_tf.models.batches import (
     batched,
     check_is_batched,
     check_not_empty,
+    count_rows,
     is_columns,
     is_dataset,
     is_stream,
@@ -29,6 +30,7 @@ from roformer_tf.models.length_batches import (
     ladder,
 )
 from roformer_tf.models.prediction import (
+    callback_list,
     check_finite_outputs,
     has_program_for_each_shape,
     predict_batches,
@@ -109,15 +111,17 @@ class RoFormerTask(RoFormerModel):
             )
         if "epochs" in kwargs:
             check_positive_integer("epochs", kwargs["epochs"])
+        y = self.convert_labels(x, y)
         x = self._check_data(x, y, shuffle)
         if is_stream(validation_data):
             validation_data = self._check_data(validation_data)
         elif isinstance(validation_data, tuple | list):
-            values = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
-            value_x = self._check_data(*values[:2])
+            value_x, value_y, weights = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
+            value_y = self.convert_labels(value_x, value_y)
+            value_x = self._check_data(value_x, value_y)
             if is_columns(value_x):
                 # KerasHub takes no `batch_size` for them when `x` is a dataset.
-                validation_data = batched(to_columns(value_x, *values[1:]), batch_size)
+                validation_data = batched(to_columns(value_x, value_y, weights), batch_size)
         if is_columns(x):
             # KerasHub would make a dataset too, but would not shuffle it.
             columns = to_columns(x, y, sample_weight)
@@ -189,15 +193,15 @@ class RoFormerTask(RoFormerModel):
             max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included. Not
                 for batches.
         """
+        y = self.convert_labels(x, y)
         x = self._check_data(x, y)
         if y is None and self.needs_labels and is_columns(x):
             raise ValueError("Labels are missing: pass `y`, a list with a label for each example.")
         options = {"callbacks": callbacks, "verbose": verbose, "return_dict": return_dict}
         if is_columns(x):
             columns = x, y, sample_weight = to_columns(x, y, sample_weight)
-            is_one_batch = max_tokens_per_batch is None and len(
-                keras.tree.flatten(x)[0]
-            ) <= check_batch_limits(batch_size, None)
+            most = check_batch_limits(batch_size, max_tokens_per_batch)
+            is_one_batch = max_tokens_per_batch is None and count_rows(x) <= most
             if is_one_batch and runs_on_one_device(self) and not callbacks and not kwargs:
                 with name_wrong_labels():
                     return self._evaluate_batch(columns, verbose, return_dict)
@@ -214,9 +218,7 @@ class RoFormerTask(RoFormerModel):
 
     def _evaluate_batch(self, columns, verbose, return_dict):
         """Evaluates one batch without a new `tf.data` iterator, which takes half a second."""
-        progress = keras.callbacks.CallbackList(
-            add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=1, model=self
-        )
+        progress = callback_list(self, None, verbose, num_batches=1)
         batch = keras.utils.unpack_x_y_sample_weight(self.preprocess_samples(*columns))
         progress.on_test_begin()
         progress.on_test_batch_begin(0)
@@ -369,6 +371,18 @@ class RoFormerTask(RoFormerModel):
     def run_on(self, texts):
         """Runs what the task is for on a list of texts, for `warmup`."""
         self.predict(texts, verbose=0)
+
+    def convert_labels(self, x, y):
+        """Converts the labels of `fit` that are Python lists of another form than a tensor's.
+
+        Args:
+            x: The examples, as `fit` takes them.
+            y: Their labels, or `None`.
+
+        Raises:
+            ValueError: If the labels are wrong, or do not fit their examples.
+        """
+        return y
 
     def encode_labels(self, y):
         """Returns labels as numbers."""

@@ -13,6 +13,8 @@ from roformer_tf.models.labels import (
     multi_hot_labels,
     one_hot,
     output_kind,
+    ranked,
+    softmax,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
 from roformer_tf.models.roformer_task import RoFormerTask, check_pooler
@@ -198,34 +200,17 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         texts = tuple(parts) if isinstance(texts, tuple) else parts[0]
         outputs = self.predict(texts, batch_size=batch_size, verbose=0).astype("float64")
         if self.activation is keras.activations.linear:
-            outputs = np.exp(outputs - outputs.max(-1, keepdims=True))
-            outputs /= outputs.sum(-1, keepdims=True)
+            outputs = softmax(outputs)
         if kind == "binary":
             outputs = np.concatenate([1.0 - outputs, outputs], axis=-1)
         labels = self.labels or range(outputs.shape[-1])
-        results = [
-            [(labels[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:top_k]]
-            for row in outputs
-        ]
+        results = [ranked(labels, row, top_k) for row in outputs]
         return results[0] if is_single else results
-
-    def fit(self, x=None, y=None, sample_weight=None, *, validation_data=None, **kwargs):
-        if isinstance(validation_data, tuple | list) and len(validation_data) > 1:
-            value_x, value_y, *rest = validation_data
-            validation_data = (value_x, self._multi_hot(value_y), *rest)
-        y = self._multi_hot(y)
-        return super().fit(x, y, sample_weight, validation_data=validation_data, **kwargs)
-
-    def evaluate(self, x=None, y=None, sample_weight=None, **kwargs):
-        return super().evaluate(x, self._multi_hot(y), sample_weight, **kwargs)
-
-    fit.__doc__ = RoFormerTask.fit.__doc__
-    evaluate.__doc__ = RoFormerTask.evaluate.__doc__
 
     def _has_several_labels(self):
         return output_kind(self.num_classes, self.activation) == "sigmoid"
 
-    def _multi_hot(self, y):
+    def convert_labels(self, x, y):
         """Returns names of labels, one or a list for each text, as 0 and 1 for each class."""
         if self.labels is None or not self._has_several_labels() or not isinstance(y, list | tuple):
             return y

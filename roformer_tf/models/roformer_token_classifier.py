@@ -185,7 +185,7 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
     def decode(self, outputs, details, num_examples):
         """Returns `start`, `end`, `type` and `score` of the entities, RaggedTensors of each text."""
         if self.head in POINTERS:
-            spans = spans_of_scores(to_tensorflow(outputs), details)
+            spans = spans_of_scores(to_tensorflow(outputs))
         else:
             tags = best_tags(outputs, details["starts"])
             spans = spans_of_tags(*to_tensorflow(tags))

@@ -83,9 +83,7 @@ class RoFormerTokenClassifierPreprocessor(RoFormerPreprocessor, TextPreprocessor
             `(chunks, length)`, the characters of each token, -1 for special tokens and padding; and
             RaggedTensors `token_starts` and `token_ends` of whole texts.
         """
-        if tf.executing_eagerly():
-            return self.as_graph("chunks", self._packed_chunks, texts)
-        return self._packed_chunks(texts)
+        return self.as_graph("chunks", self._packed_chunks, texts)
 
     def _packed_chunks(self, texts):
         ids, starts, ends = self.tokenizer.graph.tokenize_with_offsets(texts)

@@ -6,7 +6,7 @@ from keras_hub.src.utils.tensor_utils import no_convert_scope
 from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.models.batches import check_not_empty, is_dataset, string_tensors, take_rows
 from roformer_tf.models.in_batch_contrastive import unit_vectors
-from roformer_tf.models.length_batches import count_tokens, length_batches
+from roformer_tf.models.length_batches import batches_of_texts
 from roformer_tf.models.prediction import (
     check_finite_outputs,
     has_program_for_each_shape,
@@ -47,10 +47,7 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
             preprocessor.tokenizer, preprocessor.sequence_length
         )
     vectors = np.empty((len(texts), backbone.hidden_dim), "float32")
-    batches = [np.arange(len(texts))]
-    if len(texts) > batch_size:
-        batches = length_batches(count_tokens(preprocessor, texts), batch_size)
-    for rows in batches:
+    for rows in batches_of_texts(preprocessor, texts, batch_size):
         with no_convert_scope():
             inputs = preprocessor.pack(take_rows(texts, rows))
         inputs = {name: np.asarray(value) for name, value in inputs.items()}

