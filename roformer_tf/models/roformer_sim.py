@@ -8,8 +8,8 @@ from roformer_tf.models.labels import ranked
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_masked_lm import token_loss
 from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
-from roformer_tf.models.roformer_task import check_pooler
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
+from roformer_tf.models.text_vectors import check_pooler
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -8,7 +8,8 @@ from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_o
 from roformer_tf.models.roformer_sim_classifier_preprocessor import (
     RoFormerSimClassifierPreprocessor,
 )
-from roformer_tf.models.roformer_task import RoFormerTask, check_pooler
+from roformer_tf.models.roformer_task import RoFormerTask
+from roformer_tf.models.text_vectors import check_pooler
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

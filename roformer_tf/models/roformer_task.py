@@ -2,8 +2,6 @@ import contextlib
 import warnings
 
 import keras
-from keras import ops
-from keras_hub.src.utils.tensor_utils import convert_to_numpy
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.self_attention import inputs_up_to
@@ -30,8 +28,8 @@ from roformer_tf.models.length_batches import (
     ladder,
 )
 from roformer_tf.models.prediction import (
-    callback_list,
     check_finite_outputs,
+    evaluate_batch,
     has_program_for_each_shape,
     predict_batches,
     runs_on_one_device,
@@ -204,7 +202,7 @@ class RoFormerTask(RoFormerModel):
             is_one_batch = max_tokens_per_batch is None and count_rows(x) <= most
             if is_one_batch and runs_on_one_device(self) and not callbacks and not kwargs:
                 with name_wrong_labels():
-                    return self._evaluate_batch(columns, verbose, return_dict)
+                    return evaluate_batch(self, columns, verbose, return_dict)
             if self.preprocessor is not None:
                 # With Grain installed KerasHub would expect batches of one width.
                 groups = self.loss_is_mean_over_examples and not callbacks
@@ -215,21 +213,6 @@ class RoFormerTask(RoFormerModel):
             return super().evaluate(
                 x, y, batch_size, sample_weight, steps=steps, **options, **kwargs
             )
-
-    def _evaluate_batch(self, columns, verbose, return_dict):
-        """Evaluates one batch without a new `tf.data` iterator, which takes half a second."""
-        progress = callback_list(self, None, verbose, num_batches=1)
-        batch = keras.utils.unpack_x_y_sample_weight(self.preprocess_samples(*columns))
-        progress.on_test_begin()
-        progress.on_test_batch_begin(0)
-        # KerasHub's `test_on_batch` takes no dictionaries of labels.
-        batch = keras.tree.map_structure(
-            lambda x: None if x is None else ops.convert_to_tensor(convert_to_numpy(x)), batch
-        )
-        logs = keras.Model.test_on_batch(self, *batch, return_dict=True)
-        progress.on_test_batch_end(0, logs)
-        progress.on_test_end(logs)
-        return logs if return_dict else self._flatten_metrics_in_order(logs)
 
     def _batched(self, columns, batch_size, shuffle, group_by_length, max_tokens):
         """Makes a dataset of batches, of texts of similar length if asked."""
@@ -503,12 +486,3 @@ class RoFormerTask(RoFormerModel):
         batch = [t for t in keras.tree.flatten(args) if tf.is_tensor(t)]
         with tf.control_dependencies(batch), inputs_up_to(self._longest_input):
             return super().train_step(*args)
-
-
-def check_pooler(backbone, task):
-    """Raises `ValueError` if a backbone has no pooler, which makes the vector of a text."""
-    if getattr(backbone, "pooler", None) is None:
-        raise ValueError(
-            f"{task} needs a backbone with a pooler: make it with `pooler='linear'`. "
-            "Received: a backbone with pooler=None"
-        )

@@ -17,10 +17,11 @@ from roformer_tf.models.labels import (
     softmax,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
-from roformer_tf.models.roformer_task import RoFormerTask, check_pooler
+from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
+from roformer_tf.models.text_vectors import check_pooler
 
 POOLINGS = ("cls", "mean", "pooler")
 

@@ -98,3 +98,12 @@ def pooled(outputs, padding_mask, pooling):
     total = np.einsum("blh,bl->bh", np.asarray(tokens, "float32"), weights)
     # a batch on JAX may have rows that are all padding
     return total / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
+
+
+def check_pooler(backbone, task):
+    """Raises `ValueError` if a backbone has no pooler, which makes the vector of a text."""
+    if getattr(backbone, "pooler", None) is None:
+        raise ValueError(
+            f"{task} needs a backbone with a pooler: make it with `pooler='linear'`. "
+            "Received: a backbone with pooler=None"
+        )
