@@ -34,12 +34,13 @@ def write(folder, count=120, seed=2):
     return folder
 
 
-def values(folder, stages=STAGES, **reading):
-    """Settings of a run of the masked LM, a reading task and a classification."""
+def values(folder, stages=STAGES, topics=False, **reading):
+    """Settings of a run of the masked LM, a reading task and perhaps a classification."""
     made = multi_tasks.values(folder, stages=stages)
     files = [str(folder / "questions.json")]
     reading = {"files": files, "mask_rate": 0.15, "held_out": 0.2, "chunk_step": 8} | reading
-    made["tasks"] = {"webqa": {**READING, **reading}, "topics": made["tasks"]["topics"]}
+    more = {"topics": made["tasks"]["topics"]} if topics else {}
+    made["tasks"] = {"webqa": {**READING, **reading}, **more}
     made["data"]["frequency"] = 1
     return made
 

@@ -349,7 +349,7 @@ def test_another_head_is_an_error():
 
 @pytest.mark.slow
 def test_a_batch_is_a_function_of_its_place(folder, tmp_path):
-    settings = MultiTaskSettings.from_dict(values(folder))
+    settings = MultiTaskSettings.from_dict(values(folder, topics=True))
     run = MultiTaskRun(settings, tmp_path, choose_strategy(), [], False, False)
 
     def take(count, first_step=0, places=((0, 0),) * 3):
@@ -436,7 +436,7 @@ def test_a_killed_run_ends_with_the_same_bits(folder, tmp_path):
     assert [name for name in other if not np.array_equal(mine[name], other[name])] == []
     for name in ("tasks.csv", "held_out_tasks.csv"):
         assert (output / name).read_text() == (whole / name).read_text()
-    assert {row["task"] for row in rows(whole / "tasks.csv")} == {"masked_lm", "webqa", "topics"}
+    assert {row["task"] for row in rows(whole / "tasks.csv")} == {"masked_lm", "webqa"}
 
 
 @pytest.mark.slow
@@ -444,7 +444,7 @@ def test_a_run_on_replicas_and_in_slices(folder, tmp_path):
     """The whole run: 2 replicas of 2 slices give the weights of one device."""
     weights = []
     for replicas, run in ((1, {}), (2, {"micro_batch_size": 2})):
-        made = values(folder, stages=[{**STAGES[0], "steps": 8}])
+        made = values(folder, stages=[{**STAGES[0], "steps": 6}])
         made["model"] |= {"dropout": 0.0, "attention_dropout": 0.0}
         made["run"] |= run
         settings = MultiTaskSettings.from_dict(made)
