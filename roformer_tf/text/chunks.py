@@ -31,7 +31,7 @@ def chunk_tokens(rows, room, stride):
     """
     lengths = tf.cast(rows[0].row_lengths(), tf.int32)
     room = tf.broadcast_to(tf.maximum(room, 1), tf.shape(lengths))
-    stride = tf.clip_by_value(stride, 0, room - 1)
+    stride = tf.minimum(tf.maximum(stride, 0), room - 1)
     step = room - stride
     counts = 1 + -(-tf.maximum(lengths - room, 0) // step)
     text = tf.repeat(tf.range(tf.size(counts)), counts)
