@@ -108,11 +108,16 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         inputs = dict(inputs)
         mask = inputs.pop("answer_mask", None)
         mask = inputs["padding_mask"] if mask is None else mask
-        x = sequence_output(self.backbone(inputs, training=training))
-        x = self.output_dropout(x, training=training)
+        return self.head_outputs(self.backbone(inputs, training=training), mask, training)
+
+    def head_outputs(self, outputs, answer_mask, training=None):
+        """Computes the outputs from those of the backbone."""
+        x = self.output_dropout(sequence_output(outputs), training=training)
         if self.head == "joint":
-            return self.pointer(x, padding_mask=mask)[:, 0]
-        return ops.where(ops.cast(mask, "bool")[..., None], self.span_dense(x), float("-inf"))
+            return self.pointer(x, padding_mask=answer_mask)[:, 0]
+        return ops.where(
+            ops.cast(answer_mask, "bool")[..., None], self.span_dense(x), float("-inf")
+        )
 
     def default_loss(self):
         """Returns `SpanCrossentropy`."""

@@ -109,7 +109,8 @@ class RoFormerQuestionAnsweringPreprocessor(RoFormerPreprocessor, TextPreprocess
         ids, starts, ends = self.tokenizer.graph.tokenize_with_offsets(context)
         ends = include_marks(context, ends)
         length = tf.cast(question.row_lengths(), tf.int32)
-        chunks, details = chunk_tokens([ids, starts, ends], room - length, self.stride)
+        room = room - length
+        chunks, details = chunk_tokens([ids, starts, ends], room, self.shared_tokens(room))
         details["shift"] = tf.gather(length, details["text"]) + 2  # after `[CLS] question [SEP]`
         inputs = self.pack_ids((tf.gather(question, details["text"]), chunks[0]))
         position = tf.range(tf.shape(inputs["token_ids"])[1])[tf.newaxis]
@@ -121,6 +122,14 @@ class RoFormerQuestionAnsweringPreprocessor(RoFormerPreprocessor, TextPreprocess
             details[name] = tf.where(in_context, found, -1)
         inputs["answer_mask"] = tf.cast(in_context | (position == 0), tf.int32)
         return inputs, {**details, "token_starts": starts, "token_ends": ends}
+
+    def shared_tokens(self, room):
+        """Returns how many tokens neighboring chunks of this size share: at most half of them.
+
+        Args:
+            room: int32 tensor `(batch,)`. Number of tokens of a chunk of each context.
+        """
+        return tf.minimum(self.stride, room // 2)
 
     @preprocessing_function
     def count_tokens(self, x):

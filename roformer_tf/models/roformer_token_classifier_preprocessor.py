@@ -88,7 +88,9 @@ class RoFormerTokenClassifierPreprocessor(RoFormerPreprocessor, TextPreprocessor
     def _packed_chunks(self, texts):
         ids, starts, ends = self.tokenizer.graph.tokenize_with_offsets(texts)
         ends = include_marks(texts, ends)
-        chunks, details = chunk_tokens([ids, starts, ends], self.sequence_length - 2, self.stride)
+        room = self.sequence_length - 2
+        stride = min(self.stride, room // 2)
+        chunks, details = chunk_tokens([ids, starts, ends], room, stride)
         inputs = self.pack_ids((chunks[0],))
         width = tf.shape(inputs["token_ids"])[1]
         for name, offsets in zip(("starts", "ends"), chunks[1:]):

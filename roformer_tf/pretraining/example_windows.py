@@ -15,17 +15,16 @@ from roformer_tf.text.random_masker import mask_tokens
 _MASK_TOKEN_RATE, _RANDOM_TOKEN_RATE = 0.8, 0.18
 
 
-class ExampleWindows(ShardWindows):
-    """Forms the windows of a labelled task for one stage; see `ShardWindows`.
+class LabelledWindows(ShardWindows):
+    """Base class of the windows of a labelled task for one stage; see `ShardWindows`.
 
-    An example becomes the sequence that the task's preprocessor makes of it. Each sequence predicts
-    one label, in the form in which a masked LM predicts tokens, so all tasks have batches of the
-    same form.
+    Each sequence predicts one label, in the form in which a masked LM predicts tokens, so all tasks
+    have batches of the same form.
 
     Args:
-        shards: list of str. Paths of shards with the examples of an `ExampleReader`.
-        preprocessor: a `RoFormerTextClassifierPreprocessor`.
-        task: `TaskSettings`.
+        shards: list of str. Paths of shards with the examples that the task's reader yields.
+        preprocessor: the preprocessor of the task's model.
+        task: `TaskSettings` or `ReadingTaskSettings`.
         number: int. Number of the task, from 1; each task draws differently.
         stage: a `Stage`.
         data: `DataSettings`.
@@ -39,13 +38,12 @@ class ExampleWindows(ShardWindows):
     def __init__(
         self, shards, preprocessor, task, number, stage, data, seed, num_shards, keep_all=False
     ):
-        max_length = min(preprocessor.sequence_length, stage.max_length)
         super().__init__(
             shards,
             seed,
             num_shards,
             task.batch_size or stage.global_batch_size,
-            max_length,
+            min(preprocessor.sequence_length, stage.max_length),
             similar_lengths=True,
             keep_all=keep_all,
         )
@@ -53,10 +51,70 @@ class ExampleWindows(ShardWindows):
         self.task = task
         self.number = number
         self.packing = data.packing
-        self.num_texts = 1 if task.text_pair is None else 2
 
     def seed_for(self, use, *numbers):
         return super().seed_for(use, self.number, *numbers)
+
+    def with_labels(self, inputs, labels, real, batch):
+        """Makes a batch of inputs and labels.
+
+        Args:
+            inputs: dict of the inputs of the task's model.
+            labels: int32 tensor `(batch,)`.
+            real: bool tensor `(batch,)`. False for what fills the last held-out batch.
+            batch: dict with the position of the batch.
+        """
+        inputs = dict(inputs)
+        inputs["padding_mask"] *= tf.cast(real, tf.int32)[:, tf.newaxis]
+        if self.packing == "block_diagonal":  # as the batches of the masked LM have these
+            document = inputs["padding_mask"]
+            inputs["document_ids"] = document
+            inputs["position_ids"] = document * tf.cumsum(document, axis=1, exclusive=True)
+        made = {
+            **inputs,
+            "mask_positions": tf.zeros_like(labels)[:, tf.newaxis],
+            "labels": labels[:, tf.newaxis],
+            "label_weights": tf.cast(real, tf.float32)[:, tf.newaxis],
+        }
+        return self.with_position(made, batch)
+
+    def hide_tokens(self, token_ids, seed, pieces=None):
+        """Hides `mask_rate` of the tokens, in pairs of neighbours, as the original does.
+
+        Args:
+            token_ids: int32 tensor `(batch, length)`.
+            seed: integer tensor `(2,)`.
+            pieces: int32 tensor `(batch, length)`. The tokens of a pair are of the same piece. Those
+                of piece -1 are not hidden.
+        """
+        tokenizer = self.preprocessor.tokenizer
+        seeds = tf.random.experimental.stateless_split(seed, 2)
+        draw = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
+        first = draw < self.task.mask_rate / 2
+        second = tf.pad(first[:, :-1], [[0, 0], [1, 0]])
+        chosen = first | second
+        if pieces is not None:
+            before = tf.pad(pieces[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
+            chosen = (first | (second & (pieces == before))) & (pieces >= 0)
+        for token_id in tokenizer.special_token_ids:
+            chosen &= token_ids != token_id
+        return mask_tokens(
+            token_ids,
+            chosen,
+            seeds[1],
+            tokenizer.vocabulary_size(),
+            tokenizer.mask_token_id,
+            _MASK_TOKEN_RATE,
+            _RANDOM_TOKEN_RATE,
+            first_random_id=1,
+        )
+
+
+class ExampleWindows(LabelledWindows):
+    """Forms the windows of the classification of texts, or of pairs; see `LabelledWindows`.
+
+    An example of an `ExampleReader` becomes the sequence that the task's preprocessor makes of it.
+    """
 
     @plain
     def sequences(self, window, num_parallel_calls):
@@ -76,7 +134,8 @@ class ExampleWindows(ShardWindows):
     @plain
     def with_targets(self, batch):
         """Tokenizes the examples of a batch; `count` is the number of batches of the window."""
-        labels, *texts = split_examples(batch["examples"], self.num_texts)
+        num_texts = 1 if self.task.text_pair is None else 2
+        labels, *texts = split_examples(batch["examples"], num_texts)
         tokenizer = self.preprocessor.tokenizer
         ids = tuple(tokenizer.graph(text) for text in texts)
         shorter = self.max_length - self.preprocessor.sequence_length
@@ -84,42 +143,10 @@ class ExampleWindows(ShardWindows):
         width = tf.shape(inputs["token_ids"])[1]
         more = tf.minimum(rounded_width(width), self.max_length) - width
         inputs = {name: tf.pad(value, [[0, 0], [0, more]]) for name, value in inputs.items()}
-        real = batch["examples"] != ""
-        inputs["padding_mask"] *= tf.cast(real, tf.int32)[:, tf.newaxis]
         if self.task.mask_rate:
             seed = self.seed_for(TARGETS, batch["window"], batch["index"])
-            inputs["token_ids"] = self._hide(inputs["token_ids"], seed)
-        if self.packing == "block_diagonal":  # as the batches of the masked LM have these
-            document = inputs["padding_mask"]
-            inputs["document_ids"] = document
-            inputs["position_ids"] = document * tf.cumsum(document, axis=1, exclusive=True)
-        made = {
-            **inputs,
-            "mask_positions": tf.zeros_like(labels)[:, tf.newaxis],
-            "labels": labels[:, tf.newaxis],
-            "label_weights": tf.cast(real, tf.float32)[:, tf.newaxis],
-        }
-        return self.with_position(made, batch)
-
-    def _hide(self, token_ids, seed):
-        """Hides `mask_rate` of the tokens, in pairs of neighbours, as the original does."""
-        tokenizer = self.preprocessor.tokenizer
-        seeds = tf.random.experimental.stateless_split(seed, 2)
-        draw = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
-        first = draw < self.task.mask_rate / 2
-        chosen = first | tf.pad(first[:, :-1], [[0, 0], [1, 0]])
-        for token_id in tokenizer.special_token_ids:
-            chosen &= token_ids != token_id
-        return mask_tokens(
-            token_ids,
-            chosen,
-            seeds[1],
-            tokenizer.vocabulary_size(),
-            tokenizer.mask_token_id,
-            _MASK_TOKEN_RATE,
-            _RANDOM_TOKEN_RATE,
-            first_random_id=1,
-        )
+            inputs["token_ids"] = self.hide_tokens(inputs["token_ids"], seed)
+        return self.with_labels(inputs, labels, batch["examples"] != "", batch)
 
 
 def example_shards_in_window(corpus, name, task, stage, data):

@@ -10,7 +10,8 @@ from roformer_tf.pretraining.batches import (
     finite_batches,
     stream_options,
 )
-from roformer_tf.pretraining.example_windows import ExampleWindows, example_shards_in_window
+from roformer_tf.pretraining.example_windows import example_shards_in_window
+from roformer_tf.pretraining.labelled_tasks import Reading, kind_of
 from roformer_tf.pretraining.windows import Windows, shards_in_window
 
 _CHOICE = -2  # of the task, in place of the number of a stage
@@ -45,7 +46,7 @@ class MultiTaskData:
         tokenizer: a `RoFormerTokenizer`.
         corpus: `Corpus` of the masked LM.
         examples: list of `Corpus`, one for each task.
-        preprocessors: list of `RoFormerTextClassifierPreprocessor`, one for each task.
+        preprocessors: list of the preprocessors of the tasks' models.
 
     Raises:
         ValueError: If there are far too few texts or examples for a batch of a stage.
@@ -57,6 +58,7 @@ class MultiTaskData:
         self.corpus = corpus
         self.examples = examples
         self.preprocessors = preprocessors
+        self.any_reads = any(kind_of(task) is Reading for task in settings.tasks.values())
         self._shards = [
             [shards_in_window(corpus, stage, settings.data)]
             + [
@@ -80,7 +82,8 @@ class MultiTaskData:
         Returns:
             `tf.data.Dataset` of dicts like those of `training_batches`, for labelled tasks with one
             label for each sequence, and with the number of the `task` (0 for the masked LM), int32
-            `(batch,)`.
+            `(batch,)`. If any task is reading, also with `answer_mask`, int32 `(batch,
+            sequence_length)`; see `RoFormerQuestionAnswering`.
         """
         settings = self.settings
         streams = [
@@ -88,7 +91,7 @@ class MultiTaskData:
                 self._windows(stage_index, number),
                 start,
                 service=None if number else settings.data.service,
-            ).map(lambda batch, number=number: _with_task(batch, number))
+            ).map(lambda batch, number=number: self._with_task(batch, number))
             for number, start in enumerate(places)
         ]
         choices = tf.data.Dataset.range(first_step, tf.int64.max).map(
@@ -107,7 +110,7 @@ class MultiTaskData:
             return None
         windows = self._windows(stage_index, number, held_out=True)
         batches = finite_batches(windows, self.settings.run.held_out_batches)
-        return batches.map(lambda batch: _with_task(batch, number))
+        return batches.map(lambda batch: self._with_task(batch, number))
 
     def _windows(self, stage_index, number, held_out=False):
         settings, count = self.settings, self._shards[stage_index][number]
@@ -121,10 +124,11 @@ class MultiTaskData:
             return Windows(shards, self.tokenizer, stage, data, seed, count, held_out)
         task = settings.tasks[settings.names[number]]
         preprocessor = self.preprocessors[number - 1]
-        return ExampleWindows(
+        return kind_of(task).windows_class(
             shards, preprocessor, task, number, stage, data, seed, count, held_out
         )
 
-
-def _with_task(batch, number):
-    return {**batch, "task": tf.fill(tf.shape(batch["window"]), number)}
+    def _with_task(self, batch, number):
+        if self.any_reads:  # all batches must have the same keys
+            batch = {"answer_mask": batch["padding_mask"], **batch}
+        return {**batch, "task": tf.fill(tf.shape(batch["window"]), number)}

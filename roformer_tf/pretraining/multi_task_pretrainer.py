@@ -5,7 +5,7 @@ from roformer_tf.pretraining.strategies import call_one_of
 
 
 class MultiTaskPretrainer(Pretrainer):
-    """Trains a masked LM and classifiers that share its backbone, one of them in each step.
+    """Trains a masked LM and labelled tasks that share its backbone, one of them in each step.
 
     A step is one of `Pretrainer` for the model of one task: it updates the backbone and the head of
     this task. The other heads and their optimizer state stay as they are. The optimizer counts the
@@ -13,8 +13,9 @@ class MultiTaskPretrainer(Pretrainer):
 
     Args:
         task: a `RoFormerMaskedLM`.
-        classifiers: dict from the name of a task to a `RoFormerTextClassifier` on the backbone of
-            `task`. They are tasks 1, 2, …; the masked LM is task 0.
+        classifiers: dict from the name of a task to a `RoFormerTextClassifier`, or to a
+            `RoFormerQuestionAnswering` with `head="joint"`, on the backbone of `task`. They are
+            tasks 1, 2, …; the masked LM is task 0.
         **kwargs: Arguments of `Pretrainer`.
 
     Attributes:
@@ -22,7 +23,7 @@ class MultiTaskPretrainer(Pretrainer):
             stream; the index is -1 before the first.
 
     Raises:
-        ValueError: If a classifier has another backbone, or dropout of its own.
+        ValueError: If a classifier has another backbone, dropout of its own, or another head.
 
     Example:
 
@@ -57,6 +58,11 @@ class MultiTaskPretrainer(Pretrainer):
                 raise ValueError(
                     "Classifiers must have the backbone of the masked LM, and `dropout=0.0`. "
                     f"Received: {name!r} with dropout={classifier.dropout}"
+                )
+            if getattr(classifier, "head", "joint") != "joint":
+                raise ValueError(
+                    'A `RoFormerQuestionAnswering` must have `head="joint"`. Received: '
+                    f"{name!r} with head={classifier.head!r}"
                 )
         self.classifiers = classifiers
         self.forget_places()
@@ -97,7 +103,8 @@ class MultiTaskPretrainer(Pretrainer):
 
         Args:
             batch: dict of tensors, with the number of the `task` for each sequence, the same for
-                all.
+                all. A label of a classifier is a class. One of reading is `start * width + end` in
+                tokens, for a batch of this width, and `answer_mask` is 1 where an answer may be.
             training: bool. Whether to apply dropout.
 
         Returns:
@@ -106,7 +113,12 @@ class MultiTaskPretrainer(Pretrainer):
         outputs = self.run_backbone(batch, training)
 
         def classifier_loss(classifier):
-            logits = classifier.head_outputs(outputs, batch["padding_mask"], training)
+            mask = batch["padding_mask"]
+            if "answer_mask" in classifier.input_dtypes:
+                mask = batch.get("answer_mask", mask)
+            logits = classifier.head_outputs(outputs, mask, training)
+            # spans are classes too: all pairs of a start and an end
+            logits = tf.reshape(logits, [tf.shape(logits)[0], -1])
             return cross_entropy_sums(logits, batch["labels"][:, 0], batch["label_weights"][:, 0])
 
         branches = [lambda: self.masked_lm_loss(outputs, batch, training)]

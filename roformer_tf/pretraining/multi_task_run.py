@@ -5,9 +5,8 @@ import hashlib
 
 import keras
 
-from roformer_tf.models import RoFormerTextClassifier, RoFormerTextClassifierPreprocessor
 from roformer_tf.pretraining.corpus import prepare_corpus
-from roformer_tf.pretraining.example_files import ExampleReader
+from roformer_tf.pretraining.labelled_tasks import kind_of
 from roformer_tf.pretraining.multi_task_batches import MultiTaskData
 from roformer_tf.pretraining.multi_task_pretrainer import MultiTaskPretrainer
 from roformer_tf.pretraining.run import Run, start, warn_of_bad_lines
@@ -17,6 +16,9 @@ from roformer_tf.pretraining.task_log import TaskLog
 def train_tasks(settings, folder, strategy=None, callbacks=(), verbose=True, allow_changes=False):
     r"""Trains a masked LM and labelled tasks on one backbone, one task in each step.
 
+    A labelled task classifies texts or pairs, or it is reading: it answers questions by spans of a
+    context.
+
     A run behaves as one of `pretrain`: it has stages, any replicas and gradient accumulation give
     the same weights, and after any stop the same call resumes from the last checkpoint. The seed
     and the number of a step decide, by the frequencies, which task it trains. Its batch is a
@@ -24,16 +26,17 @@ def train_tasks(settings, folder, strategy=None, callbacks=(), verbose=True, all
     predictions.
 
     Each stage ends with a folder such as `stage-1-512`: the masked LM in the original format, and in
-    `tasks/NAME` a preset of each classifier, ready to predict. Besides the logs of `pretrain`, the
-    folder of the run gets `tasks.csv` with loss and accuracy of each task, and
-    `held_out_tasks.csv`.
+    `tasks/NAME` a preset of each `RoFormerTextClassifier` or `RoFormerQuestionAnswering`, ready to
+    predict. Besides the logs of `pretrain`, the folder of the run gets `tasks.csv` with loss and
+    accuracy of each task, and `held_out_tasks.csv`. The accuracy of reading is the share of chunks
+    whose most probable span is the answer, or none where there is none.
 
     Args:
         settings: `MultiTaskSettings`.
         folder, strategy, callbacks, verbose, allow_changes: see `pretrain`.
 
     Returns:
-        `PretrainingResult`, with the classifiers.
+        `PretrainingResult`, with the models of the tasks as `classifiers`.
 
     Raises:
         FileNotFoundError, ValueError, OSError, ConnectionError, FloatingPointError: see `pretrain`.
@@ -89,18 +92,12 @@ class MultiTaskRun(Run):
                     f"`batch_size` of [tasks.{name}] must be a multiple of the number of replicas, "
                     f"{replicas}. Received: batch_size={task.batch_size}"
                 )
-            options = task.text, task.label, task.labels, task.text_pair
-            reader = ExampleReader(*options, max_bad_lines=task.max_bad_lines, task=name)
+            reader = kind_of(task).reader(name, task)
             corpus = prepare_corpus(task.files, self.cache, held_out=task.held_out, reader=reader)
             warn_of_bad_lines(corpus, f"the task {name}")
             self.examples.append(corpus)
         preprocessors = [
-            RoFormerTextClassifierPreprocessor(
-                self.tokenizer,
-                sequence_length=task.max_length,
-                pair_segments=task.pair_segments,
-            )
-            for task in settings.tasks.values()
+            kind_of(task).preprocessor(self.tokenizer, task) for task in settings.tasks.values()
         ]
         self.data = MultiTaskData(
             settings, self.tokenizer, self.corpus, self.examples, preprocessors
@@ -119,13 +116,9 @@ class MultiTaskRun(Run):
         for number, (name, settings) in enumerate(self.settings.tasks.items(), 1):
             # numbers in the paths of weights: a name could look like that of a norm or bias
             with keras.name_scope(f"task_{number}"):
-                self.classifiers[name] = RoFormerTextClassifier(
-                    task.backbone,
-                    labels=settings.labels,
-                    preprocessor=self.data.preprocessors[number - 1],
-                    dropout=0.0,
-                    pooling=settings.pooling,
-                )
+                preprocessor = self.data.preprocessors[number - 1]
+                model = kind_of(settings).model(task.backbone, preprocessor, settings)
+                self.classifiers[name] = model
         return super().make_model(task, classifiers=self.classifiers)
 
     def identity(self):

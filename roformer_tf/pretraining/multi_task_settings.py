@@ -5,19 +5,15 @@ import re
 import tomllib
 from pathlib import Path
 
-from roformer_tf.checks import check_number, check_one_of, check_positive_integer
-from roformer_tf.models.labels import check_names
+from roformer_tf.checks import check_number, check_one_of
 from roformer_tf.pretraining.settings import (
     DataSettings,
     PretrainingSettings,
     absolute_path,
-    check_types,
-    checked_files,
-    make,
 )
+from roformer_tf.pretraining.task_settings import LEAST_FREQUENCY, make_task_settings
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-_LEAST_FREQUENCY = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,80 +29,8 @@ class TextSettings(DataSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("frequency", self.frequency, _LEAST_FREQUENCY)
+        check_number("frequency", self.frequency, LEAST_FREQUENCY)
         check_one_of("objective", self.objective, ("masked_lm",))
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskSettings:
-    """`[tasks.NAME]`: the classification of texts, or of pairs of texts.
-
-    Args:
-        files: str or list of str. Paths or patterns of .jsonl, .json or .tsv files, plain, .gz or
-            .xz; see `ExampleReader`.
-        text: str. Name of the field with the text.
-        label: str. Name of the field with the label.
-        labels: list of str. All labels, in the order of their classes.
-        frequency: float. How often a step trains this task, relative to the others.
-        text_pair: str. Name of the field with the second text, for pairs.
-        max_length: int. Maximum number of tokens, special tokens included. A stage may cut
-            further.
-        batch_size: int. Examples per step. Defaults to the `global_batch_size` of the stage.
-        mask_rate: float. Share of the tokens to hide from the task. The original's scripts hide
-            0.15.
-        pooling: str. `"cls"` or `"mean"`; see `RoFormerTextClassifier`.
-        pair_segments: bool. Whether the second text of a pair has segment id 1. In v2 it has 0.
-        held_out: float in [0, 1]. Share of the examples to hold out, for measuring loss and
-            accuracy.
-        max_bad_lines: int. See `prepare_corpus`.
-
-    Raises:
-        ValueError: If a value is wrong. The message names the key.
-
-    Example:
-
-    >>> from roformer_tf.pretraining import TaskSettings
-    >>> task = TaskSettings(
-    ...     files="tnews/train.json", text="sentence", label="label_desc",
-    ...     labels=["news_story", "news_sports"], frequency=5,
-    ... )
-    >>> task.files, task.max_length
-    (('tnews/train.json',), 512)
-    """
-
-    files: tuple
-    text: str
-    label: str
-    labels: tuple
-    frequency: float
-    text_pair: str | None = None
-    max_length: int = 512
-    batch_size: int | None = None
-    mask_rate: float = 0.0
-    pooling: str = "cls"
-    pair_segments: bool = False
-    held_out: float = 0.0
-    max_bad_lines: int | None = None
-
-    def __post_init__(self):
-        check_types(self)
-        object.__setattr__(self, "files", checked_files(self.files))
-        labels = self.labels
-        check_names(labels)
-        if len(labels) < 2:
-            raise ValueError(f"`labels` must name at least two classes. Received: {labels!r}")
-        object.__setattr__(self, "labels", tuple(labels))
-        check_number("frequency", self.frequency, _LEAST_FREQUENCY)
-        check_positive_integer("max_length", self.max_length)
-        if self.max_length < 8:
-            raise ValueError(
-                f"`max_length` must be at least 8. Received: max_length={self.max_length}"
-            )
-        if self.batch_size is not None:
-            check_positive_integer("batch_size", self.batch_size)
-        for name in ("mask_rate", "held_out"):
-            check_number(name, getattr(self, name), 0.0, 1.0)
-        check_one_of("pooling", self.pooling, ("cls", "mean"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +38,7 @@ class MultiTaskSettings(PretrainingSettings):
     """All settings of a multi-task run: those of `PretrainingSettings`, and the tasks.
 
     Args:
-        tasks: dict from the name of a task to `TaskSettings`.
+        tasks: dict from the name of a task to `TaskSettings` or `ReadingTaskSettings`.
 
     Raises:
         ValueError: If there is no task, or a name has characters other than letters, digits, `_`
@@ -175,7 +99,7 @@ class MultiTaskSettings(PretrainingSettings):
         if not isinstance(tasks, dict) or not all(isinstance(x, dict) for x in tasks.values()):
             raise ValueError("Write each task as a table `[tasks.NAME]`.")
         made = super().parts_from(values)
-        made["tasks"] = {name: make(TaskSettings, x, f"tasks.{name}") for name, x in tasks.items()}
+        made["tasks"] = {name: make_task_settings(name, x) for name, x in tasks.items()}
         return made
 
     def with_paths_from(self, folder):

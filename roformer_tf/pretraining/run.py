@@ -127,7 +127,8 @@ class PretrainingResult:
         signal: int or `None`. Number of the signal that ended the run early.
         task: the trained `RoFormerMaskedLM` or `RoFormerCausalLM`.
         classifiers: dict from the names of the tasks of `train_tasks` to their trained
-            `RoFormerTextClassifier`, which share the backbone of `task`.
+            `RoFormerTextClassifier` or `RoFormerQuestionAnswering`, which share the backbone of
+            `task`.
 
     Example:
 

@@ -39,7 +39,7 @@ class ShardWindows:
             sequences, instead of being dropped. The shards are then read in their own order.
     """
 
-    size_setting = "global_batch_size"  # for a message
+    size_setting, more_needs = "global_batch_size", ""  # for a message
 
     def __init__(
         self, shards, seed, num_shards, batch_size, max_length, similar_lengths, keep_all=False
@@ -104,8 +104,9 @@ class ShardWindows:
             count > 0,
             [
                 f"A window of {self.num_shards} shards does not fill a batch of {self.batch_size} "
-                f"sequences of {self.max_length} tokens. Lower `{self.size_setting}`, raise "
-                "`window_batches`, or add more text. Sequences in the window:",
+                f"sequences of {self.max_length} tokens.{self.more_needs} Lower "
+                f"`{self.size_setting}`, raise `window_batches`, or add more text. Sequences in the "
+                "window:",
                 tf.size(sequences["lengths"]),
             ],
         )

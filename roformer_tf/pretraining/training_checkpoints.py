@@ -273,7 +273,7 @@ class StageModels:
             index: int. Number of the stage, from 0.
             task: The model.
             tokenizer: a `RoFormerTokenizer`.
-            classifiers: dict from names to classifiers that share the backbone of `task`. Each is
+            classifiers: dict from names to other tasks that share the backbone of `task`. Each is
                 written as a preset to a subfolder `tasks/NAME`.
         """
         target = self.path(index)

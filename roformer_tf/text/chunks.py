@@ -12,7 +12,8 @@ def chunk_tokens(rows, room, stride):
         rows: list of RaggedTensors `(batch, tokens)` with the same row lengths, such as token ids
             and their offsets.
         room: int, or int32 tensor `(batch,)`. Number of tokens of a chunk.
-        stride: int. Number of tokens that neighboring chunks share, at most half of the room.
+        stride: int, or int32 tensor `(batch,)`. Number of tokens that neighboring chunks share,
+            less than the room.
 
     Returns:
         `(chunks, details)`: the list `rows` as RaggedTensors `(chunks, tokens)`, and a dictionary
@@ -30,7 +31,7 @@ def chunk_tokens(rows, room, stride):
     """
     lengths = tf.cast(rows[0].row_lengths(), tf.int32)
     room = tf.broadcast_to(tf.maximum(room, 1), tf.shape(lengths))
-    stride = tf.minimum(stride, room // 2)
+    stride = tf.minimum(tf.maximum(stride, 0), room - 1)
     step = room - stride
     counts = 1 + -(-tf.maximum(lengths - room, 0) // step)
     text = tf.repeat(tf.range(tf.size(counts)), counts)

@@ -1,0 +1,162 @@
+import tensorflow as tf
+
+from roformer_tf.models import RoFormerQuestionAnsweringPreprocessor
+from roformer_tf.models.entity_spans import token_spans
+from roformer_tf.pretraining.example_windows import LabelledWindows
+from roformer_tf.pretraining.reading_files import split_readings
+from roformer_tf.pretraining.shard_windows import (
+    BATCH_ORDER,
+    SEQUENCE_ORDER,
+    TARGETS,
+    plain,
+    rounded_width,
+)
+
+_MASKS = ("segment_ids", "padding_mask", "answer_mask")
+
+
+class ReadingWindows(LabelledWindows):
+    """Forms the windows of a reading task for one stage; see `LabelledWindows`.
+
+    A context becomes sliding chunks, each a sequence of its own. A chunk with several answers
+    becomes as many sequences. A sequence predicts which span of its tokens is the answer, that of
+    `[CLS]` alone for none: its label is `start * width + end`, the number of the span among all
+    pairs of a start and an end. At most half of a batch has no answer. A random choice of those
+    that are too many is dropped from each window, but none of the held-out ones.
+
+    Reference: `data_generator` of `multi-task/t0705_webqa.py`, `mrc_stride_split` of
+    `multi-task/snippets.py` of the original's v2.
+    """
+
+    more_needs = " At most half of a batch may have no answer."
+
+    def __init__(self, shards, preprocessor, task, *args, **kwargs):
+        super().__init__(shards, preprocessor, task, *args, **kwargs)
+        self.preprocessor = SlidingPreprocessor(
+            preprocessor.tokenizer,
+            sequence_length=self.max_length,
+            max_question_length=preprocessor.max_question_length,
+            pair_segments=preprocessor.pair_segments,
+            padding="max_length",
+        )
+        self.preprocessor.chunk_step = task.chunk_step
+
+    @plain
+    def sequences(self, window, num_parallel_calls):
+        """Dataset of one element: the sequences of a window, tokenized."""
+        shards = self.map_shards(window, self.chunks, num_parallel_calls)
+        return shards.ragged_batch(self.num_shards).map(
+            lambda chunks: {
+                "window": window,
+                **{name: values.values for name, values in chunks.items()},
+            }
+        )
+
+    def chunks(self, number):
+        """Sequences of the shard with this number in the endless stream."""
+        answers, question, context = split_readings(self.documents(number))
+        inputs, details = self.preprocessor.pack_chunks(question, context)
+        answers = tf.pad(answers, [[0, 0], [0, 0], [0, 1]])
+        spans = token_spans(answers, details, exact=False)[..., :2]  # (chunks, answers, 2)
+        found = spans[..., 0] >= 0
+        none = ~tf.reduce_any(found, axis=1, keepdims=True)
+        chosen = tf.where(tf.concat([found, none], axis=1))  # (sequences, 2): chunk and answer
+        spans = tf.gather_nd(tf.pad(tf.maximum(spans, 0), [[0, 0], [0, 1], [0, 0]]), chosen)
+        inputs = {name: tf.gather(value, chosen[:, 0]) for name, value in inputs.items()}
+        lengths = tf.reduce_sum(inputs["padding_mask"], axis=1)
+        # a window may have tens of thousands
+        inputs |= {name: tf.cast(inputs[name], tf.int8) for name in _MASKS}
+        inputs = {
+            name: tf.ensure_shape(value, [None, self.max_length]) for name, value in inputs.items()
+        }
+        return {**inputs, "spans": tf.ensure_shape(spans, [None, 2]), "lengths": lengths}
+
+    def order(self, sequences):
+        if self.keep_all:
+            return super().order(sequences)
+        size, window = self.batch_size, sequences["window"]
+        lengths = sequences["lengths"]
+        draw = tf.random.stateless_uniform(tf.shape(lengths), self.seed_for(SEQUENCE_ORDER, window))
+        order = tf.argsort(draw, stable=True)
+        answered = tf.gather(sequences["spans"][:, 0] > 0, order)
+        with_answer, without = order[answered], order[~answered]
+        # as many batches as can be filled if at most `size // 2` of each have no answer
+        most = size // 2
+        count = tf.minimum(tf.size(order) // size, tf.size(with_answer) // (size - most))
+        num_without = tf.minimum(tf.size(without), count * most)
+
+        def by_length(chosen):
+            return tf.gather(chosen, tf.argsort(tf.gather(lengths, chosen), stable=True))
+
+        without = by_length(without[:num_without])
+        with_answer = by_length(with_answer[: count * size - num_without])
+        # those without an answer are spread evenly: each batch gets its share of the next longer
+        shares = tf.cast(tf.range(count + 1), tf.int64) * tf.cast(num_without, tf.int64)
+        shares = tf.cast(shares // tf.maximum(tf.cast(count, tf.int64), 1), tf.int32)
+        here = shares[1:] - shares[:-1]
+        first = tf.range(count) * size - shares[:-1]
+        slot = tf.range(size)[tf.newaxis]
+        here, first, shares = (x[:, tf.newaxis] for x in (here, first, shares[:-1]))
+        rows = tf.concat([with_answer, without], 0)
+        index = tf.where(slot < here, tf.size(with_answer) + shares + slot, first + slot - here)
+        order = tf.gather(rows, index)
+        draw = tf.random.stateless_uniform([count], self.seed_for(BATCH_ORDER, window))
+        return tf.gather(order, tf.argsort(draw, stable=True))
+
+    def take(self, sequences, index):
+        """Takes the sequences of these numbers, as wide as the longest of them."""
+        count = tf.size(sequences["lengths"])
+        real = tf.cast(index < count, tf.int32)  # others fill the last held-out batch
+        row = tf.minimum(index, count - 1)
+        width = rounded_width(tf.reduce_max(tf.gather(sequences["lengths"], row)))
+        width = tf.minimum(width, self.max_length)
+        taken = {
+            name: tf.cast(tf.gather(sequences[name], row)[:, :width], tf.int32)
+            for name in ("token_ids", *_MASKS)
+        }
+        spans = tf.gather(sequences["spans"], row) * real[:, tf.newaxis]
+        return {**taken, "spans": spans, "real": real}
+
+    @plain
+    def with_targets(self, batch):
+        """Adds labels to a batch; `count` is the number of batches of the window."""
+        inputs = {name: batch[name] for name in ("token_ids", *_MASKS)}
+        width = tf.shape(inputs["token_ids"])[1]
+        start, end = tf.unstack(batch["spans"], axis=1)
+        if self.task.mask_rate:
+            pieces = self._pieces(inputs, start, end)
+            seed = self.seed_for(TARGETS, batch["window"], batch["index"])
+            inputs["token_ids"] = self.hide_tokens(inputs["token_ids"], seed, pieces)
+        return self.with_labels(inputs, start * width + end, batch["real"] > 0, batch)
+
+    def _pieces(self, inputs, start, end):
+        """Numbers the parts whose tokens are hidden separately, -1 for tokens to leave alone.
+
+        As in the original these are the question, the answer, and what is before and after it. A
+        part is left alone if its share of hidden tokens is less than a pair. So short answers can
+        be read.
+        """
+        ids, tokenizer = inputs["token_ids"], self.preprocessor.tokenizer
+        position = tf.range(tf.shape(ids)[1])[tf.newaxis]
+        in_context = (inputs["answer_mask"] > 0) & (position > 0)
+        after = tf.cast(position >= start[:, tf.newaxis], tf.int32)
+        after += tf.cast(position > end[:, tf.newaxis], tf.int32)
+        pieces = tf.where(in_context, 1 + after, 0)
+        is_text = (inputs["padding_mask"] > 0) & (ids != tokenizer.start_token_id)
+        is_text &= ids != tokenizer.end_token_id
+        members = tf.one_hot(tf.where(is_text, pieces, -1), 4)
+        sizes = tf.reduce_sum(members, axis=1)  # (batch, 4)
+        large = tf.gather(sizes * self.task.mask_rate >= 2.0, pieces, batch_dims=1)
+        return tf.where(is_text & large, pieces, -1)
+
+
+class SlidingPreprocessor(RoFormerQuestionAnsweringPreprocessor):
+    """Makes chunks that begin a fixed number of tokens apart, as the original does for training.
+
+    Where chunks are so short that this leaves gaps, neighboring ones share half of their tokens.
+    """
+
+    chunk_step = 128
+
+    def shared_tokens(self, room):
+        return tf.maximum(room - self.chunk_step, room // 2)

@@ -1,0 +1,87 @@
+"""A small multi-task run with reading, and what its chunks and its loss must be."""
+
+import json
+
+import numpy as np
+
+from tests.pretraining import multi_tasks, small_corpus
+
+# An answer is this word. Its characters are not elsewhere.
+ANSWER = "".join(small_corpus.CHARACTERS[-2:])
+QUESTION = "".join(small_corpus.CHARACTERS[:3])
+STAGES = [
+    {"max_length": 32, "global_batch_size": 8, "steps": 6, "learning_rate": 1e-2},
+    {"max_length": 24, "global_batch_size": 8, "steps": 6, "learning_rate": 5e-3},
+]
+READING = {"question": "question", "context": "context", "answers": "answers", "frequency": 2}
+
+
+def write(folder, count=120, seed=2):
+    """Writes the texts and the task of `multi_tasks`, and questions; every third has no answer."""
+    multi_tasks.write(folder)
+    rng = np.random.default_rng(seed)
+    lines = []
+    for number in range(count):
+        text = "".join(rng.choice(small_corpus.CHARACTERS[3:-2], size=rng.integers(8, 60)))
+        answers = []
+        if number % 3:
+            start = int(rng.integers(len(text)))
+            text = text[:start] + ANSWER + text[start:]
+            answers = [[ANSWER, start]]
+        lines.append({"question": QUESTION, "context": text, "answers": answers})
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    (folder / "questions.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def values(folder, stages=STAGES, topics=False, **reading):
+    """Settings of a run of the masked LM, a reading task and perhaps a classification."""
+    made = multi_tasks.values(folder, stages=stages)
+    files = [str(folder / "questions.json")]
+    reading = {"files": files, "mask_rate": 0.15, "held_out": 0.2, "chunk_step": 8} | reading
+    more = {"topics": made["tasks"]["topics"]} if topics else {}
+    made["tasks"] = {"webqa": {**READING, **reading}, **more}
+    made["data"]["frequency"] = 1
+    return made
+
+
+def sliding_chunks(question, context, spans, max_length, step):
+    """The sequences of one example whose tokens are characters, as in the original's files."""
+    room, first, made = max_length - len(question) - 3, 0, []
+    step = min(step, room - room // 2)  # shorter chunks share half
+    while True:
+        last = first + room
+        inside = [(s, e) for s, e in spans if first <= s < e <= last]
+        shift = len(question) + 2 - first
+        labels = [(s + shift, e - 1 + shift) for s, e in inside] or [(0, 0)]
+        made += [(question, context[first:last], label) for label in labels]
+        if last >= len(context):
+            return made
+        first += step
+
+
+def oracle_loss(features, batch, kernel):
+    """Sum of losses and number of right spans in float64, from the outputs of the backbone."""
+    features, kernel = features.astype("float64"), kernel.astype("float64")
+    dim = kernel.shape[1] // 2
+    total, right = 0.0, 0
+    for x, mask, label, (weight,) in zip(
+        features, batch["answer_mask"], batch["labels"][:, 0], batch["label_weights"]
+    ):
+        width = len(x)
+        angle = np.arange(width)[:, None] * 10000.0 ** (-2 * np.arange(dim // 2) / dim)
+        rotated = []
+        for part in np.split(x @ kernel, 2, axis=-1):
+            even, odd = part[:, ::2], part[:, 1::2]
+            a = even * np.cos(angle) - odd * np.sin(angle)
+            b = odd * np.cos(angle) + even * np.sin(angle)
+            rotated.append(np.stack([a, b], -1).reshape(width, dim))
+        scores = rotated[0] @ rotated[1].T / np.sqrt(dim)
+        spans = [(m, n) for m in range(width) for n in range(m, width) if mask[m] and mask[n]]
+        logits = np.array([scores[span] for span in spans])
+        true = spans.index(divmod(int(label), width))
+        total += weight * (
+            np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[true]
+        )
+        right += weight * (logits.argmax() == true)
+    return total, right
