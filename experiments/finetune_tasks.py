@@ -312,12 +312,10 @@ def report(results):
                 ", ".join(f"{k} {100 * v:.1f}" for k, v in rivals["result"]["rivals"].items()),
                 f"{rivals['result']['trained_on']:,}",
                 f"{rivals['result']['measured_on']:,}",
-                mean_and_spread([r["seconds"] / 60 for each in runs.values() for r in each], "{:.1f}"),
+                mean_and_spread([r["cpu_seconds"] / 60 for each in runs.values() for r in each], "{:.1f}"),
             )
         )  # fmt: skip
-    header = (
-        "task | score % | pretrained | random weights | rivals | trained on | measured on | minutes"
-    )
+    header = "task | score % | pretrained | random weights | rivals | trained on | measured on | CPU minutes"
     results.write_report(
         "Every task on real data",
         "The best of all epochs on the validation part: mean ± standard deviation (number of seeds). The model is "
