@@ -78,16 +78,17 @@ class LabelledWindows(ShardWindows):
         }
         return self.with_position(made, batch)
 
-    def hide_tokens(self, token_ids, seed, pieces=None):
+    def hide_tokens(self, token_ids, batch, pieces=None):
         """Hides `mask_rate` of the tokens, in pairs of neighbours, as the original does.
 
         Args:
             token_ids: int32 tensor `(batch, length)`.
-            seed: integer tensor `(2,)`.
+            batch: dict with the position of the batch, which decides what is hidden.
             pieces: int32 tensor `(batch, length)`. The tokens of a pair are of the same piece. Those
                 of piece -1 are not hidden.
         """
         tokenizer = self.preprocessor.tokenizer
+        seed = self.seed_for(TARGETS, batch["window"], batch["index"])
         seeds = tf.random.experimental.stateless_split(seed, 2)
         draw = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
         first = draw < self.task.mask_rate / 2
@@ -116,17 +117,10 @@ class ExampleWindows(LabelledWindows):
     An example of an `ExampleReader` becomes the sequence that the task's preprocessor makes of it.
     """
 
-    @plain
-    def sequences(self, window, num_parallel_calls):
-        """Dataset of one element: the examples of a window, with their lengths in bytes."""
-        shards = self.map_shards(window, self.documents, num_parallel_calls)
-        return shards.ragged_batch(self.num_shards).map(
-            lambda examples: {
-                "window": window,
-                "examples": examples.flat_values,
-                "lengths": tf.strings.length(examples.flat_values),
-            }
-        )
+    def form(self, examples, window):
+        """Returns the examples of a window, with their lengths in bytes."""
+        examples = examples.flat_values
+        return {"examples": examples, "lengths": tf.strings.length(examples)}
 
     def take(self, sequences, index):
         return {"examples": tf.gather(tf.concat([sequences["examples"], [""]], 0), index)}
@@ -144,8 +138,7 @@ class ExampleWindows(LabelledWindows):
         more = tf.minimum(rounded_width(width), self.max_length) - width
         inputs = {name: tf.pad(value, [[0, 0], [0, more]]) for name, value in inputs.items()}
         if self.task.mask_rate:
-            seed = self.seed_for(TARGETS, batch["window"], batch["index"])
-            inputs["token_ids"] = self.hide_tokens(inputs["token_ids"], seed)
+            inputs["token_ids"] = self.hide_tokens(inputs["token_ids"], batch)
         return self.with_labels(inputs, labels, batch["examples"] != "", batch)
 
 

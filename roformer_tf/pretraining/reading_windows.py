@@ -7,7 +7,6 @@ from roformer_tf.pretraining.reading_files import split_readings
 from roformer_tf.pretraining.shard_windows import (
     BATCH_ORDER,
     SEQUENCE_ORDER,
-    TARGETS,
     plain,
     rounded_width,
 )
@@ -41,16 +40,9 @@ class ReadingWindows(LabelledWindows):
         )
         self.preprocessor.chunk_step = task.chunk_step
 
-    @plain
-    def sequences(self, window, num_parallel_calls):
-        """Dataset of one element: the sequences of a window, tokenized."""
-        shards = self.map_shards(window, self.chunks, num_parallel_calls)
-        return shards.ragged_batch(self.num_shards).map(
-            lambda chunks: {
-                "window": window,
-                **{name: values.values for name, values in chunks.items()},
-            }
-        )
+    def form(self, chunks, window):
+        """Returns the sequences of a window."""
+        return {name: values.values for name, values in chunks.items()}
 
     def chunks(self, number):
         """Sequences of the shard with this number in the endless stream."""
@@ -125,8 +117,7 @@ class ReadingWindows(LabelledWindows):
         start, end = tf.unstack(batch["spans"], axis=1)
         if self.task.mask_rate:
             pieces = self._pieces(inputs, start, end)
-            seed = self.seed_for(TARGETS, batch["window"], batch["index"])
-            inputs["token_ids"] = self.hide_tokens(inputs["token_ids"], seed, pieces)
+            inputs["token_ids"] = self.hide_tokens(inputs["token_ids"], batch, pieces)
         return self.with_labels(inputs, start * width + end, batch["real"] > 0, batch)
 
     def _pieces(self, inputs, start, end):

@@ -24,9 +24,10 @@ class ShardWindows:
     makes `sequences` of their documents. These are shuffled and grouped to batches with the
     stateless seed (seed, window). So a batch depends on its position in the stream only.
 
-    A subclass implements `sequences(window, num_parallel_calls)`, a dataset of one element with at
-    least `window` and the int32 `lengths` of all sequences; `take(sequences, index)`, which returns
-    some of them; and `with_targets(batch)`.
+    A subclass implements `chunks(number)`, what it makes of a shard, by default its documents;
+    `form(chunks, window)`, which makes of those of a window, ragged by their shards, a dictionary of
+    sequences with at least their int32 `lengths`; `take(sequences, index)`, which returns some of
+    them; and `with_targets(batch)`.
 
     Args:
         shards: list of str. Paths.
@@ -68,6 +69,18 @@ class ShardWindows:
         return tf.data.Dataset.range(first, last).map(
             function, num_parallel_calls=num_parallel_calls, deterministic=True
         )
+
+    @plain
+    def sequences(self, window, num_parallel_calls):
+        """Dataset of one element: the sequences of a window, as `form` returns them, and `window`."""
+        shards = self.map_shards(window, self.chunks, num_parallel_calls)
+        return shards.ragged_batch(self.num_shards).map(
+            lambda chunks: {"window": window, **self.form(chunks, window)}
+        )
+
+    def chunks(self, number):
+        """What is made of the shard with this number in the endless stream."""
+        return self.documents(number)
 
     def documents(self, number):
         """Documents of the shard with this number in the endless stream: UTF-8, `(documents,)`."""

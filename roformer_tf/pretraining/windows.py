@@ -59,23 +59,16 @@ class Windows(ShardWindows):
             mask_special_tokens=data.mask_special_tokens,
         )
 
-    @plain
-    def sequences(self, window, num_parallel_calls):
-        """Dataset of one element: the sequences of a window, as `form_sequences` returns them."""
-        shards = self.map_shards(window, self.chunks, num_parallel_calls)
-        return shards.ragged_batch(self.num_shards).map(
-            lambda chunks: {
-                "window": window,
-                **form_sequences(
-                    {name: values.flat_values for name, values in chunks.items()},
-                    self.seed_for(CHUNK_ORDER, window),
-                    self.max_length,
-                    self.data.packing,
-                    self.tokenizer.start_token_id,
-                    self.tokenizer.end_token_id,
-                    self.objective.num_end_tokens,
-                ),
-            }
+    def form(self, chunks, window):
+        """Makes sequences of the chunks of a window; see `form_sequences`."""
+        return form_sequences(
+            {name: values.flat_values for name, values in chunks.items()},
+            self.seed_for(CHUNK_ORDER, window),
+            self.max_length,
+            self.data.packing,
+            self.tokenizer.start_token_id,
+            self.tokenizer.end_token_id,
+            self.objective.num_end_tokens,
         )
 
     def chunks(self, number):
