@@ -14,6 +14,15 @@ _inference_only = contextvars.ContextVar("inference_only", default=False)
 
 
 @contextlib.contextmanager
+def set_while(variable, value):
+    """Context in which a `contextvars.ContextVar` has a value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
 def portable_operations():
     """Context in which models are traced without conditionals, loops and `roll`.
 
@@ -27,11 +36,7 @@ def portable_operations():
     ...     is_portable()
     True
     """
-    token = _portable.set(True)
-    try:
-        yield
-    finally:
-        _portable.reset(token)
+    return set_while(_portable, True)
 
 
 def is_portable():
@@ -39,7 +44,6 @@ def is_portable():
     return _portable.get()
 
 
-@contextlib.contextmanager
 def inference_only():
     """Context in which models are traced without gradients that are written by hand.
 
@@ -55,11 +59,7 @@ def inference_only():
     ...     custom_gradient(double)(3)
     6
     """
-    token = _inference_only.set(True)
-    try:
-        yield
-    finally:
-        _inference_only.reset(token)
+    return set_while(_inference_only, True)
 
 
 def custom_gradient(function):

@@ -1,4 +1,3 @@
-import contextlib
 import contextvars
 import math
 
@@ -12,12 +11,11 @@ from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import dropout_seeds
 from roformer_tf.layers.position_scheme import PositionScheme, tokens_of
-from roformer_tf.portable import is_portable
+from roformer_tf.portable import is_portable, set_while
 
 _longest = contextvars.ContextVar("longest", default=None)
 
 
-@contextlib.contextmanager
 def inputs_up_to(length):
     """Context in which attention is traced for inputs of at most so many tokens.
 
@@ -41,11 +39,7 @@ def inputs_up_to(length):
     >>> any("If" in operation.type for operation in graph.get_operations())
     False
     """
-    token = _longest.set(length)
-    try:
-        yield
-    finally:
-        _longest.reset(token)
+    return set_while(_longest, length)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -174,12 +174,17 @@ def grouped_windows(dataset, preprocessor, batch_size=None, max_tokens=None):
     def with_lengths(*batch):
         return preprocessor.count_tokens(batch[0]), batch
 
-    longest = getattr(preprocessor, "sequence_length", None) or max(
-        preprocessor.encoder_sequence_length, preprocessor.decoder_sequence_length
-    )
     examples = dataset.map(with_lengths).unbatch()
+    longest = longest_input(preprocessor)
     batches = bucketed(examples, lambda count, _: count, longest, batch_size, max_tokens)
     return batches.map(lambda _, batch: batch)
+
+
+def longest_input(preprocessor):
+    """Returns the maximum number of tokens that a preprocessor makes of a text."""
+    return getattr(preprocessor, "sequence_length", None) or max(
+        preprocessor.encoder_sequence_length, preprocessor.decoder_sequence_length
+    )
 
 
 def bucketed(dataset, count, longest, batch_size=None, max_tokens=None):

@@ -29,7 +29,7 @@ _CLASSES = {
 class PreprocessorFromPreset(SavedWhole):
     """Mixin of preprocessors: `from_preset` takes every kind of folder, `call` a pair of texts."""
 
-    from_pretrained = FamiliarName("`from_preset(folder)`")
+    from_pretrained = FamiliarName()
 
     def __init__(self, *args, name=None, **kwargs):
         tokenizer = args[0] if args else kwargs.get("tokenizer")

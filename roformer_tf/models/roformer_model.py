@@ -50,7 +50,7 @@ class RoFormerModel:
     # name of each input that a call may have: its dtype
     input_dtypes = {}
     keras_arguments = ("inputs", "outputs", "trainable", "dtype")
-    from_pretrained = FamiliarName("`from_preset(folder)`")
+    from_pretrained = FamiliarName()
 
     def __init__(self, *args, name=None, **kwargs):
         unknown = sorted(set(kwargs) - set(self.keras_arguments))

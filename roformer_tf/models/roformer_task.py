@@ -26,6 +26,7 @@ from roformer_tf.models.length_batches import (
     grouped,
     grouped_windows,
     ladder,
+    longest_input,
 )
 from roformer_tf.models.prediction import (
     check_finite_outputs,
@@ -157,8 +158,7 @@ class RoFormerTask(RoFormerModel):
     def _knows_longest_input(self, x):
         """Context in which the training step is traced for what the preprocessor makes of texts."""
         if is_dataset(x) and self._gives_texts(x):
-            names = "sequence_length", "encoder_sequence_length", "decoder_sequence_length"
-            self._longest_input = max(getattr(self.preprocessor, name, 0) for name in names)
+            self._longest_input = longest_input(self.preprocessor)
         try:
             yield
         finally:

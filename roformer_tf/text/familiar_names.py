@@ -46,10 +46,7 @@ _NAMES = {
 
 
 class FamiliarName:
-    """A name of another library in a class of ours: an error that names what to use.
-
-    Args:
-        ours: str. What to use.
+    """One of these names in a class of ours, which has it as little as its instances do.
 
     Example:
 
@@ -59,14 +56,15 @@ class FamiliarName:
     AttributeError: `RoFormerMaskedLM` has no `from_pretrained`. Use `from_preset(folder)`.
     """
 
-    def __init__(self, ours):
-        self.ours = ours
-
     def __set_name__(self, owner, name):
         self.name = name
 
     def __get__(self, instance, owner):
-        raise AttributeError(f"`{owner.__name__}` has no `{self.name}`. Use {self.ours}.")
+        raise _error(owner, self.name)
+
+
+def _error(cls, name):
+    return AttributeError(f"`{cls.__name__}` has no `{name}`. Use {_NAMES[name]}.")
 
 
 class FamiliarNames:
@@ -81,7 +79,7 @@ class FamiliarNames:
     AttributeError: `RoFormerTokenizer` has no `cls_token_id`. Use `start_token_id`.
     """
 
-    from_pretrained = FamiliarName(_NAMES["from_pretrained"])
+    from_pretrained = FamiliarName()
 
     def __getattr__(self, name):
         parent = getattr(super(), "__getattr__", None)  # of the PyTorch backend
@@ -89,4 +87,4 @@ class FamiliarNames:
             if parent is not None:
                 return parent(name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise AttributeError(f"`{type(self).__name__}` has no `{name}`. Use {_NAMES[name]}.")
+        raise _error(type(self), name)
