@@ -131,6 +131,7 @@ def make_data(home, folder):
     """Writes small data in the form that each script reads."""
     clue = home / "clue" / "datasets"
     for split in ("train", "dev", "test", "test1.0", "test1.1"):
+        repeats = 20 if split == "train" else 1  # enough to learn them by heart
         for task, labels in (("afqmc", "01"), ("tnews", ["100", "101"]), ("iflytek", "01")):
             rows = [
                 {"id": i, "sentence": a, "sentence1": a, "sentence2": b, "label": labels[i % 2]}
@@ -140,7 +141,7 @@ def make_data(home, folder):
                 rows = [
                     {"id": i, "sentence": a, "label": i} for i, a in zip(range(119), SENTENCES * 15)
                 ]
-            lines(clue / task / f"{split}.json", rows * 20 if split == "train" else rows)
+            lines(clue / task / f"{split}.json", rows * repeats)
         for task in ("cmnli", "ocnli"):
             labels = ["contradiction", "entailment", "neutral"]
             rows = [
@@ -170,8 +171,7 @@ def make_data(home, folder):
         ]
         if split.startswith("test"):
             entities = [{"text": a} for a in SENTENCES]
-        many = entities * 20 if split == "train" else entities  # enough to learn them by heart
-        lines(clue / "cluener" / f"{split}.json", many)
+        lines(clue / "cluener" / f"{split}.json", entities * repeats)
         lines(home / "ner" / "cluener" / f"{split}.json", entities)
         parts = [a[:4] for a in SENTENCES[:4]]
         choices = [
@@ -212,8 +212,7 @@ def make_data(home, folder):
             }
             for i, a in enumerate(SENTENCES)
         ]
-        many = rows * 20 if split == "train" else rows
-        dump(clue / "cmrc2018" / f"{split}.json", {"data": many})
+        dump(clue / "cmrc2018" / f"{split}.json", {"data": rows * repeats})
         rows = [
             {
                 "text": a,
@@ -299,8 +298,9 @@ def value_for(values, name):
 def run(folder, name, options, timeout):
     """Runs one script, and again with its `CHANGES` if it fails. Returns its record."""
     record = {"script": name, **options, **run_once(folder, name, timeout)}
-    if not record["main"] and value_for(CHANGES, name):
-        part, old, new, _ = value_for(CHANGES, name)
+    changes = value_for(CHANGES, name)
+    if changes and not record["main"]:
+        part, old, new, _ = changes
         path = folder / name.split("/")[0] / part
         text = path.read_text("utf-8")
         path.write_text(old.sub(new, text), "utf-8")

@@ -195,13 +195,16 @@ def lamb():
     return OriginalLAMB(PiecewiseLinear(2e-2, {0: 1.0, 20: 0.5}), global_clipnorm=0.5)
 
 
-def make_pretrainer(weights, slices=1, optimizer=lamb):
-    task = make_task(norm="rms_norm", activation="relu")
-    classifiers = {
-        name: roformer_tf.RoFormerTextClassifier(task.backbone, n, dropout=0.0, pooling=pooling)
+def classifiers(backbone):
+    return {
+        name: roformer_tf.RoFormerTextClassifier(backbone, n, dropout=0.0, pooling=pooling)
         for name, n, pooling in (("three", 3, "cls"), ("two", 2, "mean"))
     }
-    pretrainer = MultiTaskPretrainer(task, classifiers, slices=slices)
+
+
+def make_pretrainer(weights, slices=1, optimizer=lamb, models=classifiers):
+    task = make_task(norm="rms_norm", activation="relu")
+    pretrainer = MultiTaskPretrainer(task, models(task.backbone), slices=slices)
     if weights is not None:
         for variable, value in zip(pretrainer.trainable_variables, weights, strict=True):
             variable.assign(value)
@@ -490,23 +493,15 @@ def test_a_task_is_learned(tmp_path):
     assert [best for ((best, _),) in answers] == ["少", "多"]
 
 
-@pytest.mark.slow
-def test_a_killed_run_ends_with_the_same_bits(folder, tmp_path):
-    """`kill -9` in the first and in the second stage, then to the end."""
-    stages = [{**stage, "steps": 12} for stage in multi_tasks.STAGES]
-    model = {"dropout": 0.1, "attention_dropout": 0.1}
-    values = multi_tasks.values(
-        folder, stages=stages, model={**multi_tasks.values(folder)["model"], **model}
-    )
-    values["run"] |= {"deterministic": True, "checkpoint_every": 2}
-    path = multi_tasks.write_toml(tmp_path / "settings.toml", values)
+def kill_and_resume(path, tmp_path, after):
+    """Kills a run after so many steps, and lets it end; it must leave what another leaves whole."""
     log, output, whole = tmp_path / "messages.log", tmp_path / "run", tmp_path / "whole"
 
     def begin(output):
         return run_processes.start(path, output, log=log, command="train-tasks")
 
     assert run_processes.finish(begin(whole)) == 0, log.read_text()
-    for steps in (3, 15):
+    for steps in after:
         process = begin(output)
         assert run_processes.wait_for(
             lambda steps=steps: run_processes.num_logged_steps(output) >= steps, process
@@ -518,6 +513,20 @@ def test_a_killed_run_ends_with_the_same_bits(folder, tmp_path):
     assert [name for name in other if not np.array_equal(mine[name], other[name])] == []
     for name in ("tasks.csv", "held_out_tasks.csv"):
         assert (output / name).read_text() == (whole / name).read_text()
+    return output, whole
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_bits(folder, tmp_path):
+    """`kill -9` in the first and in the second stage, then to the end."""
+    stages = [{**stage, "steps": 12} for stage in multi_tasks.STAGES]
+    model = {"dropout": 0.1, "attention_dropout": 0.1}
+    values = multi_tasks.values(
+        folder, stages=stages, model={**multi_tasks.values(folder)["model"], **model}
+    )
+    values["run"] |= {"deterministic": True, "checkpoint_every": 2}
+    path = multi_tasks.write_toml(tmp_path / "settings.toml", values)
+    output, whole = kill_and_resume(path, tmp_path, after=(3, 15))
     for name in ("topics", "pairs"):
         task = f"stage-2-24/tasks/{name}/task.weights.h5"
         assert (output / task).exists() and (whole / task).exists()

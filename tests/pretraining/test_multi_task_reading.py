@@ -1,5 +1,6 @@
 """Reading as a labelled task: its examples, chunks and batches, its steps, its runs."""
 
+import functools
 import json
 import tomllib
 
@@ -23,10 +24,10 @@ from roformer_tf.pretraining.reading_files import ReadingReader, split_readings
 from roformer_tf.pretraining.reading_windows import ReadingWindows
 from roformer_tf.pretraining.settings import DataSettings
 from roformer_tf.pretraining.task_settings import make_task_settings
-from tests.pretraining import multi_tasks, readings, run_processes, small_corpus
+from tests.pretraining import multi_tasks, readings, small_corpus, test_multi_task
 from tests.pretraining.builders import make_batches, make_task
 from tests.pretraining.readings import ANSWER, QUESTION, READING, STAGES, values
-from tests.pretraining.test_multi_task import fit, lamb, rows, trained
+from tests.pretraining.test_multi_task import fit, kill_and_resume, lamb, rows, trained
 from tests.pretraining.test_pretrainer import TOLERANCE, distance
 
 
@@ -225,17 +226,13 @@ def test_too_few_answers_are_an_error():
 # === Steps ===
 
 
-def make_pretrainer(weights, slices=1):
-    task = make_task(norm="rms_norm", activation="relu")
-    reader = roformer_tf.RoFormerQuestionAnswering(task.backbone, head_dim=8, dropout=0.0)
-    classifier = roformer_tf.RoFormerTextClassifier(task.backbone, 3, dropout=0.0)
-    models = {"webqa": reader, "topics": classifier}
-    pretrainer = MultiTaskPretrainer(task, models, slices=slices)
-    if weights is not None:
-        for variable, value in zip(pretrainer.trainable_variables, weights, strict=True):
-            variable.assign(value)
-    pretrainer.compile_for(lamb())
-    return pretrainer
+def reader_and_classifier(backbone):
+    reader = roformer_tf.RoFormerQuestionAnswering(backbone, head_dim=8, dropout=0.0)
+    classifier = roformer_tf.RoFormerTextClassifier(backbone, 3, dropout=0.0)
+    return {"webqa": reader, "topics": classifier}
+
+
+make_pretrainer = functools.partial(test_multi_task.make_pretrainer, models=reader_and_classifier)
 
 
 def of_task(batch, task, rng):
@@ -421,21 +418,7 @@ def test_a_killed_run_ends_with_the_same_bits(folder, tmp_path):
     made["model"] |= {"dropout": 0.1, "attention_dropout": 0.1}
     made["run"] |= {"deterministic": True, "checkpoint_every": 2}
     path = multi_tasks.write_toml(tmp_path / "settings.toml", made)
-    log, output, whole = tmp_path / "messages.log", tmp_path / "run", tmp_path / "whole"
-
-    def begin(output):
-        return run_processes.start(path, output, log=log, command="train-tasks")
-
-    assert run_processes.finish(begin(whole)) == 0, log.read_text()
-    process = begin(output)
-    assert run_processes.wait_for(lambda: run_processes.num_logged_steps(output) >= 5, process)
-    assert run_processes.kill(process)
-    assert run_processes.finish(begin(output)) == 0, log.read_text()
-    mine, other = run_processes.variables(output), run_processes.variables(whole)
-    assert sorted(mine) == sorted(other)
-    assert [name for name in other if not np.array_equal(mine[name], other[name])] == []
-    for name in ("tasks.csv", "held_out_tasks.csv"):
-        assert (output / name).read_text() == (whole / name).read_text()
+    _, whole = kill_and_resume(path, tmp_path, after=(5,))
     assert {row["task"] for row in rows(whole / "tasks.csv")} == {"masked_lm", "webqa"}
 
 

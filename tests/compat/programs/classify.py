@@ -4,10 +4,9 @@ import os
 
 import numpy as np
 from bert4keras.backend import keras
-from bert4keras.models import build_transformer_model
 from bert4keras.optimizers import AdaFactor, extend_with_gradient_accumulation
 from bert4keras.snippets import DataGenerator, sequence_padding
-from common import TEXTS, Recorder, make_tokenizer, paths, set_head
+from common import TEXTS, Recorder, make_tokenizer, make_v2, set_head
 
 
 class data_generator(DataGenerator):
@@ -29,13 +28,7 @@ class data_generator(DataGenerator):
 def run(folder, output):
     global tokenizer
     tokenizer = make_tokenizer(folder)
-    base = build_transformer_model(
-        *paths(folder),
-        model="roformer_v2",
-        return_keras_model=False,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-    )
+    base = make_v2(folder)
     output_ = keras.layers.Lambda(lambda x: x[:, 0])(base.model.output)
     dense = keras.layers.Dense(3, activation="softmax", kernel_initializer=base.initializer)
     model = keras.models.Model(base.model.input, dense(output_))

@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 from bert4keras.backend import keras
+from bert4keras.models import build_transformer_model
 from bert4keras.tokenizers import Tokenizer
 
 TEXTS = [
@@ -24,6 +25,17 @@ def paths(folder):
 
 def make_tokenizer(folder, **kwargs):
     return Tokenizer(os.path.join(folder, "vocab.txt"), do_lower_case=True, **kwargs)
+
+
+def make_v2(folder):
+    """Builds RoFormer v2 without dropout."""
+    return build_transformer_model(
+        *paths(folder),
+        model="roformer_v2",
+        return_keras_model=False,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+    )
 
 
 def numbers(shape, seed):

@@ -1,7 +1,6 @@
 """Trains two heads on one backbone with one optimizer, as multi-task/main.py of v2 does."""
 
 from bert4keras.backend import K, keras
-from bert4keras.models import build_transformer_model
 from bert4keras.optimizers import (
     Adam,
     extend_with_gradient_accumulation,
@@ -10,18 +9,12 @@ from bert4keras.optimizers import (
     extend_with_weight_decay,
 )
 from bert4keras.snippets import sequence_padding
-from common import TEXTS, make_tokenizer, numbers, paths, set_head
+from common import TEXTS, make_tokenizer, make_v2, numbers, set_head
 
 
 def run(folder):
     tokenizer = make_tokenizer(folder)
-    base = build_transformer_model(
-        *paths(folder),
-        model="roformer_v2",
-        return_keras_model=False,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-    )
+    base = make_v2(folder)
     cls = extend_with_weight_decay(Adam, name="AdamW")
     cls = extend_with_layer_adaptation(cls, name="LAMB")
     cls = extend_with_piecewise_linear_lr(cls, name="LAMBLR")

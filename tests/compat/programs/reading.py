@@ -3,10 +3,9 @@
 import numpy as np
 from bert4keras.backend import K, keras
 from bert4keras.layers import GlobalPointer
-from bert4keras.models import build_transformer_model
 from bert4keras.optimizers import AdaFactor
 from bert4keras.snippets import sequence_padding
-from common import TEXTS, Recorder, make_tokenizer, paths, set_head
+from common import TEXTS, Recorder, make_tokenizer, make_v2, set_head
 
 
 class CustomMasking(keras.layers.Layer):
@@ -39,13 +38,7 @@ def accuracy(y_true, y_pred):
 
 def run(folder):
     tokenizer = make_tokenizer(folder)
-    base = build_transformer_model(
-        *paths(folder),
-        model="roformer_v2",
-        return_keras_model=False,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-    )
+    base = make_v2(folder)
     masks_in = keras.layers.Input(shape=(None,))
     output = CustomMasking()([base.model.output, masks_in])
     pointer = GlobalPointer(
