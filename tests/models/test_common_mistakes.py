@@ -28,7 +28,13 @@ def unbatched():
     ]
 
 
-@pytest.mark.parametrize("data", unbatched(), ids=["texts", "pairs", "inputs"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(data, id=name, marks=[pytest.mark.slow] if name != "texts" else [])
+        for name, data in zip(("texts", "pairs", "inputs"), unbatched(), strict=True)
+    ],
+)
 def test_an_unbatched_dataset(classifier, data):
     dataset = tf.data.Dataset.from_tensor_slices(data)
     for call in (classifier.fit, classifier.evaluate):

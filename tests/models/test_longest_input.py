@@ -22,7 +22,7 @@ def chunked(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("length", [8, 17])
+@pytest.mark.parametrize("length", [8, pytest.param(17, marks=pytest.mark.slow)])
 def test_fit_on_texts(chunked, length):
     preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(
         builders.tokenizer(), sequence_length=length
