@@ -253,9 +253,7 @@ def served_alike(model, x):
     with tempfile.TemporaryDirectory() as folder:
         served = tf.saved_model.load(str(export_saved_model(model, Path(folder) / "served")))
         if isinstance(x, tuple):
-            answers = served.signatures["pairs"](
-                first=tf.constant(x[0]), second=tf.constant(x[1])
-            )
+            answers = served.signatures["pairs"](first=tf.constant(x[0]), second=tf.constant(x[1]))
         elif isinstance(x, dict):
             columns = {
                 name: tf.ragged.constant(column).to_tensor("")
@@ -325,7 +323,8 @@ def run(args):
 
 
 def run_task(args, results, name, settings):
-    task, common = TASKS[name], {"task": name, **settings}
+    model = Path(args.model).name
+    task, common = TASKS[name], {"task": name, "model": model, **settings}
     train, test = (
         sample(task["load"](args, part), settings["max_examples"]) for part in ("train", "valid")
     )
@@ -339,11 +338,11 @@ def run_task(args, results, name, settings):
         keras.utils.set_random_seed(seed)
         return {**fine_tune(args, task, settings, train, test, start == "random"), **counts}
 
-    results.run(f"{name}-rivals", {**common, "start": "rivals"}, rivals)
+    results.run(f"{name}-{model}-rivals", {**common, "start": "rivals"}, rivals)
     for seed in args.seeds:
         for start in ("pretrained", "random"):
             results.run(
-                f"{name}-{start}-{seed}",
+                f"{name}-{model}-{start}-{seed}",
                 {**common, "start": start, "seed": seed},
                 functools.partial(compute, start, seed),
                 model=args.model if start == "pretrained" else None,
@@ -353,34 +352,33 @@ def run_task(args, results, name, settings):
 def report(results):
     """Writes the table of the finished runs."""
     rows = []
-    groups = results.grouped("task", "start")
-    for name in TASKS:
-        if (name, "rivals") not in groups:
-            continue
-        (rivals,) = groups[name, "rivals"]
-        runs = {start: groups.get((name, start), []) for start in ("pretrained", "random")}
-        score = {"ner": "F1", "cmr": "F1"}.get(name[:3], "accuracy")
-        every = [run for each in runs.values() for run in each]
-        exported = [r["result"]["served_alike"] for r in every if "served_alike" in r["result"]]
+    groups = results.grouped("task", "model", "start")
+    for name, model in sorted({key[:2] for key in groups}, key=lambda key: [*TASKS].index(key[0])):
+        (rivals,) = (run["result"] for run in groups[name, model, "rivals"])
+        runs = [groups.get((name, model, start), []) for start in ("pretrained", "random")]
+        exported = [
+            run["result"]["served_alike"]
+            for run in sum(runs, [])
+            if "served_alike" in run["result"]
+        ]
         rows.append(
             (
-                name,
-                score,
-                *(mean_and_spread([100 * r["result"]["best"] for r in each], "{:.1f}") for each in runs.values()),
-                ", ".join(f"{k} {100 * v:.1f}" for k, v in rivals["result"]["rivals"].items()),
-                f"{rivals['result']['trained_on']:,}",
-                f"{rivals['result']['measured_on']:,}",
+                f"{name}, {'F1' if name.startswith(('ner', 'cmrc')) else 'accuracy'}",
+                model.removeprefix("chinese_roformer_"),
+                *(mean_and_spread([100 * run["result"]["best"] for run in each], "{:.1f}") for each in runs),
+                ", ".join(f"{k} {100 * v:.1f}" for k, v in rivals["rivals"].items()),
+                f"{rivals['trained_on']:,}, {rivals['measured_on']:,}",
                 f"{sum(exported)} of {SERVED * len(exported)}",
-                mean_and_spread([r["cpu_seconds"] / 60 for r in every], "{:.1f}"),
+                mean_and_spread([run["cpu_seconds"] / 60 for run in sum(runs, [])], "{:.1f}"),
             )
         )  # fmt: skip
-    header = "task | score % | pretrained | random weights | rivals | trained on | measured on | served alike | CPU minutes"
+    header = "task, score % | model | pretrained | random weights | rivals | trained, measured on | served alike"
     results.write_report(
         "Every task on real data",
-        "The best of all epochs on the validation part: mean ± standard deviation (number of seeds). The model is "
-        "chinese_roformer_tiny, 3 layers × 256. Served alike: examples to which the exported SavedModel gives the "
-        "answer of the Keras model.",
-        markdown_table(header.split(" | "), rows),
+        "The best of all epochs on the validation part: mean ± standard deviation (number of seeds). The models "
+        "are those of `checkpoints/`. Served alike: examples to which the exported SavedModel gives the answer of "
+        "the Keras model.",
+        markdown_table([*header.split(" | "), "CPU minutes"], rows),
     )
 
 
