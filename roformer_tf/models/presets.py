@@ -15,8 +15,12 @@ from roformer_tf.text.strings import check_one_length, to_string_tensor
 KERAS_ARGUMENTS = ("name", "trainable", "compile")
 _TOKENIZER_ARGUMENTS = (
     "vocabulary word_level lowercase user_words dictionary pad_token unk_token start_token "
-    "end_token mask_token word_maxlen special_tokens_in_strings"
+    "end_token mask_token word_maxlen special_tokens_in_strings added_tokens"
 ).split()
+_CLASSIFIERS = (  # which need neither a pooler nor a masked-LM head
+    "RoFormerTextClassifier, RoFormerTokenClassifier, RoFormerQuestionAnswering and "
+    "RoFormerMultipleChoice"
+)
 _CLASSES = {
     "RoFormerBackbone": "RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM, "
     "RoFormerTextClassifier, RoFormerTokenClassifier, RoFormerQuestionAnswering, "
@@ -172,8 +176,8 @@ def _check_heads(cls, own, folder, identity):
     if "head_epsilon" in own and not has_head and identity.family != "roformer_v2":
         raise ValueError(
             f"{cls.__name__} needs a masked-LM head, and {folder.arrays.source} has none. Classes "
-            "that can be built from it: RoFormerBackbone and RoFormerTextClassifier. To start with "
-            "a random head, pass strict=False."
+            f"that can be built from it: RoFormerBackbone, {_CLASSIFIERS}. To start with a random "
+            "head, pass strict=False."
         )
 
 
@@ -182,8 +186,8 @@ def _check_pooler(cls, folder, pooler):
         advice = " To start with a random pooler, pass strict=False."
         raise ValueError(
             f"{cls.__name__} needs a pooler, and the model in {folder.path} has none. Classes that "
-            "can be built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM and "
-            f"RoFormerTextClassifier.{advice if folder.layout != 'preset' else ''}"
+            "can be built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM, "
+            f"{_CLASSIFIERS}.{advice if folder.layout != 'preset' else ''}"
         )
 
 
