@@ -25,6 +25,9 @@ class OriginalLAMB(OriginalAdamW):
             their size. By default those that do not decay.
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
+    Raises:
+        ValueError: As `OriginalAdamW`.
+
     Example:
 
     >>> from roformer_tf.optimizers import OriginalLAMB, PiecewiseLinear
