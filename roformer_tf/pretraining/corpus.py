@@ -159,8 +159,8 @@ def prepare_corpus(
         raise OSError(
             error.errno,
             f"{os.strerror(error.errno)}: the corpus does not fit into {folder}. It needs very "
-            f"roughly {text_bytes / 1e9:.1g} GB. Make room or name another folder. Nothing was left "
-            "there, and everything that was there before is unchanged.",
+            f"roughly {text_bytes / 1e9:.1g} GB. Make room or name another folder. Nothing was "
+            "left there, and everything that was there before is unchanged.",
         ) from error
 
 
