@@ -116,7 +116,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--data", required=True, type=Path, help="folder of the task's files")
-    parser.add_argument("--model", default=str(TINY), help="folder of the checkpoint or preset")
+    parser.add_argument("--model", default=str(TINY), help="folder, .zip or hf://user/name")
     parser.add_argument("--output", default=Path("output/clue"), type=Path)
     parser.add_argument("--epochs", type=int, help="other than the script's")
     args = parser.parse_args()

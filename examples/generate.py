@@ -19,7 +19,7 @@ TINY = Path(__file__).resolve().parent.parent / "checkpoints" / "chinese_roforme
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("prompts", nargs="*", default=["房间很", "物流很快"])
-    parser.add_argument("--model", default=str(TINY), help="folder of the checkpoint or preset")
+    parser.add_argument("--model", default=str(TINY), help="folder, .zip or hf://user/name")
     parser.add_argument("--max-length", type=int, default=40, help="tokens of prompt and text")
     args = parser.parse_args()
 

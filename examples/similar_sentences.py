@@ -17,7 +17,7 @@ TEXTS = ["I prefer coffee.", "I like coffee better.", "Seriously?"]
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("texts", nargs="*", default=TEXTS)
-    parser.add_argument("--model", default=str(TINY), help="folder of the checkpoint or preset")
+    parser.add_argument("--model", default=str(TINY), help="folder, .zip or hf://user/name")
     args = parser.parse_args()
 
     sim = RoFormerSim.from_preset(args.model)

@@ -65,15 +65,15 @@ class ConvertReport:
 def convert(source, target, to=None, family=None, overwrite=False):
     """Converts a RoFormer v1 checkpoint between the original layout and Hugging Face's.
 
-    To Hugging Face: writes `config.json`, `model.safetensors` and `vocab.txt` for
-    `RoFormerForMaskedLM`, or for `RoFormerForCausalLM` if the settings have `masking="causal"`, or
-    for `RoFormerModel` if there is no masked-LM head. To the original: writes `bert_config.json`,
-    `bert_model.ckpt.*`, `checkpoint` and `vocab.txt`. No number changes, so converting there and
-    back gives the same bytes.
+    To Hugging Face: writes `config.json` and `model.safetensors` for `RoFormerForMaskedLM`, or for
+    `RoFormerForCausalLM` if the settings have `masking="causal"`, or for `RoFormerModel` if there
+    is no masked-LM head. To the original: writes `bert_config.json`, `bert_model.ckpt.*` and
+    `checkpoint`. Both get `SHA256SUMS`, and `vocab.txt` if the source has one. No number changes,
+    so converting there and back gives the same bytes.
 
     Args:
         source: str or path. A folder in either layout, a checkpoint in it, a `.zip` file of one,
-            or a model on the Hugging Face hub (`hf://user/name`).
+            or a model on the Hugging Face hub (`hf://user/name` or `hf://user/name@revision`).
         target: str or path. The folder to write; other files in it stay.
         to: str. `"original"` or `"huggingface"`. Defaults to the layout other than that of
             `source`.
@@ -89,8 +89,9 @@ def convert(source, target, to=None, family=None, overwrite=False):
         FileExistsError: If `target` holds a model in another layout, or in the same layout and
             `overwrite` is `False`.
         ValueError: If a file is damaged, a variable is missing, unknown or of another shape, the
-            model is not RoFormer v1 (Hugging Face has no other), or the target layout does not
-            support it.
+            model is not RoFormer v1 (Hugging Face has no other), the target layout does not support
+            it, `source` is a preset, or `target` is the same folder.
+        ImportError: If the package `safetensors` is needed and missing.
 
     Example:
 

@@ -60,6 +60,7 @@ def open_folder(path, weights=True):
         FileNotFoundError: If there is no such folder at `path`.
         ValueError: If a `.zip` file is damaged or holds several models.
         ConnectionError: If the hub cannot be reached and its cache does not have the model.
+        PermissionError: If the hub asks for a token, or refuses it.
 
     Example:
 
@@ -175,7 +176,7 @@ class CheckpointFolder:
         config: dict. The settings as stored in `bert_config.json` or `config.json`.
         arrays: The weights: `shapes`, `dtypes`, `read(name)` and the file, `source`. Both
             checkpoint layouts have the original's names and shapes; a preset has its own.
-        vocabulary: `Vocabulary` of `vocab.txt`.
+        vocabulary: `Vocabulary` of `vocab.txt`, or of a preset's tokenizer.
 
     Example:
 
@@ -264,7 +265,7 @@ class CheckpointFolder:
 
     @property
     def has_weights(self):
-        """Whether the folder contains a checkpoint."""
+        """Whether the folder contains an original or Hugging Face checkpoint."""
         return has_weights(self.path)
 
     def identity(self, family=None, strict=True):

@@ -184,9 +184,9 @@ def load_checkpoint(
     error is raised for names or shapes, no weight has changed.
 
     Args:
-        model: A `RoFormerBackbone` or a task. A classifier's head is new and keeps its values; a
-            masked-LM head must be in the checkpoint. Pooler, next-sentence and masked-LM variables
-            are ignored if the model has no such part.
+        model: A `RoFormerBackbone` or a task. A masked-LM head must be in the checkpoint; any other
+            head, such as a classifier's, is new and keeps its values. Pooler, next-sentence and
+            masked-LM variables are ignored if the model has no such part.
         path: str or path. A folder in the original or Hugging Face's layout, a `.zip` file of one,
             a model on the Hugging Face hub (`hf://user/name`), the prefix of a TF1 checkpoint
             (`folder/bert_model.ckpt`), or one of its files. Also a `CheckpointFolder`.

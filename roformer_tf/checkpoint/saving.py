@@ -26,9 +26,9 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     """Saves a model in the original format, which bert4keras and `from_preset` read.
 
     Writes `bert_config.json`, `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001`,
-    `checkpoint`, `SHA256SUMS` and, if there is a vocabulary, `vocab.txt`. If anything fails, the folder stays as
-    it was. Other files in the folder are kept. Loading a checkpoint and saving it again gives the
-    same bytes per variable. LoRA weights are merged. Weights are stored in float32.
+    `checkpoint`, `SHA256SUMS` and, if there is a vocabulary, `vocab.txt`. If anything fails, the
+    folder stays as it was. Other files in the folder are kept. Loading a checkpoint and saving it
+    again gives the same bytes per variable. LoRA weights are merged. Weights are stored in float32.
 
     Args:
         model: A `RoFormerBackbone`, `RoFormerMaskedLM`, `RoFormerCausalLM`, `RoFormerSim`, or a
@@ -45,10 +45,10 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         `pathlib.Path` of the folder.
 
     Raises:
-        ValueError: If the format does not support a part or setting of the model (a classifier's
-            head, another `max_wavelength`, added tokens of its tokenizer), or the vocabulary's size
-            or `settings` contradict the model, also of a `vocab.txt` that is in the folder and
-            would stay.
+        ValueError: If the format does not support a part or setting of the model (the head of a
+            classifier or of reading, quantized weights, another `max_wavelength`, added tokens of
+            its tokenizer), or the vocabulary's size or `settings` contradict the model, also of a
+            `vocab.txt` that is in the folder and would stay.
         FileExistsError: If the folder holds a model in another layout.
         NotADirectoryError: If `folder` is a file.
 

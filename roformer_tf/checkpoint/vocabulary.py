@@ -246,7 +246,7 @@ def check_vocabulary_size(vocabulary, vocabulary_size, source):
         more = "more" if vocabulary.size > vocabulary_size else "fewer"
         raise ValueError(
             f"{source} has {vocabulary.size} tokens, {more} than the {vocabulary_size} embeddings "
-            "of the model (`vocab_size` in bert_config.json, after `keep_tokens` and "
+            "of the model (`vocab_size` in its settings, after `keep_tokens` and "
             "`compound_tokens`). One of the two belongs to another model: replace the wrong file, "
             "or pass `preprocessor=None` to load the model without a vocabulary."
         )

@@ -1,6 +1,6 @@
 """Serves a page on this machine to try a model in the browser. Depending on the model, it fills
-masks, classifies, finds entities, answers questions, chooses, compares sentences, generates or
-translates.
+masks, classifies, finds entities, answers questions, chooses, compares sentences, paraphrases,
+generates or translates.
 """
 
 from pathlib import Path

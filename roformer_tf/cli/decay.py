@@ -30,7 +30,7 @@ def add_arguments(parser):
         '\'{"rope_type": "linear", "factor": 4}\'; can be repeated',
     )
     parser.add_argument(
-        "--length", type=int, help="current length for the dynamic rule; default: N + 1"
+        "--length", type=int, help="current length, for dynamic and longrope; default: N + 1"
     )
     parser.add_argument("--output", help="picture to write: .png or .svg")
     parser.add_argument("--csv", help="CSV file to write the numbers of all distances to")

@@ -2,7 +2,7 @@
 
 from roformer_tf.cli import shared
 
-HELP = "embed texts, with any model"
+HELP = "embed texts, with any model but one for translation"
 
 
 def add_arguments(parser):

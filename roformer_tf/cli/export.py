@@ -1,6 +1,7 @@
 """Writes a model with its tokenizer as a folder that takes raw strings.
 
-A SavedModel needs nothing but TensorFlow, and an ONNX model nothing but onnxruntime.
+A SavedModel needs nothing but TensorFlow (and TensorFlow Text for translation), and an ONNX model
+nothing but onnxruntime.
 """
 
 from roformer_tf.cli import shared
@@ -19,7 +20,12 @@ def add_arguments(parser):
         "--labels", help="names of a classifier's classes, such as negative,positive"
     )
     parser.add_argument("--sequence-length", type=int, help="maximum tokens of a text")
-    parser.add_argument("--top-k", type=int, default=5, help="masked LM: tokens per [MASK] (5)")
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        default=5,
+        help="masked LM: tokens per [MASK]; question answering: answers (%(default)s)",
+    )
     parser.add_argument("--embedding", help="backbone: mean (default), cls or pooler")
     parser.add_argument(
         "--normalize", action="store_true", help="backbone: L2-normalize the embeddings"

@@ -107,7 +107,7 @@ def _from_folder(path, classes, tasks, options):
         task = tasks[0] if tasks else _pretrained_task(folder)
         if task in (*HEADS, "sim_classifier", "seq_2_seq_lm"):
             raise ValueError(
-                f"{path} is an original folder: it has no {task}, whose weights come from "
+                f"{path} is a checkpoint of pretraining: it has no {task}, whose weights come from "
                 "training. Train one, `save_to_preset(folder)`, and give that folder."
             )
     model = classes[task].from_preset(path, **options)

@@ -74,8 +74,9 @@ def export_onnx(
 
     Raises:
         ImportError: If tf2onnx or onnx are not installed, or onnxruntime for `quantize`.
-        ValueError: If the task generates text, is not in float32, has no preprocessor, or an option
-            does not fit it; if the Keras backend is not TensorFlow.
+        ValueError: If the task generates text or answers in the words of its texts (entities,
+            questions, choices), is not in float32, has no preprocessor, or an option does not fit
+            it; if the Keras backend is not TensorFlow.
         FileExistsError: If `folder` exists and `overwrite` is `False`, or it is not such a folder.
 
     Example:

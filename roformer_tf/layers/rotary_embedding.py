@@ -117,7 +117,7 @@ class RotaryEmbedding(keras.layers.Layer):
 
     @property
     def depends_on_length(self):
-        """Whether the angles depend on the length of the sequence, as in dynamic scaling."""
+        """Whether the angles depend on the length of the sequence: dynamic NTK and LongRoPE."""
         return self._scaling.needs_length
 
     @property

@@ -37,11 +37,11 @@ class RotaryPosition(PositionScheme):
         token_ids: int tensor `(batch, length)`; only its length is read.
         position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …; fractions and
             negative positions are fine, and no table bounds them.
-        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; read by dynamic
-            scaling only.
-        current_length: int or int tensor `(batch,)`. The length for dynamic scaling. By default it
-            is the span of the positions of a sequence's real tokens, last - first + 1: its number
-            of tokens, or that of its longest document where positions start again in each.
+        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; read by scaling
+            that depends on the length only (`"dynamic"` and `"longrope"`).
+        current_length: int or int tensor `(batch,)`. The length for such scaling. By default it is
+            the span of the positions of a sequence's real tokens, last - first + 1: its number of
+            tokens, or that of its longest document where positions start again in each.
 
     Returns:
         `(cos, sin)`: float32 tensors `(1 or batch, 1, length, rotary_dim)`, whatever the compute
@@ -101,7 +101,7 @@ class RotaryPosition(PositionScheme):
 
     @property
     def depends_on_length(self):
-        """Whether the rotations change as the sequence grows, as with dynamic scaling."""
+        """Whether the rotations change as the sequence grows, as with dynamic NTK and LongRoPE."""
         return self._scaling.needs_length
 
     def build(self, *shapes, **named_shapes):

@@ -16,8 +16,8 @@ def add_tokens(task: RoFormerTask, tokens: list[str]) -> RoFormerTask:
 
     The tokenizer finds them in a text as they are written (see `RoFormerTokenizer.add_tokens`).
     Each new token starts with the mean of the embeddings that its text had so far, and with the
-    mean of all output biases. Everything else is copied. The given task does not change; compile the
-    copy before you train it in another way than by default.
+    mean of all output biases. Everything else is copied. The given task does not change; compile
+    the copy before you train it in another way than by default.
 
     Args:
         task: A task with a preprocessor and a `RoFormerTokenizer`, such as `RoFormerMaskedLM`.
@@ -27,8 +27,8 @@ def add_tokens(task: RoFormerTask, tokens: list[str]) -> RoFormerTask:
         A task of the same class.
 
     Raises:
-        ValueError: If the task has no such tokenizer, is quantized or has LoRA weights; or a token
-            is empty, no string, or has white space.
+        ValueError: If the task has no such tokenizer, or one with more tokens than the model; is
+            quantized or has LoRA weights; or a token is empty, no string, or has white space.
 
     Example:
 

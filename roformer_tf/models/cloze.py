@@ -31,8 +31,9 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
         its list alone.
 
     Raises:
-        ValueError: If the pattern lacks one of its two parts, a word has no tokens, there are no
-            words, or the outputs are NaN.
+        ValueError: If the task is no `RoFormerMaskedLM` with a preprocessor, the pattern lacks one
+            of its two parts or leaves no room for a text, a word has no tokens, there are no words,
+            `batch_size` is not positive, or the outputs are NaN.
 
     Example:
 

@@ -26,9 +26,10 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         `(token, probability)`, the most probable first. For a single string its list alone.
 
     Raises:
-        ValueError: If the task has no preprocessor or its tokenizer no mask token, if `top_k` is
-            not in `[1, vocabulary_size]`, if `batch_size` is not positive, or if a mask lies beyond
-            the preprocessor's `sequence_length`; or if the model's outputs are NaN.
+        ValueError: If the task is no `RoFormerMaskedLM` with a preprocessor, its tokenizer has no
+            mask token, `top_k` is not in `[1, vocabulary_size]`, `batch_size` is not positive, a
+            mask lies beyond the preprocessor's `sequence_length`, or the model's outputs are NaN.
+        TypeError: If a text is not a string.
 
     Example:
 

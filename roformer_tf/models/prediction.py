@@ -1,4 +1,4 @@
-"""`predict` and `evaluate` for examples in memory and for datasets of texts, without a new `tf.data` iterator."""
+"""`predict` and `evaluate` of examples and datasets of texts, without a new `tf.data` iterator."""
 
 import itertools
 

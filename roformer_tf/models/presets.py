@@ -9,14 +9,15 @@ from roformer_tf.checkpoint.original_config import check_sizes
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size, edited_size
 from roformer_tf.naming import automatic_name
+from roformer_tf.text import RoFormerTokenizer
 from roformer_tf.text.familiar_names import FamiliarName
 from roformer_tf.text.strings import check_one_length, to_string_tensor
 
 KERAS_ARGUMENTS = ("name", "trainable", "compile")
-_TOKENIZER_ARGUMENTS = (
-    "vocabulary word_level lowercase user_words dictionary pad_token unk_token start_token "
-    "end_token mask_token word_maxlen special_tokens_in_strings"
-).split()
+_CLASSIFIERS = (  # which need neither a pooler nor a masked-LM head
+    "RoFormerTextClassifier, RoFormerTokenClassifier, RoFormerQuestionAnswering and "
+    "RoFormerMultipleChoice"
+)
 _CLASSES = {
     "RoFormerBackbone": "RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM, "
     "RoFormerTextClassifier, RoFormerTokenClassifier, RoFormerQuestionAnswering, "
@@ -73,7 +74,7 @@ class PreprocessorFromPreset(SavedWhole):
                     check_tokenizer(cls, folder)
                 return super().from_preset(str(folder.path), config_file, **kwargs)
             if "tokenizer" not in kwargs:
-                options = _take(kwargs, _TOKENIZER_ARGUMENTS)
+                options = _take(kwargs, _tokenizer_arguments())
                 kwargs["tokenizer"] = cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
             if folder.has_weights and folder.identity().family == "bert":
                 _limit_to_positions(kwargs, folder.backbone_arguments("bert"))
@@ -172,8 +173,8 @@ def _check_heads(cls, own, folder, identity):
     if "head_epsilon" in own and not has_head and identity.family != "roformer_v2":
         raise ValueError(
             f"{cls.__name__} needs a masked-LM head, and {folder.arrays.source} has none. Classes "
-            "that can be built from it: RoFormerBackbone and RoFormerTextClassifier. To start with "
-            "a random head, pass strict=False."
+            f"that can be built from it: RoFormerBackbone, {_CLASSIFIERS}. To start with a random "
+            "head, pass strict=False."
         )
 
 
@@ -182,8 +183,8 @@ def _check_pooler(cls, folder, pooler):
         advice = " To start with a random pooler, pass strict=False."
         raise ValueError(
             f"{cls.__name__} needs a pooler, and the model in {folder.path} has none. Classes that "
-            "can be built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM and "
-            f"RoFormerTextClassifier.{advice if folder.layout != 'preset' else ''}"
+            "can be built from it: RoFormerBackbone, RoFormerMaskedLM, RoFormerCausalLM, "
+            f"{_CLASSIFIERS}.{advice if folder.layout != 'preset' else ''}"
         )
 
 
@@ -209,7 +210,7 @@ def _pooler(cls, identity, options, kwargs):
 
 
 def _preprocessor(cls, folder, backbone, surgery, kwargs):
-    options = _take(kwargs, _TOKENIZER_ARGUMENTS)
+    options = _take(kwargs, _tokenizer_arguments())
     source = "`vocabulary`"
     if "vocabulary" not in options:
         source = str(folder.path / "vocab.txt")
@@ -341,6 +342,11 @@ def arguments_of(cls):
     """Returns the names of the arguments that a class declares, without `**kwargs`."""
     parameters = inspect.signature(cls.__init__).parameters.values()
     return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
+
+
+def _tokenizer_arguments():
+    others = ("sequence_length", "dtype")  # of the preprocessor and the model
+    return [name for name in arguments_of(RoFormerTokenizer) if name not in others]
 
 
 def _unknown_arguments(cls, names):

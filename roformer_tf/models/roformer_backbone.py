@@ -63,11 +63,11 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         **kwargs: Arguments of `keras.Model`, such as `name`.
 
     Call arguments:
-        inputs: dictionary of `token_ids`, `segment_ids` and `padding_mask` (1 for tokens, 0 for
-            padding), and optionally `position_ids` (whole or fractional) and `document_ids`; each
-            `(batch, length)`, of any length. A token sees only tokens with its document id: if
-            positions start at 0 in each document, a sequence of several documents gives each the
-            outputs that it has alone.
+        inputs: dictionary of `token_ids`, and optionally `segment_ids` (default 0), `padding_mask`
+            (1 for tokens, 0 for padding; by default 0 where the id is 0), `position_ids` (whole or
+            fractional) and `document_ids`; each `(batch, length)`, of any length. A token sees only
+            tokens with its document id: if positions start at 0 in each document, a sequence of
+            several documents gives each the outputs that it has alone.
 
     Returns:
         Hidden states `(batch, length, hidden_dim)`. With a pooler a dictionary of
@@ -304,8 +304,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         The outputs are those of the whole sequence, up to float32 rounding. Tokens may be computed
         again, except with linear attention, which adds a token as often as it comes.
 
-        Dynamic NTK scaling is the exception: a token keeps the keys and values of its own step, and
-        keys are rotated with the scale of the current length.
+        Dynamic NTK scaling and LongRoPE are the exceptions: a token keeps the keys and values of
+        its own step, and keys are rotated with the scale of the current length.
 
         Args:
             inputs: dictionary of the tokens at positions `cache_update_index`,
@@ -343,7 +343,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             raise ValueError(
                 "This model supports no cache (`supports_cache`): run it on whole sequences. A "
                 "cache needs `masking` 'causal' or 'unilm', a position scheme without scores, and "
-                f"no dynamic scaling with linear attention. Received: masking={self.masking!r}, "
+                "no scaling by the current length ('dynamic', 'longrope') with linear attention. "
+                f"Received: masking={self.masking!r}, "
                 f"position_scheme={self.position_scheme_name!r}, attention={self.attention!r}, "
                 f"rope_scaling={self.rope_scaling!r}"
             )

@@ -380,7 +380,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             exp(-log_likelihood / num_tokens).
 
         Raises:
-            ValueError: If there is no text, or `batch_size` is not positive.
+            ValueError: If there is no text, `batch_size` is not positive, or the model's outputs
+                are NaN.
             TypeError: If an example is not a string.
         """
         check_not_empty(inputs)

@@ -277,8 +277,8 @@ class RoFormerModel:
 
         Sizes, family (RoFormer v1, v2, BERT, NEZHA), pooler, vocabulary and weights come from its
         files. Not all original and Hugging Face folders contain the masking, so the class decides:
-        masked LM and classifier are bidirectional, `RoFormerCausalLM` is causal, or UniLM if the
-        files show it, and RoFormer-Sim's classes are UniLM. A bare backbone follows the files.
+        `RoFormerCausalLM` is causal, or UniLM if the files show it, RoFormer-Sim's classes are
+        UniLM, and all other tasks are bidirectional. A bare backbone follows the files.
 
         Args:
             preset: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,

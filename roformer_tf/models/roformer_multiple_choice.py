@@ -101,6 +101,10 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
     def default_metrics(self):
         return [keras.metrics.SparseCategoricalAccuracy()]
 
+    def run_on(self, texts):
+        choices = [[text[4:]] for text in texts]  # for the question and another [SEP]
+        self.predict({"question": ["a"] * len(texts), "choices": choices}, verbose=0)
+
     def text_tensors(self, x):
         if is_dataset(x):
             return x

@@ -47,9 +47,9 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         **kwargs: Arguments of `keras.Model`, such as `name`.
 
     Call arguments:
-        inputs: dictionary of `encoder_token_ids` and `encoder_padding_mask` (1 for tokens, 0 for
-            padding), both `(batch, source_length)`, `decoder_token_ids` and `decoder_padding_mask`,
-            both `(batch, length)`.
+        inputs: dictionary of `encoder_token_ids` `(batch, source_length)`, `decoder_token_ids`
+            `(batch, length)`, and optionally `encoder_padding_mask` and `decoder_padding_mask` of
+            the same shapes (1 for tokens, 0 for padding; by default 0 where the id is 0).
 
     Returns:
         Dictionary of `encoder_sequence_output` `(batch, source_length, hidden_dim)` and

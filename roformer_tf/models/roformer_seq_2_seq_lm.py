@@ -123,8 +123,9 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
             their stop token.
 
         Raises:
-            ValueError: If there is no text, `max_length` leaves no room for a new token, or there
-                are more sources than starts or fewer.
+            ValueError: If there is no text, `max_length` leaves no room for a new token, there are
+                more sources than starts or fewer, or the model's outputs are NaN.
+            TypeError: If a text is not a string.
         """
         check_not_empty(inputs)
         check_max_length(max_length, "<s>")
@@ -249,7 +250,9 @@ def translate(task, texts, batch_size=32, max_length=None):
         empty text is empty.
 
     Raises:
-        ValueError: If the task has no preprocessor, or `batch_size` is not positive.
+        ValueError: If the task has no preprocessor, there is no text, `batch_size` is not positive,
+            or the model's outputs are NaN.
+        TypeError: If `texts` is a tuple or a dataset, or a text is not a string.
 
     Example:
 

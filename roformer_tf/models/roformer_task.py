@@ -75,9 +75,10 @@ class RoFormerTask(RoFormerModel):
         """Trains the model; see `keras.Model.fit`.
 
         Args:
-            x: A list or array of strings, or for pairs a tuple of two of them. Or a dictionary of
-                model inputs, which a preprocessor leaves as they are. Or batches `(x, y)` of these:
-                a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator.
+            x: A list or array of strings, or for pairs a tuple of two of them, or what the class
+                says. Or a dictionary of model inputs, which a preprocessor leaves as they are. Or
+                batches `(x, y)` of these: a `tf.data.Dataset`, a `keras.utils.PyDataset` or a
+                generator.
             y: Labels, unless `x` gives batches.
             sample_weight: Optional weights.
             batch_size: int, 32 by default. Not for batches.
@@ -100,7 +101,8 @@ class RoFormerTask(RoFormerModel):
 
         Raises:
             ValueError: If the data is empty, columns have different lengths, a label is out of
-                range, or a sample weight is NaN.
+                range, a sample weight is NaN, or `group_by_length` and `max_tokens_per_batch` do
+                not fit the data or each other.
             TypeError: If the task has a preprocessor and an example is not a string.
         """
         if max_tokens_per_batch is not None and not group_by_length:

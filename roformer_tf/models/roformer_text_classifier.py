@@ -56,8 +56,9 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         Tensor `(batch, num_classes)`.
 
     Raises:
-        ValueError: If `pooling` is unknown, or is `"pooler"` for a backbone without one; or if
-            there are more or fewer `labels` than classes.
+        ValueError: If `pooling` is unknown, or is `"pooler"` for a backbone without one; if
+            neither `num_classes` nor `labels` is given; or if there are more or fewer `labels` than
+            classes.
 
     Example:
 
@@ -141,7 +142,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         return self.logits_dense(self.output_dropout(pooled, training=training))
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
-        """See `keras_hub.models.TextClassifier.compile`, and above for the default losses."""
+        """See `keras_hub.models.TextClassifier.compile`, and the class for the default losses."""
         if self.num_classes == 1:
             defaults = keras.losses.MeanSquaredError(), keras.metrics.MeanAbsoluteError()
             if self.activation is keras.activations.sigmoid:
@@ -247,8 +248,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
                     f"the shape {y.shape}. One-hot labels need "
                     "`compile(loss=keras.losses.CategoricalCrossentropy(from_logits=True))`. "
                     "Multi-label classification, any number of classes for an example, needs a "
-                    "model with `activation='sigmoid'` and `compile(loss='binary_crossentropy', "
-                    "metrics=['binary_accuracy'])`."
+                    "model with `activation='sigmoid'`."
                 )
             check_class_labels(y, self.num_classes)
         elif y.dtype.kind not in "iufb":

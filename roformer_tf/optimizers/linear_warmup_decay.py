@@ -16,6 +16,12 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: integer from 0 to `total_steps`, or a float below 1: a share of `total_steps`.
         end: float. The last learning rate.
 
+    Call arguments:
+        step: integer scalar or tensor, 0 for the first update.
+
+    Returns:
+        float32 tensor of the shape of `step`.
+
     Raises:
         ValueError: If `total_steps` or `warmup_steps` is out of range.
 

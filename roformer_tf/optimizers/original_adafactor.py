@@ -30,6 +30,10 @@ class OriginalAdaFactor(OriginalOptimizer):
         accumulation_steps: int. See `OriginalAdamW`.
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
+    Raises:
+        ValueError: If `accumulation_steps` is not positive, or `gradient_accumulation_steps` is
+            given; see `OriginalAdamW`.
+
     Example: the settings of the CLUE scripts.
 
     >>> from roformer_tf.optimizers import OriginalAdaFactor

@@ -25,6 +25,9 @@ class OriginalLAMB(OriginalAdamW):
             their size. By default those that do not decay.
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
+    Raises:
+        ValueError: As `OriginalAdamW`.
+
     Example:
 
     >>> from roformer_tf.optimizers import OriginalLAMB, PiecewiseLinear
@@ -33,8 +36,8 @@ class OriginalLAMB(OriginalAdamW):
     >>> [optimizer.adapts(f"block/{name}") for name in ("query/kernel", "norm/gamma")]
     [True, False]
 
-    Reference: arXiv 1904.00962; `extend_with_layer_adaptation_v2` of bert4keras 0.11.5, in the order
-    of `train_mlm.py` and `multi-task/main.py` of the original's v2.
+    Reference: arXiv 1904.00962; `extend_with_layer_adaptation_v2` of bert4keras 0.11.5, in the
+    order of `train_mlm.py` and `multi-task/main.py` of the original's v2.
     """
 
     bias_correction = False

@@ -100,7 +100,8 @@ def prepare_corpus(
             `"lines"`: each line is a document.
         max_bad_lines: int. Number of bad lines to tolerate in all files together. `None` stands for
             100, or 1 % of the lines read so far if that is more.
-        reader: a `TextFileReader` to use instead of one made of the last two arguments.
+        reader: a `TextFileReader` to use instead of one made of `txt_documents` and
+            `max_bad_lines`.
 
     Returns:
         `Corpus`.
@@ -158,8 +159,8 @@ def prepare_corpus(
         raise OSError(
             error.errno,
             f"{os.strerror(error.errno)}: the corpus does not fit into {folder}. It needs very "
-            f"roughly {text_bytes / 1e9:.1g} GB. Make room or name another folder. Nothing was left there, "
-            "and everything that was there before is unchanged.",
+            f"roughly {text_bytes / 1e9:.1g} GB. Make room or name another folder. Nothing was "
+            "left there, and everything that was there before is unchanged.",
         ) from error
 
 

@@ -41,8 +41,8 @@ class MultiTaskSettings(PretrainingSettings):
         tasks: dict from the name of a task to `TaskSettings` or `ReadingTaskSettings`.
 
     Raises:
-        ValueError: If there is no task, or a name has characters other than letters, digits, `_`
-            and `-`.
+        ValueError: If there is no task, or a name is `masked_lm` or has characters other than
+            letters, digits, `_` and `-`.
 
     Example:
 

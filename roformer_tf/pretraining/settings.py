@@ -197,7 +197,7 @@ class ModelSettings:
             given = [f.name for f in fields if getattr(self, f.name) != f.default]
             if given:
                 raise ValueError(
-                    "`checkpoint` brings its own settings. Change them in its bert_config.json; "
+                    "`checkpoint` brings its own settings. Change them in its own config file; "
                     "only `word_level` and `dtype` can be set beside it. "
                     f"Received: {', '.join(given)}"
                 )
@@ -401,7 +401,7 @@ class PretrainingSettings:
             if not tables or not isinstance(table, dict) or not key:
                 raise ValueError(
                     "Name a setting as TABLE.KEY, such as model.position_scheme, where the table "
-                    f"is data, model, optimizer or run. Received: {name!r}"
+                    f"is data, model, optimizer, run or tasks.NAME. Received: {name!r}"
                 )
             table[key] = value
         changed["stages"] = list(changed["stages"])
@@ -413,7 +413,7 @@ class PretrainingSettings:
         The checkpoint brings the vocabulary and the sizes. `word_level` and `dtype` are kept.
 
         Args:
-            checkpoint: str or path. A folder that `from_preset` reads.
+            checkpoint: str or path. What `from_preset` reads: a folder, `.zip` or `hf://user/name`.
 
         Example:
 

@@ -71,8 +71,8 @@ def split_suffixes(path, forms=FORMS):
 class TextFileReader:
     r"""Reads the documents of text files, one at a time, and counts what it skips.
 
-    A line is bad if it is not UTF-8, is not JSON, or has no string `text`. Bad lines are skipped
-    and counted. A file that cannot be read to its end is an error.
+    A line is bad if it is not UTF-8, is not JSON, has no string `text`, or is longer than 64 MiB.
+    Bad lines are skipped and counted. A file that cannot be read to its end is an error.
 
     Args:
         txt_documents: str. `"blocks"`: blank lines separate the documents of a .txt file;

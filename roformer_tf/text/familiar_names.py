@@ -41,7 +41,7 @@ _NAMES = {
     "vocab_size": "`vocabulary_size()`",
     "model_max_length": "`sequence_length`",
     "save_pretrained": "`save_to_preset(folder)`",
-    "from_pretrained": "`from_preset(folder)`",
+    "from_pretrained": "`from_preset(folder)`, or `from_preset('hf://user/name')`",
 }
 
 
@@ -53,7 +53,7 @@ class FamiliarName:
     >>> import roformer_tf
     >>> roformer_tf.RoFormerMaskedLM.from_pretrained("junnyu/roformer_chinese_base")
     Traceback (most recent call last):
-    AttributeError: `RoFormerMaskedLM` has no `from_pretrained`. Use `from_preset(folder)`.
+    AttributeError: `RoFormerMaskedLM` has no `from_pretrained`. Use `from_preset(folder)`, ...
     """
 
     def __set_name__(self, owner, name):

@@ -51,7 +51,8 @@ class RoFormerTokenizer(
         user_words: list of words, or mapping from words to frequencies. They are added to the
             dictionary as by `jieba.add_word`. A frequency of 0 deletes the word. Words are not
             normalized: with `lowercase=True` pass them in lower case.
-        dictionary: Path of a dictionary in jieba's format. None uses jieba's own.
+        dictionary: Path of a dictionary in jieba's format, plain, `.gz` or `.xz`. None uses
+            jieba's own.
         pad_token, unk_token, start_token, end_token, mask_token: str. Tokens of the vocabulary.
             All but `unk_token` may be None if the vocabulary lacks them.
         word_maxlen: int. A longer word that is not in the vocabulary is [UNK].

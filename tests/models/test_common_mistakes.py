@@ -85,6 +85,9 @@ def test_from_pretrained_of_hugging_face():
     loadable = [each for each in public if hasattr(each, "from_preset")]
     assert len(loadable) > 20
     for each in loadable:
-        message = f"`{each.__name__}` has no `from_pretrained`. Use `from_preset(folder)`."
+        message = (
+            f"`{each.__name__}` has no `from_pretrained`. Use `from_preset(folder)`, or "
+            "`from_preset('hf://user/name')`."
+        )
         with pytest.raises(AttributeError, match=re.escape(message)):
             each.from_pretrained("junnyu/roformer_chinese_base")

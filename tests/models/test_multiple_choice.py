@@ -46,6 +46,24 @@ def test_lengths_are_bert4keras(rng):
         assert found.T.tolist() == [truncated(row, room) for row in lengths.T]
 
 
+def test_warmup_builds_the_graph(rng, monkeypatch):
+    """After it `predict` traces nothing, for texts of any length."""
+    task = chooser()
+    traced = []
+    compute_outputs = type(task).compute_outputs
+    monkeypatch.setattr(
+        type(task),
+        "compute_outputs",
+        lambda *args, **options: traced.append(1) or compute_outputs(*args, **options),
+    )
+    task.warmup()
+    assert traced
+    traced.clear()
+    x = questions(rng, 5)
+    task.predict(x, verbose=0)
+    assert not traced
+
+
 def test_packing():
     """`[CLS] context [SEP] question [SEP] choice [SEP]`, each cut at its end."""
     task = chooser(sequence_length=16)

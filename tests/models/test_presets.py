@@ -1,4 +1,4 @@
-"""`from_preset` on folders of `save_to_preset`: every argument reaches its part."""
+"""`from_preset`: every argument reaches its part, mostly for folders of `save_to_preset`."""
 
 import keras
 import numpy as np
@@ -32,6 +32,14 @@ def test_arguments_reach_their_parts(classifier, preset):
     assert (again.dropout, again.num_classes) == (0.0, 2)
     for ours, saved in zip(again.weights, classifier.weights, strict=True):
         np.testing.assert_array_equal(numpy(ours), numpy(saved))
+
+
+def test_arguments_of_the_tokenizer_of_a_checkpoint():
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor.from_preset(
+        "checkpoints/chinese_roformer_tiny", sequence_length=6, added_tokens=["[MASK]"]
+    )
+    assert numpy(preprocessor("[MASK]")["token_ids"]).tolist()[:3] == [2, 4, 3]
+    assert preprocessor.sequence_length == 6 and preprocessor.tokenizer.sequence_length is None
 
 
 def test_another_task_takes_the_backbone(classifier, preset):

@@ -48,6 +48,24 @@ def outputs_of(task, x, y):
     return outputs
 
 
+def test_warmup_builds_the_graph(rng, monkeypatch):
+    """After it `predict` traces nothing, for texts of any length."""
+    task = reader()
+    traced = []
+    compute_outputs = type(task).compute_outputs
+    monkeypatch.setattr(
+        type(task),
+        "compute_outputs",
+        lambda *args, **options: traced.append(1) or compute_outputs(*args, **options),
+    )
+    task.warmup()
+    assert traced
+    traced.clear()
+    x = columns([random_text(rng, 5)] * 3, [random_text(rng, n) for n in (3, 40, 200)])
+    task.predict(x, verbose=0)
+    assert not traced
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_answers_come_back(rng, head):
     """Characters -> tokens of chunks -> characters is the identity, however long the contexts."""
