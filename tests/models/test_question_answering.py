@@ -73,7 +73,7 @@ def test_answers_come_back(rng, head):
         assert text == context[start:end] and score > 0.99
 
 
-def test_packing(rng):
+def test_packing():
     """`[CLS] question [SEP] context [SEP]`; only `[CLS]` and the context may be answers."""
     task = reader(sequence_length=20, max_question_length=3)
     question, context = "天地玄黄", "日月盈昃辰宿列张寒来暑往秋收"

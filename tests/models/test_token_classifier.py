@@ -249,7 +249,7 @@ def test_low_precision_and_lora(rng):
     np.testing.assert_array_equal(task.backbone.token_embedding.embeddings, before)
 
 
-def test_errors(rng):
+def test_errors():
     task, text = tagger("crf"), "我在北京"
     for entities, message in (
         ([[(2, 4, "XYZ")]], r"must be among \['PER', 'LOC', 'ORG'\].*text 0"),
