@@ -67,12 +67,12 @@ def rotary_interleaved(x, positions, base=10000.0):
     return rotated
 
 
-def rotary_half(x, positions):
+def rotary_half(x, positions, base=10000.0):
     """The same rotation of the pairs (i, i + d/2), as GPT-NeoX and LLaMA lay them out."""
     size = np.shape(x)[-1]
     order = [i // 2 + (i % 2) * (size // 2) for i in range(size)]  # 0, d/2, 1, d/2 + 1, ...
     rotated = np.empty(np.shape(x))
-    rotated[..., order] = rotary_interleaved(np.asarray(x)[..., order], positions)
+    rotated[..., order] = rotary_interleaved(np.asarray(x)[..., order], positions, base)
     return rotated
 
 
