@@ -10,8 +10,6 @@ from roformer_tf.pretraining import Pretrainer, Stage, StagesSchedule
 from roformer_tf.pretraining.models import make_optimizer, make_task
 from roformer_tf.pretraining.settings import ModelSettings, OptimizerSettings
 
-MODEL_INPUTS = ("token_ids", "segment_ids", "padding_mask")
-
 
 class FullProjection(Pretrainer):
     """Computes the logits of all positions; those not to be predicted have weight 0."""

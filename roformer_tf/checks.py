@@ -15,6 +15,17 @@ def check_positive_integer(name, value):
         raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
+def is_number(value):
+    """Returns whether a value is a finite int or float.
+
+    >>> is_number(0.5), is_number(float("nan")), is_number(True)
+    (True, False, False)
+    """
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+
+
 def check_number(name, value, low=None, high=None):
     """Raises `ValueError` unless `value` is a finite number in `[low, high]`.
 
@@ -22,10 +33,8 @@ def check_number(name, value, low=None, high=None):
     Traceback (most recent call last):
     ValueError: `dropout` must be a number from 0 to 1. Received: dropout=1.5
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if (
-        not is_number
-        or not math.isfinite(value)
+        not is_number(value)
         or (low is not None and value < low)
         or (high is not None and value > high)
     ):

@@ -15,6 +15,8 @@ import math
 import numpy as np
 from keras import ops
 
+from roformer_tf.checks import is_number
+
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
@@ -397,20 +399,16 @@ def _shares(rotary_dim):
     return np.arange(pairs) / max(pairs - 1, 1)
 
 
-def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _are_positive(value):
-    return isinstance(value, list | tuple) and all(_is_number(x) and x > 0 for x in value)
+    return isinstance(value, list | tuple) and all(is_number(x) and x > 0 for x in value)
 
 
-_POSITIVE = (lambda value: _is_number(value) and value > 0, "a positive number")
+_POSITIVE = (lambda value: is_number(value) and value > 0, "a positive number")
 # field -> (whether a value is right, what is expected)
 _KINDS = {
-    "factor": (lambda value: _is_number(value) and value >= 1, "a number of at least 1"),
+    "factor": (lambda value: is_number(value) and value >= 1, "a number of at least 1"),
     "original_max_position_embeddings": (
-        lambda value: _is_number(value) and value > 0 and value == int(value),
+        lambda value: is_number(value) and value > 0 and value == int(value),
         "a positive integer, the length that the model was trained at",
     ),
     "attention_factor": _POSITIVE,

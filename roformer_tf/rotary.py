@@ -25,6 +25,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from roformer_tf.checks import check_one_of
 from roformer_tf.portable import is_portable
 
 LAYOUTS = ("interleaved", "half")
@@ -182,6 +183,7 @@ def rotate(x, cos, sin, layout="half"):
 
     Reference: equation 34 of arXiv 2104.09864.
     """
+    check_one_of("layout", layout, LAYOUTS)
     dtype = x.dtype
     x = ops.cast(x, "float32")
     if layout == "half":
@@ -191,12 +193,10 @@ def rotate(x, cos, sin, layout="half"):
             partner = ops.concatenate([x[..., half:], x[..., :half]], axis=-1)
         else:
             partner = ops.roll(x, shift=half, axis=-1)
-    elif layout == "interleaved":
+    else:
         order = half_to_interleaved(x.shape[-1])
         cos, sin = ops.take(cos, order, axis=-1), ops.take(sin, order, axis=-1)
         partner = ops.take(x, np.arange(x.shape[-1]) ^ 1, axis=-1)
-    else:
-        raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
     return ops.cast(x * cos + partner * sin, dtype)
 
 

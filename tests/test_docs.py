@@ -129,6 +129,11 @@ def test_python_runs(page, copy_of_the_repository, names):
         assert set(answer["label"].numpy()) <= {b"negative", b"positive"}
     if page.name == "answers.md":
         assert "张三在上海，李四在天津。"[names["start"] : names["end"]] == names["text"]
+    if page.name == "generation.md":
+        assert names["gpt"].generate("今天", max_length=9).startswith("今天")
+    if page.name == "multi_task_training.md":
+        assert names["best"] == names["result"].classifiers["reviews"].classify("房间干净")[0]
+        assert names["best"][0] == "good" and names["best"][1] > 0.9
     if lacking:
         pytest.skip(f"ran but for the blocks that need {', '.join(sorted(lacking))}: make hf docs")
 

@@ -62,7 +62,6 @@ CELLS = [
     for names, cell in zip((*zip(ENCODERS), HEADS, SIMS, STRINGS, SEQ_2_SEQ), cells, strict=True)
     for name in names
 ]
-OF_TOKENIZERS = "cannot be built from .* Use `{}.from_preset`"
 ERRORS = {
     "pooler": "{} needs a pooler, .* Classes that can be built from it: RoFormerBackbone",
     "head": "{} needs a masked-LM head, .*: RoFormerBackbone and RoFormerTextClassifier. "

@@ -10,7 +10,7 @@ import h5py
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _LFS_HEADER = b"version https://git-lfs.github.com/spec/"
-_COPY = "Copy it again from where it was saved."
+COPY = "Copy it again from where it was saved."
 
 
 @contextlib.contextmanager
@@ -102,19 +102,24 @@ def read_json(file, purpose):
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{file} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
-            f"{_COPY}"
+            f"{COPY}"
         ) from error
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{file} is not UTF-8 text: {error.reason} at byte {error.start}. {_COPY}"
+            f"{file} is not UTF-8 text: {error.reason} at byte {error.start}. {COPY}"
         ) from error
     except RecursionError as error:
-        raise ValueError(f"{file} is not valid JSON: it is nested too deep. {_COPY}") from error
+        raise ValueError(f"{file} is not valid JSON: it is nested too deep. {COPY}") from error
     if not isinstance(content, dict):
         raise ValueError(
-            f"{file} must hold a JSON object `{{…}}`. Received: {type(content).__name__}. {_COPY}"
+            f"{file} must hold a JSON object `{{…}}`. Received: {type(content).__name__}. {COPY}"
         )
     return content
+
+
+def largest_size(stored):
+    """Returns how many bytes may come from so many stored ones, if they are not a zip bomb."""
+    return max(2**20, 100 * stored)
 
 
 @contextlib.contextmanager
@@ -132,5 +137,5 @@ def open_h5(file):
     except (OSError, RuntimeError, KeyError) as error:
         raise ValueError(
             f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): "
-            f"{_reason(str(error))}. {_COPY}"
+            f"{_reason(str(error))}. {COPY}"
         ) from error

@@ -4,6 +4,7 @@ import re
 
 from roformer_tf.checkpoint.mapping import FAMILIES, Sizes
 from roformer_tf.checkpoint.original_files import CONFIG_FILE
+from roformer_tf.checks import is_number
 
 MASKINGS = ("bidirectional", "causal", "unilm")
 
@@ -199,7 +200,7 @@ def _settings(config, source=CONFIG_FILE):
             _check_integer(config, spellings, settings[name], name, source)
     for name, (low, high) in _NUMBERS.items():
         value = config.get(name)
-        holds = _is_number(value) and low <= value <= high
+        holds = is_number(value) and low <= value <= high
         rule = f"a number from {low:g} to {high:g}"
         _check(value is None or holds, name, source, rule, repr(value))
     for name in _FLAGS:
@@ -208,7 +209,7 @@ def _settings(config, source=CONFIG_FILE):
         )
     for name in _POSITIONS:
         value = config.get(name)
-        holds = isinstance(value, int) and _is_number(value) and 0 < value < 2**31
+        holds = isinstance(value, int) and is_number(value) and 0 < value < 2**31
         _check(value is None or holds, name, source, "a positive integer", repr(value))
     rule = "'tanh', 'linear' or absent"
     _check(
@@ -221,14 +222,10 @@ def _settings(config, source=CONFIG_FILE):
     return settings
 
 
-def _is_number(value):
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _check_integer(config, spellings, value, name, source):
     spelling = next((s for s in spellings if config.get(s) is not None), spellings[-1])
     lowest = 0 if name == "num_segments" else 1
-    holds = isinstance(value, int) and _is_number(value) and lowest <= value
+    holds = isinstance(value, int) and is_number(value) and lowest <= value
     rule = "a positive integer" if lowest else "0 or a positive integer"
     _check(holds, spelling, source, rule, repr(value))
     _check(value <= _LARGEST[name], spelling, source, f"at most {_LARGEST[name]:,}", value)

@@ -11,10 +11,8 @@ Reference: `modeling_tf_roformer.py` and `modeling_tf_pytorch_utils.py` of trans
 import h5py
 import numpy as np
 
-from roformer_tf.checkpoint.damage import open_h5
+from roformer_tf.checkpoint.damage import largest_size, open_h5
 
-# HDF5 stores no numbers that were never written, and compresses.
-_LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 2**20
 _LAST = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embeddings": "weight"}
 
 
@@ -47,8 +45,8 @@ class TensorFlowTensors:
                 f"{self._file} is refused: {path} is stored in another file, which need not be one "
                 "of weights. Copy the model again from where it was saved."
             )
-        allowed = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * self._file.stat().st_size)
-        if node.nbytes > allowed:
+        # HDF5 stores no numbers that were never written, and compresses
+        if node.nbytes > largest_size(self._file.stat().st_size):
             raise ValueError(
                 f"{self._file} is refused: {path} has {node.nbytes:,} bytes, far more than the file, "
                 "and would fill the memory. Copy the model again from where it was saved."

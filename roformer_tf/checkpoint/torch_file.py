@@ -24,6 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from roformer_tf.checkpoint.damage import COPY
+
 # What `torch.save` writes for a dict of tensors, with Python 2 or 3.
 _OPCODES = frozenset(
     "PROTO STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE "
@@ -42,7 +44,6 @@ _DTYPES = {
     "Bool": "bool",
 }  # fmt: skip
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a file in an archive; two lengths at its end
-_COPY = "Copy it again from where it was saved."
 
 
 class _Storage(NamedTuple):
@@ -163,7 +164,7 @@ class TorchTensors:
             reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
             raise ValueError(
                 f"{file} is damaged, cut off ({size:,} bytes) or not a file of weights: "
-                f"{reason[0].rstrip('.'):.200}. {_COPY}"
+                f"{reason[0].rstrip('.'):.200}. {COPY}"
             ) from error
         tensors = state.values() if isinstance(state, dict) else [state]
         kind = next((type(tensor).__name__ for tensor in tensors if type(tensor) is not _Tensor), 0)
@@ -205,7 +206,7 @@ class TorchTensors:
         if len(data) < count or (checksum is not None and zlib.crc32(data) != checksum):
             raise ValueError(
                 f"{self._file} is damaged: its tensor data {storage.key!r:.50} is not what was "
-                f"saved (CRC-32). {_COPY}"
+                f"saved (CRC-32). {COPY}"
             )
         numbers = np.frombuffer(data, dtype)
         self._last = (storage.key, numbers)  # several tensors may be views of it

@@ -14,15 +14,13 @@ import zlib
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from roformer_tf.checkpoint.damage import check_file
+from roformer_tf.checkpoint.damage import check_file, largest_size
 from roformer_tf.checkpoint.model_files import is_model, needed_files
 from roformer_tf.checkpoint.original_files import nothing_found
 from roformer_tf.files import cache_folder, check_room, replace_files
 
 KEPT_COPIES = 4  # a base model has half a gigabyte
 _BLOCK = 2**20
-# Numbers of weights hardly shrink, and text to a third. Deflate reaches 1,000 on zeros.
-_LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 2**20
 _DAMAGES = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError,
     NotImplementedError, OverflowError, IndexError, UnicodeDecodeError, OSError,
@@ -145,8 +143,8 @@ def _choose(archive, inner, members):
 
 def _check_sizes(archive, files):
     for info in files:
-        allowed = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * info.compress_size)
-        if info.file_size > allowed:
+        # numbers of weights hardly shrink, and text to a third; deflate reaches 1,000 on zeros
+        if info.file_size > largest_size(info.compress_size):
             raise ValueError(
                 f"{archive} is refused: {info.filename!r:.100} unpacks to {info.file_size:,} bytes "
                 f"out of {info.compress_size:,}, as a zip bomb does. Nothing was unpacked. {_COPY}"

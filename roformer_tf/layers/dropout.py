@@ -109,7 +109,7 @@ def stateless_dropout(x, rate, seed):
     """
     if keras.config.backend() == "tensorflow":
         return _drop(ops.convert_to_tensor(x), rate, seed)
-    return keras.random.dropout(x, rate, seed=_Seed(seed))
+    return keras.random.dropout(x, rate, seed=GivenSeed(seed))
 
 
 def block_seeds(seed, count):
@@ -123,11 +123,11 @@ def block_seeds(seed, count):
         Integer tensor `(count, count, 2)` of the dtype of `seed`.
     """
     seed = ops.convert_to_tensor(seed)
-    seeds = keras.random.randint((count, count, 2), 0, 2**31 - 1, seed=_Seed(seed))
+    seeds = keras.random.randint((count, count, 2), 0, 2**31 - 1, seed=GivenSeed(seed))
     return ops.cast(seeds, seed.dtype)
 
 
-class _Seed(keras.random.SeedGenerator):
+class GivenSeed(keras.random.SeedGenerator):
     """Returns one seed, which may be a tensor: `keras.random` takes only numbers and generators."""
 
     def __init__(self, seed):  # the base class would create a variable

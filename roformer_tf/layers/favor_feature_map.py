@@ -5,6 +5,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.dropout import GivenSeed
 from roformer_tf.layers.feature_map import FeatureMap, scaled_exp
 
 
@@ -123,7 +124,9 @@ class FavorFeatureMap(FeatureMap):
         """Returns draw `number` of the seed, `(num_features, head_dim)`."""
         num_features, head_dim = shape
         blocks = -(-num_features // head_dim)
-        seed = _Seed(self.seed, number)
+        # JAX takes its raw keys in this dtype only
+        dtype = "uint32" if keras.config.backend() == "jax" else "int32"
+        seed = GivenSeed(ops.stack([ops.cast(self.seed, dtype), ops.cast(number, dtype)]))
         normal = keras.random.normal((2, blocks, head_dim, head_dim), dtype="float32", seed=seed)
         directions, triangle = ops.qr(normal[0])
         # QR does not choose the sign of a column at random
@@ -134,15 +137,3 @@ class FavorFeatureMap(FeatureMap):
 
     def get_config(self):
         return {**super().get_config(), **arguments_of(self, FavorFeatureMap)}
-
-
-class _Seed(keras.random.SeedGenerator):
-    """A seed of two numbers, which may be tensors."""
-
-    def __init__(self, *numbers):
-        # JAX takes its raw keys in this dtype only
-        dtype = "uint32" if keras.config.backend() == "jax" else "int32"
-        self._value = ops.stack([ops.cast(number, dtype) for number in numbers])
-
-    def next(self, ordered=True):
-        return self._value

@@ -3,6 +3,7 @@
 import inspect
 import random
 
+from roformer_tf.checks import check_one_of
 from roformer_tf.layers.cosine_feature_map import CosineFeatureMap
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.favor_feature_map import FavorFeatureMap
@@ -55,10 +56,7 @@ def make_feature_maps(name, num_layers, options=None, dtype=None):
                 f"none. Received: attention_options={options!r}"
             )
         return [None] * num_layers
-    if not isinstance(name, str) or name not in FEATURE_MAPS:
-        raise ValueError(
-            f"`attention` must be one of {('softmax', *FEATURE_MAPS)}. Received: attention={name!r}"
-        )
+    check_one_of("attention", name, ("softmax", *FEATURE_MAPS))
     cls = FEATURE_MAPS[name]
 
     def make(i):

@@ -2,6 +2,7 @@
 
 import inspect
 
+from roformer_tf.checks import check_one_of
 from roformer_tf.layers.deberta_position import DebertaPosition
 from roformer_tf.layers.learned_position import LearnedPosition
 from roformer_tf.layers.position_scheme import PositionScheme
@@ -45,11 +46,7 @@ def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, pre
     Raises:
         ValueError: If the scheme or one of its options is unknown.
     """
-    if not isinstance(name, str) or name not in POSITION_SCHEMES:
-        raise ValueError(
-            f"`position_scheme` must be one of {tuple(POSITION_SCHEMES)}. "
-            f"Received: position_scheme={name!r}"
-        )
+    check_one_of("position_scheme", name, tuple(POSITION_SCHEMES))
     cls = POSITION_SCHEMES[name]
 
     options = options or {}

@@ -1,11 +1,11 @@
 import keras
-import numpy as np
 from keras import ops
 
 from roformer_tf import rotary
 from roformer_tf.checks import check_one_of
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import PositionScheme, positions_of
+from roformer_tf.layers.rotary_embedding import scaled_tables
 from roformer_tf.rope_scaling import make_rope_scaling
 
 
@@ -118,17 +118,10 @@ class RotaryPosition(PositionScheme):
     def call(self, token_ids, position_ids=None, padding_mask=None, current_length=None):
         self._check_tokens(token_ids)
         position_ids = positions_of(token_ids, position_ids)
-        tables = rotary.tables(position_ids, self._frequencies())
-        if self._scaling.needs_length:
-            if current_length is None:
-                length = _reach(position_ids, padding_mask)
-            else:
-                length = ops.reshape(ops.cast(current_length, "float32"), (-1, 1))
-            scaled = rotary.tables(position_ids, self._frequencies(length))
-            # up to the trained length the very numbers of a model without scaling
-            is_longer = length[..., None] > self._scaling.original_max_position_embeddings
-            tables = [ops.where(is_longer, *pair) for pair in zip(scaled, tables)]
-        cos, sin = tables  # (batch, length, rotary_dim)
+        theta = self.theta if self.learned else self._theta
+        cos, sin = scaled_tables(
+            position_ids, theta, self._scaling, self.max_wavelength, padding_mask, current_length
+        )  # (batch, length, rotary_dim)
         return cos[:, None], sin[:, None]
 
     def compute_output_spec(
@@ -175,17 +168,6 @@ class RotaryPosition(PositionScheme):
             return output
         return self._rotate(rotary.rotate_inverse, output, context)
 
-    def _frequencies(self, length=None):
-        """Returns frequencies `(rotary_dim // 2,)`, in NumPy if fixed: their angles are exact then.
-
-        With current lengths, `(batch, 1)`, they are `(batch, 1, rotary_dim // 2)`.
-        """
-        ratios = self._scaling.ratios(self.rotary_dim, self.max_wavelength, length)
-        theta = self.theta if self.learned else self._theta
-        if isinstance(theta, np.ndarray) and isinstance(ratios, np.ndarray):
-            return theta * ratios
-        return ops.cast(theta, "float32") * ops.cast(ratios, "float32")
-
     def _rotate(self, rotate, x, context):
         cos, sin = _given(context)
         if self.rotary_dim == self.head_dim:
@@ -204,14 +186,3 @@ def _given(context):
             "`position=scheme(token_ids)`. Received: position=None"
         )
     return context
-
-
-def _reach(positions, padding_mask):
-    """Returns the span of the positions of each sequence's real tokens: float32 `(batch, 1)`."""
-    first = last = ops.cast(positions, "float32")
-    if padding_mask is not None:
-        is_real = ops.cast(padding_mask, "bool")
-        # without real tokens the span is minus infinity, which is below the trained length
-        first = ops.where(is_real, first, float("inf"))
-        last = ops.where(is_real, last, float("-inf"))
-    return ops.max(last, axis=-1, keepdims=True) - ops.min(first, axis=-1, keepdims=True) + 1

@@ -4,7 +4,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checks import check_number
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
-from roformer_tf.text.random_masker import mask_tokens, seed_generator
+from roformer_tf.text.random_masker import is_none_of, mask_tokens, seed_generator
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -90,9 +90,7 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
                 "The tokenizer has no mask token for the tokens of the sources. Make it with "
                 "`mask_token='[MASK]'`, or the preprocessor with `source_mask_rate=0.0`."
             )
-        maskable = segment_ids == 0
-        for token_id in tokenizer.special_token_ids:
-            maskable &= token_ids != token_id
+        maskable = (segment_ids == 0) & is_none_of(token_ids, tokenizer.special_token_ids)
         seeds = tf.random.experimental.stateless_split(self._draw_seed(), 3)
         of_sequence = tf.random.stateless_uniform([tf.shape(token_ids)[0], 1], seeds[0])
         chosen = tf.random.stateless_uniform(tf.shape(token_ids), seeds[1]) < 0.15

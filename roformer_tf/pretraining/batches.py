@@ -177,16 +177,15 @@ def stream_options(threads=None):
     return options
 
 
-def ordered_batches(batches, service, start=(0, 0), timeout=None):
+def ordered_batches(batches, service, start=(0, 0)):
     """Runs a dataset on the workers of a tf.data service and yields its batches in order.
 
     The dispatcher hands windows to workers as they become free, so batches arrive out of order.
     Each carries its position and is held back until those before it have come.
 
     A worker that dies takes its window with it, and no other worker makes it again. Then an error
-    is raised: when no batch has come for `timeout` seconds, or when the other workers have been
-    waiting for a minute and are 32 windows ahead. A run that is started again resumes from its
-    checkpoint.
+    is raised: when no batch has come for 10 minutes, or when the other workers have been waiting
+    for a minute and are 32 windows ahead. A run that is started again resumes from its checkpoint.
 
     To run a service on one machine, start a dispatcher and a worker, each in its own process::
 
@@ -199,7 +198,6 @@ def ordered_batches(batches, service, start=(0, 0), timeout=None):
             `index` and `count`, the number of batches in the window, each `(batch,)`.
         service: str. Address of the dispatcher, such as `"grpc://host:5000"`.
         start: tuple `(window, index)`. Position of the first batch in the stream.
-        timeout: float. Seconds to wait for a batch. Defaults to 600.
 
     Returns:
         `tf.data.Dataset`.
@@ -216,7 +214,7 @@ def ordered_batches(batches, service, start=(0, 0), timeout=None):
         )
     )
     return tf.data.Dataset.from_generator(
-        lambda: _in_order(distributed, service, start, timeout or TIMEOUT_SECONDS),
+        lambda: _in_order(distributed, service, start, TIMEOUT_SECONDS),
         output_signature=batches.element_spec,
     )
 

@@ -5,7 +5,7 @@ from roformer_tf.text.strings import encode_utf8
 
 FORMS = (".jsonl", ".json", ".tsv")
 # Between the parts of an example. Texts lose it: tokenizers drop this control character anyway.
-_SEPARATOR = "\0"
+SEPARATOR = "\0"
 
 
 class ExampleReader(TextFileReader):
@@ -76,10 +76,10 @@ class ExampleReader(TextFileReader):
             if reason:
                 self._skip(path, number, reason)
                 continue
-            texts = [row[name].replace(_SEPARATOR, " ").strip() for name in self.fields]
+            texts = [row[name].replace(SEPARATOR, " ").strip() for name in self.fields]
             if texts[0]:
                 label = str(self.numbers[str(row[self.label])])
-                yield encode_utf8(_SEPARATOR.join([label, *texts]))
+                yield encode_utf8(SEPARATOR.join([label, *texts]))
             else:
                 self.empty_documents += 1
 
@@ -127,7 +127,7 @@ def split_examples(examples, num_texts=1):
         Labels, int32 `(count,)`, 0 for empty examples, followed by each column of texts, string
         `(count,)`.
     """
-    parts = tf.strings.split(examples, _SEPARATOR).to_tensor(b"", shape=[None, 1 + num_texts])
+    parts = tf.strings.split(examples, SEPARATOR).to_tensor(b"", shape=[None, 1 + num_texts])
     labels = tf.where(parts[:, 0] == "", "0", parts[:, 0])
     texts = [parts[:, 1 + i] for i in range(num_texts)]
     return tf.strings.to_number(labels, tf.int32), *texts

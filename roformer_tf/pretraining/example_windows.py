@@ -8,7 +8,7 @@ from roformer_tf.pretraining.shard_windows import (
     rounded_width,
     shards_for,
 )
-from roformer_tf.text.random_masker import mask_tokens
+from roformer_tf.text.random_masker import is_none_of, mask_tokens
 
 # What becomes of a token that is hidden from a labelled task: 20 % are spared by the first draw of
 # the original, of which nine in ten become a random token.
@@ -97,8 +97,7 @@ class LabelledWindows(ShardWindows):
         if pieces is not None:
             before = tf.pad(pieces[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
             chosen = (first | (second & (pieces == before))) & (pieces >= 0)
-        for token_id in tokenizer.special_token_ids:
-            chosen &= token_ids != token_id
+        chosen &= is_none_of(token_ids, tokenizer.special_token_ids)
         return mask_tokens(
             token_ids,
             chosen,

@@ -55,8 +55,7 @@ class MultiTaskData:
     def __init__(self, settings, tokenizer, corpus, examples, preprocessors):
         self.settings = settings
         self.tokenizer = tokenizer
-        self.corpus = corpus
-        self.examples = examples
+        self.corpora = [corpus, *examples]
         self.preprocessors = preprocessors
         self.any_reads = any(kind_of(task) is Reading for task in settings.tasks.values())
         self._shards = [
@@ -105,8 +104,7 @@ class MultiTaskData:
 
     def held_out_batches(self, stage_index, number):
         """Makes the held-out batches of a task, or returns `None` if none of it is held out."""
-        corpus = self.examples[number - 1] if number else self.corpus
-        if not corpus.held_out_shards:
+        if not self.corpora[number].held_out_shards:
             return None
         windows = self._windows(stage_index, number, held_out=True)
         batches = finite_batches(windows, self.settings.run.held_out_batches)
@@ -115,7 +113,7 @@ class MultiTaskData:
     def _windows(self, stage_index, number, held_out=False):
         settings, count = self.settings, self._shards[stage_index][number]
         stage, data = settings.stages[stage_index], settings.data
-        corpus = self.examples[number - 1] if number else self.corpus
+        corpus = self.corpora[number]
         shards, seed = corpus.shards, (settings.run.seed, stage_index)
         if held_out:
             shards, seed = corpus.held_out_shards, (settings.run.seed, HELD_OUT)

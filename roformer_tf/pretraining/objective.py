@@ -3,7 +3,7 @@ import tensorflow as tf
 from roformer_tf.checks import check_one_of
 from roformer_tf.pretraining.packing import document_lengths, positions_in_documents
 from roformer_tf.pretraining.settings import OBJECTIVES
-from roformer_tf.text.random_masker import mask_tokens, masked_positions
+from roformer_tf.text.random_masker import is_none_of, mask_tokens, masked_positions
 
 # The number of slots of a batch is a multiple of this, so that there are few different shapes.
 _SLOTS = 8
@@ -140,8 +140,7 @@ class PretrainingObjective:
             draw = tf.gather(draw, tf.maximum(word - 1, 0), batch_dims=1)
         chosen = real & (draw < self.mask_rate)
         if not self.mask_special_tokens:
-            for token_id in self.special_token_ids:
-                chosen &= token_ids != token_id
+            chosen &= is_none_of(token_ids, self.special_token_ids)
         masked = mask_tokens(
             token_ids,
             chosen,
@@ -157,7 +156,7 @@ class PretrainingObjective:
         return masked, tf.zeros_like(token_ids), positions, labels, used
 
     def _causal_lm(self, token_ids, real, seed, document_ids, word_starts):
-        chosen = _next(document_ids, 0) == document_ids
+        chosen = _next(document_ids) == document_ids
         return self._next_tokens(token_ids, tf.zeros_like(token_ids), chosen & real)
 
     def _unilm(self, token_ids, real, seed, document_ids, word_starts):
@@ -175,13 +174,13 @@ class PretrainingObjective:
         token_ids = tf.gather(token_ids, index - tf.cast(later, tf.int32), batch_dims=1)
         token_ids = tf.where(real & (position == before + 1), self.end_token_id, token_ids)
         segment_ids = tf.cast(later, tf.int32)
-        chosen = (_next(segment_ids, 0) == 1) & (_next(document_ids, 0) == document_ids)
+        chosen = (_next(segment_ids) == 1) & (_next(document_ids) == document_ids)
         return self._next_tokens(token_ids, segment_ids, chosen & real)
 
     def _next_tokens(self, token_ids, segment_ids, chosen):
         """Predicts the next token from each chosen position."""
         positions, used = self._slots(chosen)
-        labels = tf.gather(_next(token_ids, 0), positions, batch_dims=1)
+        labels = tf.gather(_next(token_ids), positions, batch_dims=1)
         return token_ids, segment_ids, positions, labels, used
 
     def _slots(self, chosen):
@@ -190,6 +189,6 @@ class PretrainingObjective:
         return masked_positions(chosen, (most + _SLOTS - 1) // _SLOTS * _SLOTS)
 
 
-def _next(x, last):
+def _next(x):
     """Shifts each sequence one position to the left."""
-    return tf.pad(x[:, 1:], [[0, 0], [0, 1]], constant_values=last)
+    return tf.pad(x[:, 1:], [[0, 0], [0, 1]])

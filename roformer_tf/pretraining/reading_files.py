@@ -1,11 +1,10 @@
 import tensorflow as tf
 
+from roformer_tf.pretraining.example_files import SEPARATOR
 from roformer_tf.pretraining.text_files import TextFileReader, split_suffixes
 from roformer_tf.text.strings import encode_utf8
 
 FORMS = (".jsonl", ".json")
-# Between the parts of an example. Texts lose it: tokenizers drop this control character anyway.
-_SEPARATOR = "\0"
 
 
 class ReadingReader(TextFileReader):
@@ -80,12 +79,12 @@ class ReadingReader(TextFileReader):
                 continue
             # of the same length: answers count the characters of the context
             question, context = (
-                row[name].replace(_SEPARATOR, " ") for name in (self.question, self.context)
+                row[name].replace(SEPARATOR, " ") for name in (self.question, self.context)
             )
             if question.strip() and context.strip():
                 spans = {(start, start + len(text)): None for text, start in self._found(row)}
                 numbers = " ".join(f"{start} {end}" for start, end in spans)
-                yield encode_utf8(_SEPARATOR.join([numbers, question.strip(), context]))
+                yield encode_utf8(SEPARATOR.join([numbers, question.strip(), context]))
             else:
                 self.empty_documents += 1
 
@@ -119,7 +118,7 @@ def split_readings(examples):
         Answers, int32 `(count, answers, 2)`, start and end (excluded) in characters, -1 for
         padding; and questions and contexts, string `(count,)`.
     """
-    parts = tf.strings.split(examples, _SEPARATOR).to_tensor(b"", shape=[None, 3])
+    parts = tf.strings.split(examples, SEPARATOR).to_tensor(b"", shape=[None, 3])
     numbers = tf.strings.split(parts[:, 0])
     numbers = numbers.with_values(tf.strings.to_number(numbers.values, tf.int32)).to_tensor(-1)
     width = tf.maximum(tf.shape(numbers)[1], 2)  # without any answers, too

@@ -156,11 +156,6 @@ def take(x, chosen):
     return ops.take(ops.reshape(x, (-1, *ops.shape(x)[2:])), indices, axis=0)
 
 
-def take_all(hypotheses, chosen):
-    """Calls `take` for each tensor of a dictionary."""
-    return {name: take(x, chosen) for name, x in hypotheses.items()}
-
-
 def where_rows(condition, this, other):
     """Selects rows of two dictionaries of tensors `(batch, ...)` by a condition `(batch,)`."""
     return {

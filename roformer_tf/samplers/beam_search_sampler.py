@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from roformer_tf.checks import check_one_of
-from roformer_tf.samplers.beam_loop import NO_SCORE, BeamLoop, take, take_all
+from roformer_tf.samplers.beam_loop import NO_SCORE, BeamLoop, take
 
 PENALTY_FORMS = ("fairseq", "gnmt")
 
@@ -121,7 +121,7 @@ class BeamSearchSampler(BeamLoop):
         new = {name: x[:, : self.num_beams] for name, x in new.items()}
         growing = ops.where(ends, NO_SCORE, grown["scores"])
         _, best = ops.top_k(growing, self.num_beams)
-        beams = take_all({**grown, "scores": growing}, best)
+        beams = {name: take(x, best) for name, x in {**grown, "scores": growing}.items()}
         return beams, self.best_of(finished, new)
 
     def best_of(self, these, others):

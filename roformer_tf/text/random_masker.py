@@ -68,9 +68,7 @@ class RandomMasker:
             return tuple(x[0] for x in self(token_ids[tf.newaxis]))
         seeds = tf.random.experimental.stateless_split(self._draw_seed(), 2)
 
-        selectable = tf.ones_like(token_ids, tf.bool)
-        for token_id in self.unselectable_token_ids:
-            selectable &= token_ids != token_id
+        selectable = is_none_of(token_ids, self.unselectable_token_ids)
         size = tf.reduce_sum(tf.cast(selectable, tf.float32), axis=1)
         count = tf.maximum(tf.round(size * self.mask_selection_rate), 1.0)
         count = tf.minimum(count, tf.minimum(size, float(self.mask_selection_length)))
@@ -102,6 +100,14 @@ def seed_generator():
         return generator.integers(2**63, size=2)
 
     return lambda: tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), [2])
+
+
+def is_none_of(token_ids, others):
+    """Returns a bool tensor: where `token_ids` is none of `others`, a list of int."""
+    different = tf.ones_like(token_ids, tf.bool)
+    for token_id in others:
+        different &= token_ids != token_id
+    return different
 
 
 def mask_tokens(

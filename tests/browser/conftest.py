@@ -57,9 +57,9 @@ class Browser:
         if message.type == "error":
             self.errors.append(f"{message.text} ({message.location['url']})")
 
-    def set_width(self, width, height=900):
+    def set_width(self, width):
         """Resizes the page: 375 is a phone, 1280 a small notebook."""
-        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.set_viewport_size({"width": width, "height": 900})
 
     def overflowing(self):
         """Returns a line for each element that a reader would have to scroll sideways for."""

@@ -77,7 +77,7 @@ def random_folder(path, rng, family="roformer", heads=HEADS, tokens=None, **chan
     return write_original(path, random_variables(rng, config, family, heads), config, tokens)
 
 
-def write_with_saver(folder, variables, name="bert_model.ckpt"):
+def write_with_saver(folder, variables):
     """Writes a checkpoint with TF1's own `Saver`."""
     folder.mkdir(parents=True, exist_ok=True)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -88,7 +88,8 @@ def write_with_saver(folder, variables, name="bert_model.ckpt"):
         placeholders = {n: tf.compat.v1.placeholder(a.dtype, a.shape) for n, a in variables.items()}
         assigns = [tf.compat.v1.assign(tensors[n], placeholders[n]) for n in variables]
         session.run(assigns, {placeholders[n]: a for n, a in variables.items()})
-        tf.compat.v1.train.Saver(tensors).save(session, str(folder / name), write_meta_graph=False)
+        saver = tf.compat.v1.train.Saver(tensors)
+        saver.save(session, str(folder / "bert_model.ckpt"), write_meta_graph=False)
     return folder
 
 

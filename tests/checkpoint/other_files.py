@@ -72,6 +72,12 @@ def state_of(arrays, old=False):
     return state, storages
 
 
+def write_pickle(file, content):
+    """Writes an archive of PyTorch that has nothing but a pickle."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+
+
 def write_torch(file, arrays=None, old=False, state=None, storages=()):
     """Writes what `torch.save` would: arrays, or any state with its storages."""
     if state is None:
@@ -83,8 +89,8 @@ def write_torch(file, arrays=None, old=False, state=None, storages=()):
             content += struct.pack("<q", array.size) + array.tobytes()
         file.write_bytes(content)
         return
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("archive/data.pkl", dumps(state))
+    write_pickle(file, dumps(state))
+    with zipfile.ZipFile(file, "a") as archive:
         archive.writestr("archive/byteorder", "little")
         for key, array in dict(storages).items():
             archive.writestr(f"archive/data/{key}", array.tobytes())

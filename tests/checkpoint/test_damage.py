@@ -254,7 +254,7 @@ def test_damaged_weights_of_a_preset(copy, name, content):
 
 
 @pytest.mark.parametrize("layout", ["original", "preset"])
-def test_weights_that_are_not_finite_are_named(copy, layout, saved):
+def test_weights_that_are_not_finite_are_named(copy, layout):
     folder = copy(layout)
     model = load(folder)
     gamma = model.backbone.embeddings.norm.gamma

@@ -258,7 +258,7 @@ def test_compound_of_a_single_id():
     np.testing.assert_array_equal(edited, [0, 1, 2, 3, 2, 3])
 
 
-def test_saving_raises_if_the_format_cannot_hold_it(folder, tmp_path):
+def test_saving_raises_if_the_format_cannot_hold_it(tmp_path):
     classifier = roformer_tf.RoFormerTextClassifier(make_backbone(), num_classes=2)
     with pytest.raises(ValueError, match="cannot hold the head of .*model.backbone"):
         save_checkpoint(classifier, tmp_path / "saved")

@@ -101,7 +101,7 @@ def test_the_weights_are_those_of_safetensors(hf, tmp_path):
     load(tmp_path / "original again")
 
 
-def test_a_backbone_alone(hf, tmp_path):
+def test_a_backbone_alone(hf):
     folder, tensors = hf
     wanted = roformer_tf.RoFormerBackbone.from_preset(folder)
     tensors = {name: array for name, array in tensors.items() if name.startswith("roformer.")}

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from roformer_tf.checkpoint.torch_file import TorchTensors
-from tests.checkpoint.other_files import Call, Global, Reference, dumps, state_of, write_torch
+from tests.checkpoint.other_files import (
+    Call,
+    Global,
+    Reference,
+    dumps,
+    state_of,
+    write_pickle,
+    write_torch,
+)
 from tests.hostile.test_tricks import Payload
 
 FORMS = pytest.mark.parametrize("old", [False, True], ids=["archive", "before 1.6"])
@@ -158,8 +166,7 @@ INSTRUCTIONS = {
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_instructions_that_pytorch_does_not_write(file, name):
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("archive/data.pkl", INSTRUCTIONS[name])
+    write_pickle(file, INSTRUCTIONS[name])
     # `INST` names a function, too, but does not reach it
     with pytest.raises(ValueError, match="is no plain file of weights"):
         TorchTensors(file)
@@ -172,8 +179,7 @@ def test_payloads_of_pickle_itself(file, old, tmp_path):
         if old:
             file.write_bytes(content)
         else:
-            with zipfile.ZipFile(file, "w") as archive:
-                archive.writestr("archive/data.pkl", content)
+            write_pickle(file, content)
         with pytest.raises(ValueError, match="pytorch_model.bin is no plain file|is damaged"):
             TorchTensors(file)
     assert not (tmp_path / "made").exists()
@@ -223,8 +229,7 @@ def test_a_function_cannot_be_changed(file):
     """`BUILD` sets attributes, also of functions if they are left in reach."""
     for target in (REBUILD, Global("collections", "OrderedDict"), FLOAT):
         content = dumps(target)[:-1] + dumps(({"__defaults__": (1,)}, {"__kwdefaults__": 1}))[2:-1]
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("archive/data.pkl", content + b"b.")
+        write_pickle(file, content + b"b.")
         with pytest.raises(ValueError, match="is damaged"):
             TorchTensors(file)
     write_torch(file, {"a": np.arange(3, dtype="float32")})
@@ -241,8 +246,7 @@ def test_a_function_cannot_be_changed(file):
     ],
 )
 def test_pickles_that_would_fill_the_memory(file, content):
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("archive/data.pkl", content)
+    write_pickle(file, content)
     with pytest.raises(ValueError, match="pytorch_model.bin is"):
         TorchTensors(file)
 
@@ -256,8 +260,7 @@ def test_pickles_that_would_fill_the_memory(file, content):
     ],
 )
 def test_keys_that_would_never_be_hashed(file, content):
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("archive/data.pkl", content)
+    write_pickle(file, content)
     with pytest.raises(ValueError, match="tuples are too deep or too large"):
         TorchTensors(file)
 

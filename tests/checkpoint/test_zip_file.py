@@ -155,7 +155,7 @@ def test_an_archive_without_a_model(cache, tmp_path):
         load(tmp_path / "none.zip")
 
 
-def test_a_changed_archive_is_unpacked_again(archive, cache, folder, masked_lm, tmp_path):
+def test_a_changed_archive_is_unpacked_again(archive, cache, tmp_path):
     load(archive)
     other = builders.task("masked_lm", preprocessor={})
     other.backbone.token_embedding.embeddings.assign_add(

@@ -205,7 +205,7 @@ def test_inspect_and_convert(folders, tmp_path, capsys, error_of):
 
 
 @pytest.mark.slow
-def test_as_a_program(folders, tmp_path, repository):
+def test_as_a_program(tmp_path, repository):
     """A failure prints only its message on standard error."""
     command = [sys.executable, "-m", "roformer_tf", "fill-mask", str(tmp_path), TEXT]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
@@ -239,7 +239,7 @@ def test_ctrl_c_is_silent(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_reader_that_ends_is_no_error(tmp_path, repository):
+def test_a_reader_that_ends_is_no_error(repository):
     """As `| head` does."""
     folder = repository / "checkpoints" / "chinese_roformer_tiny"
     with subprocess.Popen(

@@ -24,7 +24,7 @@ def tables(tmp_path):
 
 
 @pytest.mark.slow
-def test_files_of_texts_are_learned_and_exported(example, run, tables, tiny, tmp_path):
+def test_files_of_texts_are_learned_and_exported(run, tables, tiny, tmp_path):
     out = run(
         "finetune_classifier",
         *("--model", tiny, "--train", tables[0], "--test", tables[1], "--epochs", 1),
@@ -53,7 +53,7 @@ def test_validation_texts_are_no_training_texts(example):
     assert 25 < len(validation) < 80
 
 
-def test_bad_files_are_named(example, run, tables, tmp_path):
+def test_bad_files_are_named(run, tables, tmp_path):
     arguments = ("--train", tables[0], "--test")
     with pytest.raises(FileNotFoundError, match="nothing.tsv"):
         run("finetune_classifier", *arguments, tmp_path / "nothing.tsv")

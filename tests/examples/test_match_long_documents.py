@@ -34,7 +34,7 @@ def test_triplet_accuracy_is_the_share_with_the_closer_text_first(example):
     assert example.triplet_accuracy(Scorer(), triplets, 8) == 0.5  # a tie is not right
 
 
-def test_missing_data_is_named(example, run, tmp_path):
+def test_missing_data_is_named(run, tmp_path):
     with pytest.raises(SystemExit, match=r"There is no .*train\.jsonl\.xz"):
         run("match_long_documents", "--data", tmp_path)
 

@@ -250,7 +250,7 @@ def test_long_documents(trained, data, call, capsys, tmp_path):
     assert "..." not in capsys.readouterr().out
 
 
-def test_missing_texts_are_named(data, call, tmp_path):
+def test_missing_texts_are_named(call, tmp_path):
     settings = tmp_path / "settings.toml"
     settings.write_text(SETTINGS, encoding="utf-8")
     arguments = (

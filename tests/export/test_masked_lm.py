@@ -10,11 +10,11 @@ from roformer_tf.models import fill_mask
 from tests.export.conftest import assert_close, encoded, one_segment, softmax
 
 
-def with_masks(rng, texts, length=12):
+def with_masks(rng, texts):
     """Returns pieces of the texts with up to three masks each."""
     masked = []
     for number, text in enumerate(texts):
-        text = text[:length]
+        text = text[:12]
         for position in sorted(rng.integers(0, len(text) + 1, number % 4), reverse=True):
             text = text[:position] + "[MASK]" + text[position:]
         masked.append(text)

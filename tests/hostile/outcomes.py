@@ -24,12 +24,12 @@ class TooSlow(BaseException):
 
 
 @contextlib.contextmanager
-def limited_time(seconds=SECONDS):
+def limited_time():
     def stop(*_):
         raise TooSlow
 
     handler = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    signal.alarm(SECONDS)
     try:
         yield
     finally:

@@ -19,7 +19,6 @@ WHOLE_JSON = (
     "\ufeff{}", '{"class_name": "os.system"}', '{"config": null}', "nul", '{"a": 1,}',
 )  # fmt: skip
 JSON_NAMES = (".json", ".index.json")
-ARRAYS = (".h5", ".npz", ".safetensors", ".bin")
 
 
 def draw(folder, rng):

@@ -243,14 +243,14 @@ def float_inputs(inputs):
     return [k for k, v in inputs.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
 
 
-def original_variables(weights, prefix="", layer=0, head_dim=None):
+def original_variables(weights, head_dim, layer=0):
     """Renames weights of an `EncoderBlock` or `SelfAttention` to those of an original checkpoint.
 
     Our layers use the half layout; the oracle computes with these in the interleaved layout.
     """
     names = {
-        f"{prefix}output_dense": "attention/output/dense",
-        f"{prefix}attention/output_dense": "attention/output/dense",
+        "output_dense": "attention/output/dense",
+        "attention/output_dense": "attention/output/dense",
         "attention_norm": "attention/output/LayerNorm",
         "feed_forward/intermediate_dense": "intermediate/dense",
         "feed_forward/output_dense": "output/dense",

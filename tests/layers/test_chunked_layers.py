@@ -136,7 +136,7 @@ def test_length_known_at_run_time_only(masking, xla, rng):
 
 
 @tensorflow_only
-def test_no_condition_where_the_length_is_known(rng):
+def test_no_condition_where_the_length_is_known():
     import tensorflow as tf
 
     for length, conditions in ((None, 1), (6, 0)):

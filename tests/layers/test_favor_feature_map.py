@@ -100,7 +100,7 @@ def test_projections_are_orthogonal_in_blocks(rng):
     assert np.diag(products).std() > 1
 
 
-def test_directions_are_uniform(rng):
+def test_directions_are_uniform():
     """Every entry of W is a standard normal number over many draws: mean 0, variance 1."""
     entries = []
     for seed in range(100):

@@ -28,8 +28,8 @@ def attention(name, **kwargs):
     return built(layer, (None, None, WIDTH), name)
 
 
-def random(rng, length, batch=2):
-    return rng.normal(size=(batch, length, WIDTH)).astype("float32")
+def random(rng, length):
+    return rng.normal(size=(2, length, WIDTH)).astype("float32")
 
 
 @pytest.mark.parametrize("name", RELATIVE)
@@ -93,7 +93,7 @@ def test_order_matters(name, rng):
 
 
 @pytest.mark.parametrize("name", ["relative", "nezha", "deberta", "t5", "transformer_xl"])
-def test_no_vector_for_each_pair(name, rng):
+def test_no_vector_for_each_pair(name):
     """With one head of 64 features the largest tensor holds scores, of queries and distances."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("reads TensorFlow's graph")

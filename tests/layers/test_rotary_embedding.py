@@ -26,8 +26,8 @@ def oracle(x, positions, theta, layout="half"):
     return outputs
 
 
-def powers(dim, base=10000.0):
-    return base ** (-np.arange(0, dim, 2) / dim)
+def powers(dim):
+    return 10000.0 ** (-np.arange(0, dim, 2) / dim)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

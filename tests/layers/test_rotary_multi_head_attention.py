@@ -53,18 +53,26 @@ def oracle(layer, x, visible):
     return output
 
 
-@pytest.mark.parametrize("num_key_value_heads", [None, 2, 1])
-@pytest.mark.parametrize("mask", ["none", "causal", "padding", "padding and causal"])
-def test_equals_the_oracle(num_key_value_heads, mask, rng):
-    layer = attention(num_key_value_heads=num_key_value_heads)
-    x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
+def masks(mask):
+    """Which keys each query sees, and the arguments of the layer for that."""
     visible, options = np.ones((2, LENGTH, LENGTH), "bool"), {}
     if "causal" in mask:
         visible &= np.tril(visible[0])
         options["use_causal_mask"] = True
     if "padding" in mask:
-        visible &= np.arange(LENGTH) < np.array([4, 6])[:, None, None]
-        options["attention_mask"] = visible
+        options["attention_mask"] = np.arange(LENGTH) < np.array([4, 6])[:, None, None]
+        visible &= options["attention_mask"]
+    return visible, options
+
+
+@pytest.mark.parametrize("num_key_value_heads", [None, 2, 1])
+@pytest.mark.parametrize("mask", ["none", "causal", "padding", "padding and causal"])
+def test_equals_the_oracle(num_key_value_heads, mask, rng):
+    layer = attention(num_key_value_heads=num_key_value_heads)
+    x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
+    visible, options = masks(mask)
+    if "padding" in mask:
+        options["attention_mask"] = visible  # softmax may have one for each query
     # float32 noise of sums of 16 numbers
     np.testing.assert_allclose(numpy(layer(x, x, **options)), oracle(layer, x, visible), atol=2e-5)
     output, scores = layer(x, x, return_attention_scores=True, **options)
@@ -151,14 +159,7 @@ def linear_oracle(layer, x, visible):
 def test_linear_attention_equals_the_oracle(num_key_value_heads, mask, rng):
     layer = attention(num_key_value_heads=num_key_value_heads, feature_map=EluFeatureMap())
     x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
-    visible, options = np.ones((2, LENGTH, LENGTH), "bool"), {}
-    if "causal" in mask:
-        visible &= np.tril(visible[0])
-        options["use_causal_mask"] = True
-    if "padding" in mask:
-        keys = np.arange(LENGTH) < np.array([4, 6])[:, None, None]
-        visible &= keys
-        options["attention_mask"] = keys
+    visible, options = masks(mask)
     expected = linear_oracle(layer, x, visible)
     # float32 noise of sums of 16 numbers
     np.testing.assert_allclose(numpy(layer(x, x, **options)), expected, atol=2e-5)

@@ -1,5 +1,8 @@
 """What the tests of entities, answers and choices share: a character tokenizer and small models."""
 
+import keras
+import numpy as np
+
 import roformer_tf
 from tests.models.builders import CHARACTERS, SIZES, SPECIAL, randomized
 
@@ -37,3 +40,24 @@ def tokenizer():
 def random_text(rng, length):
     characters = [*CHARACTERS, *"abc,. "]
     return "".join(rng.choice(characters, length))
+
+
+def check_files(task, data, folder):
+    """A `.keras` file and a preset answer as the task does; returns the task of the preset."""
+    expected = task.predict(data, verbose=0)
+    task.save(folder / "task.keras")
+    assert keras.saving.load_model(folder / "task.keras").predict(data, verbose=0) == expected
+    task.save_to_preset(folder / "preset")
+    loaded = type(task).from_preset(folder / "preset")
+    assert loaded.predict(data, verbose=0) == expected
+    return loaded
+
+
+def check_lora(task, x, y):
+    """A step with LoRA on inputs and labels leaves the token embedding as it is."""
+    task.enable_lora(2)
+    task.compile("adam")
+    embeddings = task.backbone.token_embedding.embeddings
+    before = embeddings.numpy().copy()
+    task.train_on_batch(x, y)
+    np.testing.assert_array_equal(embeddings, before)

@@ -48,7 +48,7 @@ def test_default_loss_of_a_probability(rng):
     assert abs(result["binary_accuracy"] - ((p > 0.5) == y).mean()) < 1e-6
 
 
-def test_default_loss_of_a_regression(rng, tmp_path):
+def test_default_loss_of_a_regression(rng):
     model = classifier(num_classes=1)
     x, _, _ = data("classifier", rng)
     y = rng.normal(size=8).astype("float32")

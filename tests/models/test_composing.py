@@ -48,8 +48,8 @@ def only(given, names):
     return {name: given[name] for name in names}
 
 
-def cls_head(hidden_states, name="head"):
-    return keras.layers.Dense(3, activation="softmax", name=name)(hidden_states[:, 0])
+def cls_head(hidden_states):
+    return keras.layers.Dense(3, activation="softmax", name="head")(hidden_states[:, 0])
 
 
 def trained(model, x, rng):

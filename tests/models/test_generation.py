@@ -1,7 +1,6 @@
 """`RoFormerCausalLM.generate`: cached equals uncached, strings in and out, and its options."""
 
 import functools
-import re
 
 import keras_hub
 import numpy as np
@@ -358,12 +357,3 @@ def test_errors(gpt):
         of_ids.generate(prompts([3, 14]), stop_token_ids=None)
     with pytest.raises(ValueError, match="learned positions for 220 tokens only"):
         of_ids.generate(prompts([3], 221), stop_token_ids=None)
-
-
-@pytest.mark.slow
-def test_the_examples_of_the_guide_run(repository):
-    text = (repository / "docs" / "generation.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    names = {}
-    exec(compile(block, "generation.md", "exec"), names)
-    assert names["gpt"].generate("今天", max_length=9).startswith("今天")

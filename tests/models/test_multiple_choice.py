@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.models.roformer_multiple_choice_preprocessor import kept_lengths
-from tests.models.answering import backbone, random_text, tokenizer
+from tests.models.answering import backbone, check_files, check_lora, random_text, tokenizer
 from tests.models.builders import V2, randomized
 
 
@@ -168,14 +168,7 @@ def test_every_form_of_data(rng):
 
 @pytest.mark.slow
 def test_files(tmp_path, rng):
-    task = chooser()
-    x = questions(rng, 3)
-    expected = task.predict(x, verbose=0)
-    task.save(tmp_path / "task.keras")
-    assert keras.saving.load_model(tmp_path / "task.keras").predict(x, verbose=0) == expected
-    task.save_to_preset(tmp_path / "preset")
-    loaded = roformer_tf.RoFormerMultipleChoice.from_preset(tmp_path / "preset")
-    assert loaded.predict(x, verbose=0) == expected
+    check_files(chooser(), questions(rng, 3), tmp_path)
 
 
 @pytest.mark.slow
@@ -190,11 +183,7 @@ def test_low_precision_and_lora(rng):
     np.testing.assert_allclose(found, expected, rtol=0.1)  # sums whose parts round by 2^-8
     assert half.output.dtype == "float32"
     task = chooser()
-    task.enable_lora(2)
-    task.compile("adam")
-    frozen = task.backbone.token_embedding.embeddings.numpy().copy()
-    task.train_on_batch(task.preprocessor(task.text_tensors(x)), np.array(labels))
-    np.testing.assert_array_equal(task.backbone.token_embedding.embeddings, frozen)
+    check_lora(task, task.preprocessor(task.text_tensors(x)), np.array(labels))
     assert len(task.predict(x, verbose=0)) == 3
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.models.answer_spans import answers_of_scores
 from roformer_tf.models.roformer_question_answering import HEADS
-from tests.models.answering import backbone, random_text, tokenizer
+from tests.models.answering import backbone, check_files, check_lora, random_text, tokenizer
 from tests.models.builders import randomized
 from tests.oracles.run_original import small_config
 
@@ -91,7 +91,7 @@ def test_answers_come_back(rng, head):
         assert text == context[start:end] and score > 0.99
 
 
-def test_packing(rng):
+def test_packing():
     """`[CLS] question [SEP] context [SEP]`; only `[CLS]` and the context may be answers."""
     task = reader(sequence_length=20, max_question_length=3)
     question, context = "天地玄黄", "日月盈昃辰宿列张寒来暑往秋收"
@@ -208,14 +208,8 @@ def test_original_weights(original, tmp_path, rng):
 
 @pytest.mark.parametrize("head", EACH_HEAD)
 def test_files(tmp_path, rng, head):
-    task = reader(head)
     data = columns(["谁", "天地"], [random_text(rng, 30), "北京"])
-    expected = task.predict(data, verbose=0)
-    task.save(tmp_path / "task.keras")
-    assert keras.saving.load_model(tmp_path / "task.keras").predict(data, verbose=0) == expected
-    task.save_to_preset(tmp_path / "preset")
-    loaded = roformer_tf.RoFormerQuestionAnswering.from_preset(tmp_path / "preset")
-    assert loaded.head == head and loaded.predict(data, verbose=0) == expected
+    assert check_files(reader(head), data, tmp_path).head == head
 
 
 @pytest.mark.slow
@@ -255,12 +249,7 @@ def test_low_precision_and_lora(rng):
     np.testing.assert_allclose(half.evaluate(data, answers, verbose=0), expected, rtol=0.1)
     assert half.output.dtype == "float32"
     task = reader()
-    task.enable_lora(2)
-    task.compile("adam")
-    frozen = task.backbone.token_embedding.embeddings.numpy().copy()
-    x, y = task.preprocessor(data, y=task.encode_labels(answers))
-    task.train_on_batch(x, y)
-    np.testing.assert_array_equal(task.backbone.token_embedding.embeddings, frozen)
+    check_lora(task, *task.preprocessor(data, y=task.encode_labels(answers)))
     assert len(task.predict(data, verbose=0)) == 2
 
 

@@ -24,9 +24,9 @@ from tests.oracles import numpy_similarity
 from tests.oracles.run_original import small_config
 
 
-def sim(source_mask_rate=0.0, **options):
+def sim(**options):
     preprocessor = roformer_tf.RoFormerSimPreprocessor(
-        tokenizer(), sequence_length=32, source_mask_rate=source_mask_rate
+        tokenizer(), sequence_length=32, source_mask_rate=0.0
     )
     return randomized(
         roformer_tf.RoFormerSim(backbone("sim", num_layers=1, **options), preprocessor)
@@ -229,7 +229,7 @@ def test_errors(model):
         roformer_tf.RoFormerSimClassifier(model.backbone, groups=(2, 0))
 
 
-def test_similar_ranks_generated_texts(model, monkeypatch, rng):
+def test_similar_ranks_generated_texts(model, monkeypatch):
     """Without repetitions, the text itself and empty texts; the nearest first."""
     drawn = ["天地", "", "玄黄", "天地", "宇宙洪荒", " 日月 ", "日月", "天地玄"]
     asked = []
@@ -285,7 +285,7 @@ def test_score_is_that_of_the_language_model(model, rng):
         np.testing.assert_allclose(found[name], value, rtol=rtol, err_msg=name)
 
 
-def test_supervised_stage(model, tmp_path, rng):
+def test_supervised_stage(model, rng):
     """Sim-ft: [a, b, |a - b|] of the pooled vectors of each text alone; a softmax for each task."""
     classifier = roformer_tf.RoFormerSimClassifier(
         model.backbone, roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer())

@@ -11,7 +11,15 @@ import roformer_tf
 from roformer_tf.models import entities_from_words, read_conll
 from roformer_tf.models.entity_spans import tags_of_spans
 from roformer_tf.models.roformer_token_classifier import HEADS, POINTERS
-from tests.models.answering import HARD, VOCABULARY, backbone, random_text, tokenizer
+from tests.models.answering import (
+    HARD,
+    VOCABULARY,
+    backbone,
+    check_files,
+    check_lora,
+    random_text,
+    tokenizer,
+)
 from tests.models.builders import V2, randomized
 from tests.oracles.run_original import small_config
 
@@ -194,14 +202,8 @@ def test_every_form_of_data(rng):
 def test_files(tmp_path, rng, head):
     """A `.keras` file and a preset give the same answers; a preset gives new labels a new head."""
     task = tagger(head)
-    texts = [random_text(rng, 20), "北京"]
-    expected = task.predict(texts, verbose=0)
-    task.save(tmp_path / "task.keras")
-    assert keras.saving.load_model(tmp_path / "task.keras").predict(texts, verbose=0) == expected
-    task.save_to_preset(tmp_path / "preset")
-    loaded = roformer_tf.RoFormerTokenClassifier.from_preset(tmp_path / "preset")
+    loaded = check_files(task, [random_text(rng, 20), "北京"], tmp_path)
     assert loaded.labels == LABELS and loaded.head == head
-    assert loaded.predict(texts, verbose=0) == expected
     new = roformer_tf.RoFormerTokenClassifier.from_preset(
         tmp_path / "preset", labels=["A", "B"], head=head
     )
@@ -241,15 +243,10 @@ def test_low_precision_and_lora(rng):
         assert np.isfinite(task.evaluate(texts, entities, verbose=0))
         assert task.output.dtype == "float32"
     task = tagger()
-    task.enable_lora(2)
-    task.compile("adam")
-    x, y = task.preprocessor(texts, y=task.encode_labels(entities))
-    before = task.backbone.token_embedding.embeddings.numpy().copy()
-    task.train_on_batch(x, y)
-    np.testing.assert_array_equal(task.backbone.token_embedding.embeddings, before)
+    check_lora(task, *task.preprocessor(texts, y=task.encode_labels(entities)))
 
 
-def test_errors(rng):
+def test_errors():
     task, text = tagger("crf"), "我在北京"
     for entities, message in (
         ([[(2, 4, "XYZ")]], r"must be among \['PER', 'LOC', 'ORG'\].*text 0"),

@@ -21,13 +21,13 @@ DECAYING = {"dense/kernel", "head/output_bias"}
 DTYPE, TOLERANCE = ("float32", 2e-6) if BACKEND == "jax" else ("float64", 1e-8)
 
 
-def make_weights(rng, dtype=DTYPE):
+def make_weights(rng):
     weights = []
     for path, shape in PATHS.items():
         scope, name = path.split("/")
         with keras.name_scope(scope):
-            value = rng.normal(size=shape).astype(dtype)
-            weights.append(keras.Variable(value, dtype=dtype, name=name))
+            value = rng.normal(size=shape).astype(DTYPE)
+            weights.append(keras.Variable(value, dtype=DTYPE, name=name))
     return weights
 
 
@@ -35,12 +35,12 @@ def values(weights):
     return [keras.ops.convert_to_numpy(w.value) for w in weights]
 
 
-def random_gradients(rng, steps, dtype=DTYPE):
+def random_gradients(rng, steps):
     # some of the size of epsilon, where it matters where that is added
     scale = 10.0 ** rng.integers(-7, 1, size=(steps, len(PATHS)))
     shapes = PATHS.values()
     return [
-        [(s * rng.normal(size=shape)).astype(dtype) for s, shape in zip(row, shapes, strict=True)]
+        [(s * rng.normal(size=shape)).astype(DTYPE) for s, shape in zip(row, shapes, strict=True)]
         for row in scale
     ]
 
@@ -49,7 +49,7 @@ def apply(optimizer, gradients):
     optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients])
 
 
-def original_chain(weights, gradients, rate, factor, k, weight_decay=0.01):
+def original_chain(weights, gradients, rate, factor, k):
     """bert4keras' `_resource_apply_dense`, from the accumulation down to Adam, in float64."""
     weights = [np.array(w, "float64") for w in weights]
     first, second, total = ([np.zeros_like(w) for w in weights] for _ in range(3))
@@ -68,7 +68,7 @@ def original_chain(weights, gradients, rate, factor, k, weight_decay=0.01):
             second[i] = 0.999 * second[i] + 0.001 * gradient**2
             m = first[i] / (1 - 0.9 ** (iterations + 1))
             v = second[i] / (1 - 0.999 ** (iterations + 1))
-            decay = weight_decay * weights[i] if path in DECAYING else 0
+            decay = 0.01 * weights[i] if path in DECAYING else 0
             weights[i] = weights[i] - lr * m / (np.sqrt(v) + 1e-6) - lr * decay
     return weights
 

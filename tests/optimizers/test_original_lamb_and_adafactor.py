@@ -19,12 +19,12 @@ EXCLUDED = ["Norm", "bias"]
 SCHEDULE = {3: 1.0, 8: 0.5, 20: 0.1}
 
 
-def problem(rng, steps=12):
+def problem(rng):
     weights = {name: rng.normal(size=s).astype("float32") for name, s in zip(NAMES, SHAPES)}
     weights["Square/kernel"] *= 0  # whose norm is 0
     gradients = [
         {n: (10.0 ** rng.integers(-6, 1) * rng.normal(size=s)).astype("float32") for n, s in zip(NAMES, SHAPES)}
-        for _ in range(steps)
+        for _ in range(12)
     ]  # fmt: skip
     return weights, gradients
 

@@ -11,11 +11,11 @@ def clip(distance, max_distance):
     return min(max(round(float(distance)), -max_distance), max_distance)
 
 
-def sinusoid(position, size, wavelength=10000.0):
+def sinusoid(position, size):
     """Equation 4: sines at even features, cosines at odd ones."""
     vector = np.zeros(size)
     for t in range(size // 2):
-        angle = float(position) / wavelength ** (2 * t / size)
+        angle = float(position) / 10000.0 ** (2 * t / size)
         vector[2 * t], vector[2 * t + 1] = math.sin(angle), math.cos(angle)
     return vector
 

@@ -76,7 +76,7 @@ def compare(output, reference):
     }
 
 
-def kill_many(folder, replicas, kills, seed, say=print):
+def kill_many(folder, replicas, kills, seed):
     """One strategy: the reference, and runs with `kills` SIGKILLs.
 
     Returns what holds for the strategy, a dict, and its rows: one for each life, and one for each complete run.
@@ -90,7 +90,7 @@ def kill_many(folder, replicas, kills, seed, say=print):
     if status:
         raise RuntimeError(f"the run that is not stopped ended with status {status}; see {log}")
     runs.check_complete(folder / "whole", settings)
-    say(f"{replicas} replicas, not stopped: {longest:.1f} s; seed {seed}")
+    print(f"{replicas} replicas, not stopped: {longest:.1f} s; seed {seed}")
     rng = np.random.default_rng([seed, replicas])
     lives, results, number = [], [], 0
     while True:
@@ -105,12 +105,12 @@ def kill_many(folder, replicas, kills, seed, say=print):
             lives.append(
                 {"run": number, **kill_once(settings, output, rng, longest, arguments, log=log)}
             )
-            say(f"  {lives[-1]}")
+            print(f"  {lives[-1]}")
             completed = not lives[-1]["killed"]
         if completed:
             runs.check_complete(output, settings)
             results.append({"run": number, **compare(output, folder / "whole")})
-            say(f"  complete: {results[-1]}")
+            print(f"  complete: {results[-1]}")
             number += 1
             if enough:
                 break

@@ -1,24 +1,19 @@
-"""A small multi-task run with reading, and what its chunks and its loss must be."""
+"""Examples of a reading task, and what its chunks and its loss must be."""
 
 import json
 
 import numpy as np
 
-from tests.pretraining import multi_tasks, small_corpus
+from tests.pretraining import small_corpus
 
 # An answer is this word. Its characters are not elsewhere.
 ANSWER = "".join(small_corpus.CHARACTERS[-2:])
 QUESTION = "".join(small_corpus.CHARACTERS[:3])
-STAGES = [
-    {"max_length": 32, "global_batch_size": 8, "steps": 6, "learning_rate": 1e-2},
-    {"max_length": 24, "global_batch_size": 8, "steps": 6, "learning_rate": 5e-3},
-]
-READING = {"question": "question", "context": "context", "answers": "answers", "frequency": 2}
+FIELDS = {"question": "question", "context": "context", "answers": "answers"}
 
 
 def write(folder, count=120, seed=2):
-    """Writes the texts and the task of `multi_tasks`, and questions; every third has no answer."""
-    multi_tasks.write(folder)
+    """Writes questions and contexts; every third has no answer."""
     rng = np.random.default_rng(seed)
     lines = []
     for number in range(count):
@@ -31,18 +26,6 @@ def write(folder, count=120, seed=2):
         lines.append({"question": QUESTION, "context": text, "answers": answers})
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     (folder / "questions.json").write_text(text, encoding="utf-8")
-    return folder
-
-
-def values(folder, stages=STAGES, topics=False, **reading):
-    """Settings of a run of the masked LM, a reading task and perhaps a classification."""
-    made = multi_tasks.values(folder, stages=stages)
-    files = [str(folder / "questions.json")]
-    reading = {"files": files, "mask_rate": 0.15, "held_out": 0.2, "chunk_step": 8} | reading
-    more = {"topics": made["tasks"]["topics"]} if topics else {}
-    made["tasks"] = {"webqa": {**READING, **reading}, **more}
-    made["data"]["frequency"] = 1
-    return made
 
 
 def sliding_chunks(question, context, spans, max_length, step):

@@ -35,7 +35,7 @@ weight_decay = 0.05
 clip_norm = 0.5
 [run]
 seed = 5
-checkpoint_every = {checkpoint_every}
+checkpoint_every = 2
 held_out_batches = 2
 deterministic = {deterministic}
 {run}
@@ -43,9 +43,9 @@ deterministic = {deterministic}
 STAGE = """
 [[stages]]
 max_length = {length}
-global_batch_size = {batch_size}
+global_batch_size = 8
 steps = {steps}
-learning_rate = {rate}
+learning_rate = 0.01
 """
 
 
@@ -53,9 +53,6 @@ def write_run(
     folder,
     lengths=(16, 40, 24),
     steps=5,
-    batch_size=8,
-    checkpoint_every=2,
-    learning_rate=1e-2,
     dropout=0.1,
     deterministic=True,
     run="",
@@ -68,15 +65,9 @@ def write_run(
     documents = ["".join(texts[first : first + 5]) for first in range(0, len(texts), 5)]
     (folder / "texts.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     (folder / "vocab.txt").write_text("\n".join(SPECIAL + CHARACTERS) + "\n", encoding="utf-8")
-    stages = [
-        STAGE.format(length=length, batch_size=batch_size, steps=steps, rate=learning_rate)
-        for length in lengths
-    ]
+    stages = [STAGE.format(length=length, steps=steps) for length in lengths]
     text = SETTINGS.format(
-        checkpoint_every=checkpoint_every,
-        dropout=dropout,
-        deterministic=str(deterministic).lower(),
-        run=run,
+        dropout=dropout, deterministic=str(deterministic).lower(), run=run
     ) + "".join(stages)
     path = folder / "settings.toml"
     path.write_text(text, encoding="utf-8")

@@ -25,9 +25,9 @@ def tokenizer():
     return roformer_tf.RoFormerTokenizer(special + CHARACTERS, word_level=False)
 
 
-def write_texts(folder, count=400, seed=0):
+def write_texts(folder, count=400):
     """Short documents like forum posts, and every fifth long, in blocks of a text file."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     # some characters are frequent, as in any text: a model has something to learn
     shares = 1 / np.arange(1, len(CHARACTERS) + 1)
     shares /= shares.sum()
@@ -44,6 +44,11 @@ def write_texts(folder, count=400, seed=0):
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n\n".join(documents))
     return path, documents
+
+
+def write_vocabulary(folder):
+    tokens = "".join(f"{token}\n" for token in tokenizer().get_vocabulary())
+    (folder / "vocab.txt").write_text(tokens, encoding="utf-8")
 
 
 def corpus(folder, **options):

@@ -278,7 +278,7 @@ def test_a_corpus_smaller_than_a_window_repeats_itself(tmp_path):
     assert len(list(batches(str(tmp_path), window_batches=2).take(10))) == 10
 
 
-def test_errors(folder, tmp_path):
+def test_errors(folder):
     with pytest.raises(ValueError, match="far too few for 4 batches of 1000000"):
         batches(folder, global_batch_size=1_000_000)
     # a tenth of the characters that a sequence really holds

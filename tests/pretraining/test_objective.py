@@ -35,12 +35,9 @@ def packed(documents, ends=1, width=None):
     return ids, (numbers > 0).sum(1).astype("int32"), numbers
 
 
-def random_documents(rng, count=40, most=4, longest=12):
+def random_documents(rng, count=40):
     return [
-        [
-            rng.integers(5, V, size=rng.integers(1, longest + 1)).tolist()
-            for _ in range(rng.integers(1, most + 1))
-        ]
+        [rng.integers(5, V, size=rng.integers(1, 13)).tolist() for _ in range(rng.integers(1, 5))]
         for _ in range(count)
     ]
 
@@ -68,16 +65,16 @@ def labels_by_position(batch):
     return labels
 
 
-def binomial_bounds(n, p, tail=1e-6):
-    """The smallest interval around the mean with at most `tail` beyond each end, exactly."""
+def binomial_bounds(n, p):
+    """The smallest interval around the mean with at most 1e-6 beyond each end, exactly."""
     k = np.arange(n + 1)
     log = np.array([math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in k])
     below = np.cumsum(np.exp(log + k * math.log(p) + (n - k) * math.log1p(-p)))
-    return np.searchsorted(below, tail), np.searchsorted(below, 1 - tail)
+    return np.searchsorted(below, 1e-6), np.searchsorted(below, 1 - 1e-6)
 
 
-def long_sequences(rng, count=200, size=100):
-    return packed([[rng.integers(5, V, size=size).tolist()] for _ in range(count)])
+def long_sequences(rng):
+    return packed([[rng.integers(5, V, size=100).tolist()] for _ in range(200)])
 
 
 @pytest.mark.parametrize("special", [False, True])
@@ -220,7 +217,7 @@ def test_unilm_targets(rng):
     np.testing.assert_array_equal(batch.padding_mask, numbers > 0)
 
 
-def test_empty_sequences_count_for_nothing(rng):
+def test_empty_sequences_count_for_nothing():
     ids, lengths, numbers = packed([[[5, 6]], []], ends=2, width=9)
     for name in ("masked_lm", "causal_lm", "unilm"):
         batch = numpy(PretrainingObjective(tokenizer(), name)(ids, lengths, [1, 2], numbers))

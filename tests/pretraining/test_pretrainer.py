@@ -8,7 +8,9 @@ import tensorflow as tf
 from roformer_tf.optimizers import LayerwiseAdamW
 from roformer_tf.pretraining.strategies import choose_strategy
 from tests.pretraining.builders import (
+    TOLERANCE,
     as_dataset,
+    distance,
     make_batches,
     make_pretrainer,
     make_task,
@@ -16,20 +18,10 @@ from tests.pretraining.builders import (
 )
 
 STEPS = 5
-# Sums over sequences come in another order. Adam divides by sqrt(v) + 1e-6, so weights whose
-# gradient is about 1e-6 or below move by whatever rounding made of it, such as key biases, whose
-# gradient is zero but for rounding. So the bound is on the distance of all weights together.
-TOLERANCE = 1e-6
 
 
 def adamw():
     return LayerwiseAdamW(1e-3, num_layers=1, weight_decay=0.05, global_clipnorm=0.5, epsilon=1e-6)
-
-
-def distance(weights, reference):
-    """Euclidean distance of all weights, relative to the reference's length."""
-    square = sum(((a.astype("float64") - b) ** 2).sum() for a, b in zip(weights, reference))
-    return float(np.sqrt(square / sum((b.astype("float64") ** 2).sum() for b in reference)))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """`pretrain` in this process: stages, what it writes, stopping, resuming, and errors."""
 
-import csv
 import dataclasses
 import json
 import shutil
@@ -15,7 +14,9 @@ import roformer_tf
 from roformer_tf.__main__ import main
 from roformer_tf.files import lock_folder
 from roformer_tf.pretraining import PretrainingSettings, plan_run, pretrain
+from roformer_tf.pretraining.models import make_optimizer
 from tests.pretraining import small_corpus
+from tests.pretraining.builders import make_batches, make_pretrainer, rows, train
 
 # The batches of held-out documents take seconds to set up: few runs have them.
 WITHOUT_HELD_OUT = {"held_out": 0.0}
@@ -29,8 +30,7 @@ STAGES = [
 def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
     path, _ = small_corpus.write_texts(folder, count=200)
-    vocabulary = small_corpus.tokenizer().get_vocabulary()
-    (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in vocabulary), encoding="utf-8")
+    small_corpus.write_vocabulary(folder)
     return folder, path
 
 
@@ -50,11 +50,6 @@ def make_settings(texts, stages=STAGES, model=None, **tables):
     if model is not None:
         values["model"] = model
     return PretrainingSettings.from_dict(values)
-
-
-def rows(path):
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
@@ -181,9 +176,6 @@ def test_a_scheme_without_original_format_is_exported_as_a_preset(texts, tmp_pat
 
 @pytest.mark.parametrize("name", ["lamb", "adafactor", "original_adamw"])
 def test_other_optimizers(texts, name):
-    from roformer_tf.pretraining.models import make_optimizer
-    from tests.pretraining.builders import make_batches, make_pretrainer, train
-
     settings = make_settings(texts, optimizer={"name": name, "weight_decay": 0.5})
     rng = np.random.default_rng(1)
     results = []
@@ -254,7 +246,7 @@ def test_wrong_arguments(texts, tmp_path):
         pretrain(missing, tmp_path / "run", verbose=False)
 
 
-def test_command_line_errors(texts, tmp_path, capsys):
+def test_command_line_errors(tmp_path, capsys):
     assert main(["pretrain", str(tmp_path / "no.toml"), "--output", str(tmp_path)]) == 2
     assert "There is no settings file" in capsys.readouterr().err
     path = tmp_path / "wrong.toml"

@@ -101,9 +101,9 @@ def all_outputs(row, stops, room, min_ends=1, tokens=(), score=0.0):
         yield from all_outputs(row, stops, room, min_ends, (*tokens, token), score + log_prob)
 
 
-def exhaustive_search(row, stops, room, alpha, form, min_ends=1):
+def exhaustive_search(row, stops, room, alpha, form):
     """Returns [(score, tokens)] of every possible text, best first."""
-    found = all_outputs(row, stops, room, min_ends)
+    found = all_outputs(row, stops, room)
     return sorted(((s / penalty(len(t), alpha, form), t) for t, s in found), reverse=True)
 
 

@@ -120,7 +120,7 @@ def test_equals_beam_search_by_hand(
     assert_finds(found, prompt, expected, lengths)
 
 
-def test_the_score_is_that_of_the_text_and_the_penalty_counts_the_stop_token(rng):
+def test_the_score_is_that_of_the_text_and_the_penalty_counts_the_stop_token():
     """By hand: ln P of 2 tokens and the stop token, over 3^0.6 or (8/6)^0.6."""
     tables = np.full((1, 40, 3), -20, "float32")
     for node, token in ((0, 1), (2, 0), (7, 2)):  # 1, then 0, then the stop token

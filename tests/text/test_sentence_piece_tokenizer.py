@@ -27,7 +27,7 @@ def protos():
 
 
 @KINDS
-def test_training_is_repeatable(protos, kind, tmp_path):
+def test_training_is_repeatable(protos, kind):
     assert train_sentencepiece(iter(TEXTS), 60, kind) == protos[kind]
     assert b"rules.tsv" not in protos[kind]  # no local path
 

@@ -37,7 +37,7 @@ def test_a_mapping_in_any_order():
     assert list_tokens({"b": 1, "a": 0, "c": 2}) == ["a", "b", "c"]
 
 
-def test_a_shared_id(tmp_path):
+def test_a_shared_id():
     tokens = [*SPECIAL, "a", "b", "a", "c"]
     vocabulary = Vocabulary(tokens)
     assert (vocabulary.size, vocabulary.token(5), vocabulary.token(7)) == (8, None, "c")
