@@ -292,6 +292,18 @@ def test_speed_is_that_of_the_kept_results():
     assert shown == {call: found[0] for call, found in ratios.items()}
 
 
+def test_scores_are_those_of_the_kept_results():
+    kept = (ROOT / "experiments" / "results" / "finetune_tasks.md").read_text(encoding="utf-8")
+    rows = [line.strip("|").split("|") for line in kept.splitlines() if line.startswith("| ")]
+    names = [name.strip() for name in rows[0]]
+    page = (DOCS / "answers.md").read_text(encoding="utf-8")
+    page = page.partition("## On real data")[2].partition("\n## ")[0]
+    shown = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| ")]
+    columns = [names.index(name.strip()) for name in shown[0]]
+    assert len(columns) == 5 and len(shown) > 7
+    assert shown[1:] == [[row[i] for i in columns] for row in rows[2:]]
+
+
 def test_the_messages_of_troubleshooting_are_those_of_the_code():
     """Messages of other libraries are few, and named here."""
     others = {
