@@ -64,7 +64,7 @@ CELLS = [
 ]
 ERRORS = {
     "pooler": "{} needs a pooler, .* Classes that can be built from it: RoFormerBackbone",
-    "head": "{} needs a masked-LM head, .*: RoFormerBackbone and RoFormerTextClassifier. "
+    "head": "{} needs a masked-LM head, .*: RoFormerBackbone, RoFormerTextClassifier, "
     ".*strict=False",
     "strings": "holds no tokenizer: .* `preprocessor=None`"
     "|has no vocabulary: expected tokenizer.json",
