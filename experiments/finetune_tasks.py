@@ -216,67 +216,61 @@ TASKS = {
 }
 
 
+def select(data, rows):
+    """Takes rows of a list, or of each list in a tuple or a dictionary."""
+    if isinstance(data, dict):
+        return {name: select(column, rows) for name, column in data.items()}
+    if isinstance(data, tuple):
+        return tuple(select(column, rows) for column in data)
+    return [data[row] for row in rows]
+
+
 def sample(data, count):
     """Draws up to `count` examples, the same in every run."""
-    x, y = data
-    rows = random.Random(0).sample(range(len(y)), min(count, len(y)))
-
-    def take(column):
-        return [column[row] for row in rows]
-
-    if isinstance(x, dict):
-        x = {name: take(column) for name, column in x.items()}
-    else:
-        x = tuple(map(take, x)) if isinstance(x, tuple) else take(x)
-    return x, take(y)
+    size = len(data[1])
+    return select(data, random.Random(0).sample(range(size), min(count, size)))
 
 
-def first(x, count):
-    """The first examples of texts, pairs of texts, or a dictionary of columns."""
-    if isinstance(x, dict):
-        return {name: column[:count] for name, column in x.items()}
-    return tuple(column[:count] for column in x) if isinstance(x, tuple) else x[:count]
+# The best answer to each example: of a model, and in what its SavedModel returns.
+BEST = {
+    RoFormerTextClassifier: (
+        lambda model, x: [row[0][0] for row in model.classify(x)],
+        lambda served: [label.decode() for label in served["label"]],
+    ),
+    RoFormerTokenClassifier: (
+        lambda model, x: [{span[:2] for span in row} for row in model.predict(x, verbose=0)],
+        lambda served: [
+            {(start, end) for start, end in zip(*row) if start >= 0}
+            for row in zip(served["start"], served["end"])
+        ],
+    ),
+    RoFormerQuestionAnswering: (
+        lambda model, x: [row[0][:2] for row in model.predict(x, verbose=0)],
+        lambda served: [*zip(served["start"][:, 0], served["end"][:, 0])],
+    ),
+    RoFormerMultipleChoice: (
+        lambda model, x: [row[0][0] for row in model.predict(x, verbose=0)],
+        lambda served: [*served["index"][:, 0]],
+    ),
+}
 
 
 def served_alike(model, x):
     """Counts the examples to which the exported SavedModel gives the model's own answers."""
-    if isinstance(model, RoFormerTextClassifier):
-        expected = [best[0] for best, *_ in model.classify(x)]
+    of_model, of_served = BEST[type(model)]
+    if isinstance(x, tuple):
+        signature, columns = "pairs", dict(zip(("first", "second"), x))
     else:
-        expected = [[tuple(answer[:2]) for answer in row] for row in model.predict(x, verbose=0)]
-    if isinstance(model, RoFormerTokenClassifier):
-        expected = [set(row) for row in expected]
-    elif isinstance(model, RoFormerQuestionAnswering):
-        expected = [row[0] for row in expected]
-    elif isinstance(model, RoFormerMultipleChoice):
-        expected = [row[0][0] for row in expected]
+        signature, columns = "serving_default", x if isinstance(x, dict) else {"texts": x}
+    columns = {
+        name: tf.ragged.constant(column).to_tensor("") if name == "choices" else tf.constant(column)
+        for name, column in columns.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         served = tf.saved_model.load(str(export_saved_model(model, Path(folder) / "served")))
-        if isinstance(x, tuple):
-            answers = served.signatures["pairs"](first=tf.constant(x[0]), second=tf.constant(x[1]))
-        elif isinstance(x, dict):
-            columns = {
-                name: tf.ragged.constant(column).to_tensor("")
-                if name == "choices"
-                else tf.constant(column)
-                for name, column in x.items()
-            }
-            answers = served.signatures["serving_default"](**columns)
-        else:
-            answers = served.signatures["serving_default"](texts=tf.constant(x))
-        answers = {name: value.numpy() for name, value in answers.items()}
-    if isinstance(model, RoFormerTextClassifier):
-        found = [label.decode() for label in answers["label"]]
-    elif isinstance(model, RoFormerMultipleChoice):
-        found = answers["index"][:, 0].tolist()
-    else:
-        spans = np.stack([answers["start"], answers["end"]], -1).tolist()
-        found = [[tuple(span) for span in row] for row in spans]
-        if isinstance(model, RoFormerTokenClassifier):
-            found = [{span for span in row if span[0] >= 0} for row in found]
-        else:
-            found = [row[0] for row in found]
-    return sum(a == b for a, b in zip(expected, found, strict=True))
+        answers = served.signatures[signature](**columns)
+    answers = of_served({name: value.numpy() for name, value in answers.items()})
+    return sum(a == b for a, b in zip(of_model(model, x), answers, strict=True))
 
 
 def fine_tune(args, task, settings, train, test, from_scratch):
@@ -310,8 +304,7 @@ def fine_tune(args, task, settings, train, test, from_scratch):
     ).history
     curves = {name.removeprefix("val_"): values for name, values in history.items()}
     scores = {name: values[metrics.best_epoch] for name, values in curves.items()}
-    exported = first(test_x, SERVED)
-    alike = served_alike(model, exported)
+    alike = served_alike(model, select(test_x, range(min(SERVED, len(test_y)))))
     return {"best": metrics.best, "scores": scores, "curves": curves, "served_alike": alike}
 
 
@@ -356,11 +349,8 @@ def report(results):
     for name, model in sorted({key[:2] for key in groups}, key=lambda key: [*TASKS].index(key[0])):
         (rivals,) = (run["result"] for run in groups[name, model, "rivals"])
         runs = [groups.get((name, model, start), []) for start in ("pretrained", "random")]
-        exported = [
-            run["result"]["served_alike"]
-            for run in sum(runs, [])
-            if "served_alike" in run["result"]
-        ]
+        every = sum(runs, [])
+        exported = [r["result"]["served_alike"] for r in every if "served_alike" in r["result"]]
         rows.append(
             (
                 f"{name}, {'F1' if name.startswith(('ner', 'cmrc')) else 'accuracy'}",
@@ -369,7 +359,7 @@ def report(results):
                 ", ".join(f"{k} {100 * v:.1f}" for k, v in rivals["rivals"].items()),
                 f"{rivals['trained_on']:,}, {rivals['measured_on']:,}",
                 f"{sum(exported)} of {SERVED * len(exported)}",
-                mean_and_spread([run["cpu_seconds"] / 60 for run in sum(runs, [])], "{:.1f}"),
+                mean_and_spread([run["cpu_seconds"] / 60 for run in every], "{:.1f}"),
             )
         )  # fmt: skip
     header = "task, score % | model | pretrained | random weights | rivals | trained, measured on | served alike"

@@ -61,3 +61,19 @@ def check_lora(task, x, y):
     before = embeddings.numpy().copy()
     task.train_on_batch(x, y)
     np.testing.assert_array_equal(embeddings, before)
+
+
+def check_warmup(task, data, monkeypatch):
+    """After `warmup`, `predict` traces nothing, for texts of any length."""
+    traced = []
+    compute_outputs = type(task).compute_outputs
+    monkeypatch.setattr(
+        type(task),
+        "compute_outputs",
+        lambda *args, **options: traced.append(1) or compute_outputs(*args, **options),
+    )
+    task.warmup()
+    assert traced
+    traced.clear()
+    task.predict(data, verbose=0)
+    assert not traced

@@ -7,7 +7,14 @@ import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.models.roformer_multiple_choice_preprocessor import kept_lengths
-from tests.models.answering import backbone, check_files, check_lora, random_text, tokenizer
+from tests.models.answering import (
+    backbone,
+    check_files,
+    check_lora,
+    check_warmup,
+    random_text,
+    tokenizer,
+)
 from tests.models.builders import V2, randomized
 
 
@@ -47,21 +54,7 @@ def test_lengths_are_bert4keras(rng):
 
 
 def test_warmup_builds_the_graph(rng, monkeypatch):
-    """After it `predict` traces nothing, for texts of any length."""
-    task = chooser()
-    traced = []
-    compute_outputs = type(task).compute_outputs
-    monkeypatch.setattr(
-        type(task),
-        "compute_outputs",
-        lambda *args, **options: traced.append(1) or compute_outputs(*args, **options),
-    )
-    task.warmup()
-    assert traced
-    traced.clear()
-    x = questions(rng, 5)
-    task.predict(x, verbose=0)
-    assert not traced
+    check_warmup(chooser(), questions(rng, 5), monkeypatch)
 
 
 def test_packing():

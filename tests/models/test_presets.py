@@ -34,9 +34,11 @@ def test_arguments_reach_their_parts(classifier, preset):
         np.testing.assert_array_equal(numpy(ours), numpy(saved))
 
 
-def test_arguments_of_the_tokenizer_of_a_checkpoint():
+def test_arguments_of_the_tokenizer_of_a_checkpoint(repository):
     preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor.from_preset(
-        "checkpoints/chinese_roformer_tiny", sequence_length=6, added_tokens=["[MASK]"]
+        repository / "checkpoints" / "chinese_roformer_tiny",
+        sequence_length=6,
+        added_tokens=["[MASK]"],
     )
     assert numpy(preprocessor("[MASK]")["token_ids"]).tolist()[:3] == [2, 4, 3]
     assert preprocessor.sequence_length == 6 and preprocessor.tokenizer.sequence_length is None

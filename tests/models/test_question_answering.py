@@ -8,7 +8,14 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.models.answer_spans import answers_of_scores
 from roformer_tf.models.roformer_question_answering import HEADS
-from tests.models.answering import backbone, check_files, check_lora, random_text, tokenizer
+from tests.models.answering import (
+    backbone,
+    check_files,
+    check_lora,
+    check_warmup,
+    random_text,
+    tokenizer,
+)
 from tests.models.builders import randomized
 from tests.oracles.run_original import small_config
 
@@ -49,21 +56,8 @@ def outputs_of(task, x, y):
 
 
 def test_warmup_builds_the_graph(rng, monkeypatch):
-    """After it `predict` traces nothing, for texts of any length."""
-    task = reader()
-    traced = []
-    compute_outputs = type(task).compute_outputs
-    monkeypatch.setattr(
-        type(task),
-        "compute_outputs",
-        lambda *args, **options: traced.append(1) or compute_outputs(*args, **options),
-    )
-    task.warmup()
-    assert traced
-    traced.clear()
-    x = columns([random_text(rng, 5)] * 3, [random_text(rng, n) for n in (3, 40, 200)])
-    task.predict(x, verbose=0)
-    assert not traced
+    data = columns([random_text(rng, 5)] * 3, [random_text(rng, n) for n in (3, 40, 200)])
+    check_warmup(reader(), data, monkeypatch)
 
 
 @pytest.mark.parametrize("head", HEADS)
