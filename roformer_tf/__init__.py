@@ -69,9 +69,12 @@ __all__ = [
 # Loaded on first use, see `startup`.
 _MODULES = {name: module for module, names in startup.LAZY.items() for name in names}
 _MODULES = {name: _MODULES[name] for name in __all__}
+_SUBMODULES = ("layers", "optimizers")
 
 
 def __getattr__(name: str):
+    if name in _SUBMODULES:
+        return importlib.import_module(f"roformer_tf.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
@@ -79,7 +82,7 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})
 
 
 if sys.argv[:1] != ["-m"]:  # `python -m roformer_tf --help` answers without Keras

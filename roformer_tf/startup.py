@@ -1,9 +1,8 @@
-"""Loads Keras quietly when the package is imported, and KerasHub when a task first needs it.
+"""Loads Keras quietly when the package is imported, and everything else when it is first used.
 
-KerasHub and TensorFlow Text take seconds to import, so models, tokenizers and samplers load when
-they are first used. `keras.saving.load_model` must still find their classes. It looks them up by
-name in Keras' registry, where each has a `LazyClass` until its module is imported and registers the
-class itself.
+KerasHub and TensorFlow Text, which models and tokenizers need, take seconds to import.
+`keras.saving.load_model` must still find every class. It looks them up by name in Keras' registry,
+where each has a `LazyClass` until its module is imported and registers the class itself.
 """
 
 import contextlib
@@ -14,6 +13,46 @@ import sys
 import tempfile
 
 LAZY = {
+    "roformer_tf.layers": (
+        "AttentionMask",
+        "ConditionalRandomField",
+        "ConditionalRandomFieldLoss",
+        "CosineFeatureMap",
+        "CrossAttention",
+        "DebertaPosition",
+        "DecoderBlock",
+        "Dropout",
+        "EfficientGlobalPointer",
+        "EluFeatureMap",
+        "EncoderBlock",
+        "FavorFeatureMap",
+        "FeatureMap",
+        "FeedForward",
+        "FlatDense",
+        "GlobalPointer",
+        "LearnedPosition",
+        "LinearAttention",
+        "MaskedLMHead",
+        "MeanPooling",
+        "MultilabelSpanCrossentropy",
+        "Pooler",
+        "PositionScheme",
+        "RMSNorm",
+        "RelativePosition",
+        "RoFormerEmbeddings",
+        "RotaryEmbedding",
+        "RotaryMultiHeadAttention",
+        "RotaryPosition",
+        "SelfAttention",
+        "SinusoidalPosition",
+        "SinusoidalRelativePosition",
+        "SoftmaxFeatureMap",
+        "SpanCrossentropy",
+        "T5RelativeBias",
+        "TokenEmbedding",
+        "TransformerXLPosition",
+        "TupePosition",
+    ),
     "roformer_tf.models": (
         "EntityTagLoss",
         "GroupedCrossentropy",
@@ -40,6 +79,15 @@ LAZY = {
         "RoFormerTokenClassifierPreprocessor",
         "SimilarityDistillation",
         "SmoothedCrossentropy",
+    ),
+    "roformer_tf.optimizers": (
+        "InverseSquareRootDecay",
+        "LayerwiseAdamW",
+        "LinearWarmupDecay",
+        "OriginalAdaFactor",
+        "OriginalAdamW",
+        "OriginalLAMB",
+        "PiecewiseLinear",
     ),
     "roformer_tf.samplers": ("BeamSearchSampler", "OriginalBeamSampler"),
     "roformer_tf.text": ("RoFormerSentencePieceTokenizer", "RoFormerTokenizer"),
@@ -80,8 +128,7 @@ def start():
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with _without_start_up_lines():
         import keras
-    importlib.import_module("roformer_tf.layers")  # these need no more than Keras
-    importlib.import_module("roformer_tf.optimizers")
+    importlib.import_module("roformer_tf.activations")  # a function cannot stand in for another
     registry = keras.saving.get_custom_objects()
     for module, names in LAZY.items():
         for name in names:

@@ -15,7 +15,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # A part of the package imports only parts on lower floors (CONTRIBUTING.md has the picture).
 FLOORS = (
     "portable files checks startup naming",
-    "rotary rope_scaling",
+    "rotary rope_scaling activations",
     "layers optimizers samplers",
     "checkpoint",
     "text",  # a tokenizer's `from_preset` starts from an opened folder
@@ -27,7 +27,7 @@ FLOORS = (
 )
 FLOORS = {part: floor for floor, parts in enumerate(FLOORS) for part in parts.split()}
 # These run under every Keras backend, but for the preprocessing of strings.
-KERAS_ONLY = "rotary rope_scaling portable checks naming layers models optimizers samplers".split()
+KERAS_ONLY = "rotary rope_scaling activations portable checks naming layers models optimizers samplers".split()
 PREPROCESSING = re.compile(
     r"models/(answer\w*|batches|entit\w+|labels|length_batches|prediction|\w+_preprocessor)\.py"
 )

@@ -1,5 +1,6 @@
 """`import roformer_tf` is quiet and loads only Keras, and Keras finds every class by name."""
 
+import importlib
 import inspect
 import os
 import subprocess
@@ -15,13 +16,18 @@ from tests.models import builders
 LOAD_IN_A_FRESH_PROCESS = """
 import sys
 import roformer_tf
-heavy = [name for name in ("keras_hub", "tensorflow_text") if name in sys.modules]
-assert not heavy, heavy
+late = ("keras_hub", "roformer_tf.layers", "roformer_tf.optimizers", "tensorflow_text")
+assert not set(late) & {*sys.modules}, set(late) & {*sys.modules}
 import keras
-import keras_hub
 import numpy as np
 
 folder, text = sys.argv[1:]
+small = keras.saving.load_model(f"{folder}/layers.keras")
+assert type(small.layers[0]) is roformer_tf.layers.RMSNorm
+assert small.layers[1].activation is roformer_tf.layers.gelu
+assert type(small.optimizer) is roformer_tf.optimizers.OriginalAdamW
+assert "keras_hub" not in sys.modules
+import keras_hub
 model = keras.saving.load_model(f"{folder}/model.keras")
 preset = keras_hub.models.TextClassifier.from_preset(f"{folder}/preset")
 assert type(model) is type(preset) is roformer_tf.RoFormerTextClassifier
@@ -39,6 +45,13 @@ def run(*arguments):
 def test_import_is_quiet_and_saved_models_load(tmp_path):
     preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(builders.tokenizer())
     model = roformer_tf.RoFormerTextClassifier(builders.backbone(), 2, preprocessor)
+    small = keras.Sequential(
+        [roformer_tf.layers.RMSNorm(), keras.layers.Dense(2, activation=roformer_tf.layers.gelu)]
+    )
+    small.build((None, 3))
+    small.compile(roformer_tf.optimizers.OriginalAdamW())
+    small.optimizer.build(small.trainable_variables)
+    small.save(tmp_path / "layers.keras")
     model.save(tmp_path / "model.keras")
     model.save_to_preset(tmp_path / "preset")
     done = run("-c", LOAD_IN_A_FRESH_PROCESS, tmp_path, "天地玄黄")
@@ -50,6 +63,8 @@ def test_import_is_quiet_and_saved_models_load(tmp_path):
 
 
 def test_every_class_is_found_by_name():
+    for module in startup.LAZY:
+        importlib.import_module(module)
     registered = {
         name.removeprefix("roformer_tf>")
         for name, value in keras.saving.get_custom_objects().items()

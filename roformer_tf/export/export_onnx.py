@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from roformer_tf.activations import gelu
 from roformer_tf.checkpoint.vocabulary import assign_ids
 from roformer_tf.checks import check_one_of
 from roformer_tf.export.export_saved_model import (
@@ -22,7 +23,6 @@ from roformer_tf.export.export_saved_model import (
     served_model,
 )
 from roformer_tf.files import replace_files
-from roformer_tf.layers.activations import gelu
 from roformer_tf.models import RoFormerCausalLM, RoFormerMaskedLM, RoFormerSeq2SeqLM, RoFormerSim
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.portable import portable_operations

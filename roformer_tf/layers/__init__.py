@@ -1,6 +1,6 @@
 """Keras layers of RoFormer, written with `keras.ops` for TensorFlow, JAX and PyTorch."""
 
-from roformer_tf.layers.activations import gelu, gelu_tanh, get_activation
+from roformer_tf.activations import gelu, gelu_tanh, get_activation
 from roformer_tf.layers.attention_mask import AttentionMask
 from roformer_tf.layers.conditional_random_field import (
     ConditionalRandomField,

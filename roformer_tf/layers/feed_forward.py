@@ -1,6 +1,6 @@
 import keras
 
-from roformer_tf.layers.activations import get_activation
+from roformer_tf.activations import get_activation
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.flat_dense import FlatDense
 

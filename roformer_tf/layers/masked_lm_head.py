@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from roformer_tf.layers.activations import get_activation
+from roformer_tf.activations import get_activation
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense

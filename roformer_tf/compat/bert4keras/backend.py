@@ -6,10 +6,10 @@ import tensorflow as tf
 
 import roformer_tf.compat.keras as keras
 from roformer_tf import layers
+from roformer_tf.activations import get_activation
 from roformer_tf.compat.keras import backend as K  # noqa: N812
 from roformer_tf.compat.keras.backend import on_any_tensor
 from roformer_tf.compat.missing import missing_name
-from roformer_tf.layers.activations import get_activation
 from roformer_tf.optimizers import PiecewiseLinear
 
 # Scripts set it before they import bert4keras. It chooses the `Adam` of `optimizers`.
