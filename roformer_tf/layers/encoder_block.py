@@ -55,7 +55,8 @@ class EncoderBlock(keras.layers.Layer):
             the rest again for the gradient (`recompute`). Run such a step in `dropout_seeds`.
 
     Raises:
-        ValueError: If `num_heads` does not divide `hidden_dim`.
+        ValueError: If `num_heads` does not divide `hidden_dim`, or if scores are asked of linear
+            attention, which has none.
 
     Example:
 
@@ -168,6 +169,11 @@ class EncoderBlock(keras.layers.Layer):
         if position is None:
             position = self.attention.position_scheme(tokens_of(x), padding_mask=padding_mask)
         if return_attention_scores:
+            if self.feature_map is not None:
+                raise ValueError(
+                    "Linear attention computes no scores. Received: return_attention_scores=True "
+                    f"and feature_map={type(self.feature_map).__name__}"
+                )
             x = ops.cast(x, self.compute_dtype)
             update, scores = self.attention(
                 x, attention_bias, position, return_attention_scores=True, training=training

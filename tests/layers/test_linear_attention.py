@@ -387,3 +387,5 @@ def test_block_with_a_feature_map(rng):
     changed = X.copy()
     changed[:, 20:] = rng.normal(size=changed[:, 20:].shape)
     np.testing.assert_array_equal(numpy(block(changed))[:, :20], output[:, :20])
+    with pytest.raises(ValueError, match="computes no scores.*feature_map=FavorFeatureMap"):
+        block(X, return_attention_scores=True)
