@@ -42,6 +42,19 @@ def inputs_up_to(length):
     return set_while(_longest, length)
 
 
+def short_up_to(length):
+    """Returns the length up to which inputs are short, or `None` if `length` itself is not.
+
+    A model traces one graph in `inputs_up_to` of this length for all short inputs, and one for any
+    input when the first long one comes.
+
+    Args:
+        length: int, or `None` if it is not known.
+    """
+    limit = SelfAttention.chunked_above
+    return None if None in (limit, length) or length > limit else limit
+
+
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SelfAttention(Attention):
     """Multi-head softmax self-attention with a position scheme.

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from roformer_tf.layers.self_attention import inputs_up_to, short_up_to
 from roformer_tf.models.prediction import check_finite_outputs
 from roformer_tf.models.roformer_preprocessor import LONGEST
 from roformer_tf.samplers import remove_stop_tokens, valid_token_mask
@@ -47,13 +48,18 @@ class CompiledGeneration:
         signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in names}]
 
         @functools.cache
-        def graph(stop_token_ids):
-            step = functools.partial(self.generate_step, stop_token_ids=stop_token_ids)
+        def graph(stop_token_ids, longest):
+            def step(inputs):
+                with inputs_up_to(longest):
+                    return self.generate_step(inputs, stop_token_ids=stop_token_ids)
+
             return tf.function(step, input_signature=signature, autograph=False)
 
         def generate(inputs, stop_token_ids=None):
             inputs = {name: tf.cast(inputs[name], tf.int32) for name in names}
-            return graph(None if stop_token_ids is None else tuple(stop_token_ids))(inputs)
+            longest = short_up_to(max(x.shape[1] for x in inputs.values()))
+            stop_token_ids = None if stop_token_ids is None else tuple(stop_token_ids)
+            return graph(stop_token_ids, longest)(inputs)
 
         self.generate_function = generate
         return generate

@@ -10,6 +10,7 @@ from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.loading import check_finite
 from roformer_tf.checkpoint.saving import STALE_PARTS, STALE_WEIGHTS, save_preset
 from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.self_attention import inputs_up_to, short_up_to
 from roformer_tf.models.presets import (
     arguments_for_preset,
     check_backbone_class,
@@ -211,15 +212,25 @@ class RoFormerModel:
     def make_predict_function(self, force=False):
         """Builds the function of `predict`, which serves all batch sizes and widths.
 
-        On TensorFlow without XLA it is traced once. Keras' own is traced again for the first shapes.
+        On TensorFlow without XLA it is traced once, and once more when the first long input comes.
+        Keras' own is traced again for the first shapes.
         """
         if self.predict_function is None or force:
-            super().make_predict_function(force=True)
-            _trace_quietly(self.predict_function)
             is_graph = not (self.run_eagerly or self.jit_compile)
             if is_graph and keras.backend.backend() == "tensorflow":
-                self.predict_function = _with_any_shape(self.predict_function, self.input_dtypes)
+                self.predict_function = _with_any_shape(
+                    self._make_keras_predict_function, self.input_dtypes
+                )
+            else:
+                self.predict_function = self._make_keras_predict_function()
         return self.predict_function
+
+    def _make_keras_predict_function(self):
+        kept = self.predict_function
+        super().make_predict_function(force=True)
+        made, self.predict_function = self.predict_function, kept
+        _trace_quietly(made)
+        return made
 
     def get_config(self):
         config = super().get_config()
@@ -351,16 +362,16 @@ def _trace_quietly(function):
             traced._omit_frequent_tracing_warning = True
 
 
-def _with_any_shape(function, dtypes):
-    """Makes a `tf.function` of batches trace its first batch with unknown sizes.
+def _with_any_shape(make, dtypes):
+    """Returns a function of batches that traces its first batch with unknown sizes.
 
     Args:
-        function: `tf.function` of `[(inputs,)]`.
+        make: Makes a `tf.function` of `[(inputs,)]`: one for short inputs, one for all.
         dtypes: Dictionary of the dtypes of the inputs.
     """
     import tensorflow as tf
 
-    traced = set()
+    functions, traced = {}, set()
 
     def as_tensors(batch):
         is_inputs = isinstance(batch, tuple) and isinstance(batch[0], dict)
@@ -372,13 +383,19 @@ def _with_any_shape(function, dtypes):
     def call(data):
         data = [as_tensors(batch) for batch in data]
         leaves = tf.nest.flatten(data)
-        if not all(map(tf.is_tensor, leaves)):
-            return function(data)
-        specs = [tf.TensorSpec([None] * x.shape.rank, x.dtype) for x in leaves]
-        specs = tf.nest.pack_sequence_as(data, specs)
-        if str(specs) not in traced:
-            traced.add(str(specs))
-            function.get_concrete_function(specs)
+        are_tensors = all(map(tf.is_tensor, leaves))
+        widths = [x.shape[1] for x in leaves if x.shape.rank > 1] if are_tensors else [None]
+        longest = None if None in widths else short_up_to(max(widths, default=0))
+        if longest not in functions:
+            functions[longest] = make()
+        function = functions[longest]
+        if are_tensors:
+            specs = [tf.TensorSpec([None] * x.shape.rank, x.dtype) for x in leaves]
+            specs = tf.nest.pack_sequence_as(data, specs)
+            if (longest, str(specs)) not in traced:
+                traced.add((longest, str(specs)))
+                with inputs_up_to(longest):
+                    function.get_concrete_function(specs)
         return function(data)
 
     return call

@@ -4,7 +4,7 @@ import warnings
 import keras
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.layers.self_attention import inputs_up_to
+from roformer_tf.layers.self_attention import inputs_up_to, short_up_to
 from roformer_tf.models.batches import (
     batched,
     check_is_batched,
@@ -326,8 +326,8 @@ class RoFormerTask(RoFormerModel):
     def warmup(self, longest=512):
         """Builds what the first text would wait for: the graphs of tokenizer and model.
 
-        On TensorFlow one graph serves texts of all lengths. On JAX, and with `jit_compile=True`, a
-        program is compiled for each of few widths.
+        On TensorFlow one graph serves texts of up to 2,048 tokens, and one all others. On JAX, and
+        with `jit_compile=True`, a program is compiled for each of few widths.
 
         Args:
             longest: int. Number of tokens of the longest texts to come.
@@ -349,7 +349,9 @@ class RoFormerTask(RoFormerModel):
         """
         check_positive_integer("longest", longest)
         self.check_preprocessor()
-        widths = ladder(longest) if has_program_for_each_shape(self) else [16]
+        widths = [16] if short_up_to(longest) == short_up_to(16) else [16, longest]
+        if has_program_for_each_shape(self):
+            widths = ladder(longest)
         for width in widths:
             self.run_on(["a " * (width - 2)])  # which has as many tokens, [CLS] and [SEP] included
 
