@@ -5,15 +5,18 @@ each. `export_saved_model` documents what they return.
 """
 
 import contextlib
+import functools
 import types
 
 import keras
 import tensorflow as tf
 
 from roformer_tf.layers import MeanPooling
+from roformer_tf.layers.self_attention import inputs_up_to
 from roformer_tf.models.fill_mask import token_of, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import output_kind
+from roformer_tf.models.length_batches import longest_input
 
 STRINGS = {"texts", "first", "second", "question", "context", "left", "right"}
 NUMBERS = {"n", "k", "max_length"}
@@ -47,7 +50,10 @@ class ServedModel(tf.Module):
         """
         signatures = {}
         for name, arguments in self.inputs.items():
-            function = tf.function(getattr(self, name), autograph=False)
+            # `pack` truncates texts; token ids, and texts that are generated, have any length
+            is_packed = not {"token_ids", "max_length"} & {*arguments}
+            longest = longest_input(self._python.preprocessor) if is_packed else None
+            function = tf.function(_up_to(longest, getattr(self, name)), autograph=False)
             specs = {argument: _spec(argument) for argument in arguments}
             if name == "serving_default":
                 self.__call__ = function
@@ -328,6 +334,17 @@ class ServedSeq2SeqLM(ServedModel):
         inputs = preprocessor.generate_preprocess(_at_least_one(texts))
         outputs = task.generate_step(inputs, [preprocessor.tokenizer.end_token_id])
         return {"translations": preprocessor.generate_postprocess(outputs)[: tf.size(texts)]}
+
+
+def _up_to(longest, function):
+    """Returns a function that is traced for inputs of at most so many tokens."""
+
+    @functools.wraps(function)
+    def traced(*args, **kwargs):
+        with inputs_up_to(longest):
+            return function(*args, **kwargs)
+
+    return traced
 
 
 def _spec(argument):
