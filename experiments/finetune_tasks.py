@@ -36,7 +36,13 @@ from roformer_tf.models import AnswerMetrics, choice_accuracy, entity_f1, readin
 from roformer_tf.optimizers import LayerwiseAdamW, LinearWarmupDecay
 
 TINY = ROOT / "checkpoints" / "chinese_roformer_tiny"
-SETTINGS = {"max_examples": 3000, "learning_rate": 5e-4, "batch_size": 16, "epochs": 6}
+SETTINGS = {
+    "max_examples": 3000,
+    "learning_rate": 5e-4,
+    "batch_size": 16,
+    "epochs": 6,
+    "dtype": "float32",
+}
 SERVED = 64  # examples that are given to the exported SavedModel too
 CHANGES = {  # what differs from these, for each task
     "ner_weibo": {"epochs": 12},
@@ -276,7 +282,9 @@ def served_alike(model, x):
 def fine_tune(args, task, settings, train, test, from_scratch):
     """Trains a head, and returns the scores of its best epoch on the validation part."""
     options = {**task["arguments"], **task["options"](train)}
-    model = task["cls"].from_preset(str(args.model), load_weights=not from_scratch, **options)
+    model = task["cls"].from_preset(
+        str(args.model), load_weights=not from_scratch, dtype=settings["dtype"], **options
+    )
     (x, y), (test_x, test_y) = train, test
     steps = settings["epochs"] * math.ceil(len(y) / settings["batch_size"])
     schedule = LinearWarmupDecay(settings["learning_rate"], steps, warmup_steps=0.1)
@@ -346,7 +354,8 @@ def report(results):
     """Writes the table of the finished runs."""
     rows = []
     groups = results.grouped("task", "model", "start")
-    for name, model in sorted({key[:2] for key in groups}, key=lambda key: [*TASKS].index(key[0])):
+    pairs = dict.fromkeys(key[:2] for key in groups)  # in the order of their first runs
+    for name, model in sorted(pairs, key=lambda pair: [*TASKS].index(pair[0])):
         (rivals,) = (run["result"] for run in groups[name, model, "rivals"])
         runs = [groups.get((name, model, start), []) for start in ("pretrained", "random")]
         every = sum(runs, [])
