@@ -276,7 +276,7 @@ def served_alike(model, x):
         served = tf.saved_model.load(str(export_saved_model(model, Path(folder) / "served")))
         answers = served.signatures[signature](**columns)
     answers = of_served({name: value.numpy() for name, value in answers.items()})
-    return sum(a == b for a, b in zip(of_model(model, x), answers, strict=True))
+    return sum(bool(a == b) for a, b in zip(of_model(model, x), answers, strict=True))
 
 
 def fine_tune(args, task, settings, train, test, from_scratch):
