@@ -210,7 +210,7 @@ TASKS = {
     "c3": {
         "load": load_choices,
         "cls": RoFormerMultipleChoice,
-        "options": lambda train: {},
+        "options": lambda train: {"pooling": "mean"},  # [CLS] had no task in pretraining
         "arguments": {"sequence_length": 192},
         "labels": lambda y: y,
         "score": choice_accuracy,

@@ -3,15 +3,17 @@ import keras_hub
 import numpy as np
 from keras import ops
 
+from roformer_tf.layers import MeanPooling
 from roformer_tf.models.answer_spans import answer_lists, answers_of_logits
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import is_dataset, string_tensors
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of
 from roformer_tf.models.roformer_multiple_choice_preprocessor import (
     RoFormerMultipleChoicePreprocessor,
     choice_tensor,
     form_of,
 )
+from roformer_tf.models.text_vectors import check_head_pooling, pool
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -27,7 +29,10 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         backbone: a `RoFormerBackbone`.
         preprocessor: a `RoFormerMultipleChoicePreprocessor`, or `None` to take token ids instead of
             strings.
-        dropout: float. Dropout rate of the vector of `[CLS]`.
+        dropout: float. Dropout rate of the vector that a choice is judged by.
+        pooling: What that vector is: `"cls"` (of the first token), `"mean"` (over tokens), or
+            `"pooler"` (if the backbone has one). A model that was pretrained without a task for
+            `[CLS]` learns more from few examples with `"mean"`.
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
@@ -36,6 +41,9 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     Returns:
         float32 logits `(batch, choices)`, minus infinity for choices that are padding.
+
+    Raises:
+        ValueError: If `pooling` is unknown, or is `"pooler"` for a backbone without one.
 
     Example:
 
@@ -63,13 +71,16 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
     input_dtypes = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "int32"}
     text_ranks = (1, 2)  # choices are a matrix
 
-    def __init__(self, backbone, preprocessor=None, dropout=0.1, **kwargs):
+    def __init__(self, backbone, preprocessor=None, dropout=0.1, pooling="cls", **kwargs):
+        check_head_pooling(backbone, pooling)
         # === Config (before the model, whose constructor compiles it) ===
         self.dropout = dropout
+        self.pooling = pooling
 
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
+        self.mean_pooling = MeanPooling(name="mean_pooling") if pooling == "mean" else None
         self.output_dropout = keras.layers.Dropout(dropout, dtype="float32", name="output_dropout")
         # In float32 under every dtype policy: softmax and loss need the precision.
         self.logits_dense = keras.layers.Dense(
@@ -89,7 +100,8 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         shape = ops.shape(inputs["token_ids"])
         flat = {name: ops.reshape(x, (-1, shape[2])) for name, x in inputs.items()}
-        x = sequence_output(self.backbone(flat, training=training))[:, 0]
+        outputs = self.backbone(flat, training=training)
+        x = pool(outputs, flat["padding_mask"], self.pooling, self.mean_pooling)
         logits = self.logits_dense(self.output_dropout(x, training=training))
         logits = ops.reshape(logits, (-1, shape[1]))
         return ops.where(ops.any(inputs["padding_mask"] > 0, axis=-1), logits, float("-inf"))
@@ -140,4 +152,4 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         return answer_lists(tensors, ("index", "choice", "probability"))
 
     def get_config(self):
-        return {**super().get_config(), "dropout": self.dropout}
+        return {**super().get_config(), "dropout": self.dropout, "pooling": self.pooling}

@@ -2,7 +2,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from roformer_tf.checks import check_one_of, check_positive_integer
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers import MeanPooling
 from roformer_tf.models.batches import prompt_columns
 from roformer_tf.models.labels import (
@@ -16,14 +16,12 @@ from roformer_tf.models.labels import (
     ranked,
     softmax,
 )
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of
 from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
-from roformer_tf.models.text_vectors import check_pooler
-
-POOLINGS = ("cls", "mean", "pooler")
+from roformer_tf.models.text_vectors import check_head_pooling, pool
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -95,9 +93,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         if num_classes is None and labels is not None:
             num_classes = len(labels)
         check_positive_integer("num_classes", num_classes)
-        check_one_of("pooling", pooling, POOLINGS)
-        if pooling == "pooler":
-            check_pooler(backbone, "`pooling='pooler'`")
+        check_head_pooling(backbone, pooling)
         # === Config (before the model, whose constructor compiles it) ===
         self.num_classes = num_classes
         self.activation = keras.activations.get(activation)
@@ -133,12 +129,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
 
     def head_outputs(self, outputs, padding_mask, training=None):
         """Computes the outputs from those of the backbone."""
-        if self.pooling == "pooler":
-            pooled = outputs["pooled_output"]
-        elif self.pooling == "mean":
-            pooled = self.mean_pooling(sequence_output(outputs), padding_mask)
-        else:
-            pooled = sequence_output(outputs)[:, 0]
+        pooled = pool(outputs, padding_mask, self.pooling, self.mean_pooling)
         return self.logits_dense(self.output_dropout(pooled, training=training))
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):

@@ -100,6 +100,28 @@ def pooled(outputs, padding_mask, pooling):
     return total / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
 
 
+def pool(outputs, padding_mask, pooling, mean_pooling):
+    """Returns tensors `(batch, hidden_dim)` for a head, from a backbone's outputs.
+
+    Args:
+        outputs: Outputs of a `RoFormerBackbone`.
+        padding_mask: Tensor `(batch, length)`.
+        pooling: One of `POOLINGS`.
+        mean_pooling: a `MeanPooling`, for `"mean"`.
+    """
+    if pooling == "pooler":
+        return outputs["pooled_output"]
+    tokens = sequence_output(outputs)
+    return mean_pooling(tokens, padding_mask) if pooling == "mean" else tokens[:, 0]
+
+
+def check_head_pooling(backbone, pooling):
+    """Raises `ValueError` if there is no such pooling, or the backbone lacks it."""
+    check_one_of("pooling", pooling, POOLINGS)
+    if pooling == "pooler":
+        check_pooler(backbone, "`pooling='pooler'`")
+
+
 def check_pooler(backbone, task):
     """Raises `ValueError` if a backbone has no pooler, which makes the vector of a text."""
     if getattr(backbone, "pooler", None) is None:

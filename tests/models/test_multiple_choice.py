@@ -18,11 +18,13 @@ from tests.models.answering import (
 from tests.models.builders import V2, randomized
 
 
-def chooser(sequence_length=48, kind=None, **options):
+def chooser(sequence_length=48, kind=None, pooling="cls", **options):
     preprocessor = roformer_tf.RoFormerMultipleChoicePreprocessor(
         tokenizer(), sequence_length=sequence_length, **options
     )
-    return randomized(roformer_tf.RoFormerMultipleChoice(backbone(kind), preprocessor))
+    return randomized(
+        roformer_tf.RoFormerMultipleChoice(backbone(kind), preprocessor, pooling=pooling)
+    )
 
 
 def questions(rng, count, least=2, most=7):
@@ -114,6 +116,30 @@ def test_number_of_choices_changes_nothing(rng, kind):
     count = len(x["choices"][0])
     vectors = task.backbone({name: value[:count] for name, value in flat.items()})[:, 0]
     np.testing.assert_allclose(task.logits_dense(vectors)[:, 0], logits[0, :count], atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+def test_pooling(rng, pooling):
+    """A choice is judged by the mean of its tokens, or by the backbone's pooler."""
+    task = chooser(kind={"pooler": "tanh"}, pooling=pooling)
+    x = questions(rng, 2, most=3)
+    inputs = task.preprocessor(task.text_tensors(x))
+    logits = task.predict(inputs, verbose=0)
+    for i, choices in enumerate(x["choices"]):
+        row = {name: np.asarray(value)[i, : len(choices)] for name, value in inputs.items()}
+        outputs = {name: np.float64(value) for name, value in task.backbone(row).items()}
+        mask = row["padding_mask"][..., None]
+        mean = (outputs["sequence_output"] * mask).sum(1) / mask.sum(1)
+        vectors = mean if pooling == "mean" else outputs["pooled_output"]
+        kernel, bias = map(np.float64, task.logits_dense.get_weights())
+        expected = vectors @ kernel[:, 0] + bias
+        np.testing.assert_allclose(logits[i, : len(choices)], expected, rtol=1e-5, atol=1e-5)
+    again = type(task).from_config(task.get_config())
+    assert again.pooling == pooling
+    with pytest.raises(ValueError, match="needs a backbone with a pooler"):
+        chooser(pooling="pooler")
+    with pytest.raises(ValueError, match="`pooling` must be one of.*'last'"):
+        chooser(pooling="last")
 
 
 def test_learns(rng):
