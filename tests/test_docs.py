@@ -300,7 +300,7 @@ def test_scores_are_those_of_the_kept_results():
     page = page.partition("## On real data")[2].partition("\n## ")[0]
     shown = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| ")]
     columns = [names.index(name.strip()) for name in shown[0]]
-    assert len(columns) == 5 and len(shown) > 7
+    assert len(columns) == 6 and len(shown) > 9
     assert shown[1:] == [[row[i] for i in columns] for row in rows[2:]]
 
 
