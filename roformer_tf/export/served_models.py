@@ -5,7 +5,6 @@ each. `export_saved_model` documents what they return.
 """
 
 import contextlib
-import functools
 import types
 
 import keras
@@ -53,7 +52,7 @@ class ServedModel(tf.Module):
             # `pack` truncates texts; token ids, and texts that are generated, have any length
             is_packed = not {"token_ids", "max_length"} & {*arguments}
             longest = longest_input(self._python.preprocessor) if is_packed else None
-            function = tf.function(_up_to(longest, getattr(self, name)), autograph=False)
+            function = tf.function(inputs_up_to(longest)(getattr(self, name)), autograph=False)
             specs = {argument: _spec(argument) for argument in arguments}
             if name == "serving_default":
                 self.__call__ = function
@@ -334,17 +333,6 @@ class ServedSeq2SeqLM(ServedModel):
         inputs = preprocessor.generate_preprocess(_at_least_one(texts))
         outputs = task.generate_step(inputs, [preprocessor.tokenizer.end_token_id])
         return {"translations": preprocessor.generate_postprocess(outputs)[: tf.size(texts)]}
-
-
-def _up_to(longest, function):
-    """Returns a function that is traced for inputs of at most so many tokens."""
-
-    @functools.wraps(function)
-    def traced(*args, **kwargs):
-        with inputs_up_to(longest):
-            return function(*args, **kwargs)
-
-    return traced
 
 
 def _spec(argument):

@@ -6,6 +6,7 @@ from keras import ops
 from roformer_tf.layers.attention_mask import bias_of_masks
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.feature_map import check_no_scores
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.linear_attention import LinearAttention
 from roformer_tf.layers.position_scheme import tokens_of
@@ -168,12 +169,8 @@ class EncoderBlock(keras.layers.Layer):
             attention_bias = bias_of_masks(x, padding_mask, attention_mask, self.causal)
         if position is None:
             position = self.attention.position_scheme(tokens_of(x), padding_mask=padding_mask)
+        check_no_scores(return_attention_scores, self.feature_map)
         if return_attention_scores:
-            if self.feature_map is not None:
-                raise ValueError(
-                    "Linear attention computes no scores. Received: return_attention_scores=True "
-                    f"and feature_map={type(self.feature_map).__name__}"
-                )
             x = ops.cast(x, self.compute_dtype)
             update, scores = self.attention(
                 x, attention_bias, position, return_attention_scores=True, training=training

@@ -66,6 +66,15 @@ class FeatureMap(keras.layers.Layer):
         return self.feature_dim(head_dim) - self.num_unrotated
 
 
+def check_no_scores(return_attention_scores, feature_map):
+    """Raises `ValueError` if scores are asked of linear attention, which has none."""
+    if return_attention_scores and feature_map is not None:
+        raise ValueError(
+            "Linear attention computes no scores. Received: return_attention_scores=True "
+            f"and feature_map={type(feature_map).__name__}"
+        )
+
+
 def no_scale(key):
     """Returns the `log_scale` of maps that need none."""
     return ops.zeros_like(key[:1, :1, :, 0])

@@ -7,7 +7,7 @@ from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import HIDDEN
 from roformer_tf.layers.config import deserialize_parts
-from roformer_tf.layers.feature_map import FeatureMap
+from roformer_tf.layers.feature_map import FeatureMap, check_no_scores
 from roformer_tf.layers.linear_attention import initial_state, linear_attention
 from roformer_tf.layers.rotary_embedding import RotaryEmbedding
 
@@ -196,11 +196,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             key_positions = positions
         heads_per_key = self.num_heads // self.num_key_value_heads
         if self.feature_map is not None:
-            if return_attention_scores:
-                raise ValueError(
-                    "Linear attention computes no scores. Received: return_attention_scores=True "
-                    f"and feature_map={type(self.feature_map).__name__}"
-                )
+            check_no_scores(return_attention_scores, self.feature_map)
             if heads_per_key > 1:
                 key, value = (ops.repeat(x, heads_per_key, axis=2) for x in (key, value))
             output, cache = self._linear_attention(

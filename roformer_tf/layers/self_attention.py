@@ -17,7 +17,7 @@ _longest = contextvars.ContextVar("longest", default=None)
 
 
 def inputs_up_to(length):
-    """Context in which attention is traced for inputs of at most so many tokens.
+    """Context, or decorator, in which attention is traced for inputs of at most so many tokens.
 
     A graph for any length holds both ways to compute attention, and keeps what the gradients of
     both need. One that never sees a long input needs only the plain way: it is traced faster and
@@ -49,10 +49,10 @@ def short_up_to(length):
     input when the first long one comes.
 
     Args:
-        length: int, or `None` if it is not known.
+        length: int.
     """
     limit = SelfAttention.chunked_above
-    return None if None in (limit, length) or length > limit else limit
+    return limit if limit is not None and length <= limit else None
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -49,10 +49,8 @@ class CompiledGeneration:
 
         @functools.cache
         def graph(stop_token_ids, longest):
-            def step(inputs):
-                with inputs_up_to(longest):
-                    return self.generate_step(inputs, stop_token_ids=stop_token_ids)
-
+            step = functools.partial(self.generate_step, stop_token_ids=stop_token_ids)
+            step = inputs_up_to(longest)(step)
             return tf.function(step, input_signature=signature, autograph=False)
 
         def generate(inputs, stop_token_ids=None):

@@ -216,21 +216,17 @@ class RoFormerModel:
         Keras' own is traced again for the first shapes.
         """
         if self.predict_function is None or force:
+            function = self._make_keras_predict_function()
             is_graph = not (self.run_eagerly or self.jit_compile)
             if is_graph and keras.backend.backend() == "tensorflow":
-                self.predict_function = _with_any_shape(
-                    self._make_keras_predict_function, self.input_dtypes
-                )
-            else:
-                self.predict_function = self._make_keras_predict_function()
+                for_any = self._make_keras_predict_function()
+                self.predict_function = _with_any_shape(function, for_any, self.input_dtypes)
         return self.predict_function
 
     def _make_keras_predict_function(self):
-        kept = self.predict_function
         super().make_predict_function(force=True)
-        made, self.predict_function = self.predict_function, kept
-        _trace_quietly(made)
-        return made
+        _trace_quietly(self.predict_function)
+        return self.predict_function
 
     def get_config(self):
         config = super().get_config()
@@ -362,16 +358,17 @@ def _trace_quietly(function):
             traced._omit_frequent_tracing_warning = True
 
 
-def _with_any_shape(make, dtypes):
+def _with_any_shape(for_short, for_any, dtypes):
     """Returns a function of batches that traces its first batch with unknown sizes.
 
     Args:
-        make: Makes a `tf.function` of `[(inputs,)]`: one for short inputs, one for all.
+        for_short: `tf.function` of `[(inputs,)]`, for short inputs.
+        for_any: The same, for all others.
         dtypes: Dictionary of the dtypes of the inputs.
     """
     import tensorflow as tf
 
-    functions, traced = {}, set()
+    traced = set()
 
     def as_tensors(batch):
         is_inputs = isinstance(batch, tuple) and isinstance(batch[0], dict)
@@ -383,19 +380,17 @@ def _with_any_shape(make, dtypes):
     def call(data):
         data = [as_tensors(batch) for batch in data]
         leaves = tf.nest.flatten(data)
-        are_tensors = all(map(tf.is_tensor, leaves))
-        widths = [x.shape[1] for x in leaves if x.shape.rank > 1] if are_tensors else [None]
+        if not all(map(tf.is_tensor, leaves)):
+            return for_any(data)
+        widths = [x.shape[1] for x in leaves if x.shape.rank > 1]
         longest = None if None in widths else short_up_to(max(widths, default=0))
-        if longest not in functions:
-            functions[longest] = make()
-        function = functions[longest]
-        if are_tensors:
-            specs = [tf.TensorSpec([None] * x.shape.rank, x.dtype) for x in leaves]
-            specs = tf.nest.pack_sequence_as(data, specs)
-            if (longest, str(specs)) not in traced:
-                traced.add((longest, str(specs)))
-                with inputs_up_to(longest):
-                    function.get_concrete_function(specs)
+        function = for_any if longest is None else for_short
+        specs = [tf.TensorSpec([None] * x.shape.rank, x.dtype) for x in leaves]
+        specs = tf.nest.pack_sequence_as(data, specs)
+        if (longest, str(specs)) not in traced:
+            traced.add((longest, str(specs)))
+            with inputs_up_to(longest):
+                function.get_concrete_function(specs)
         return function(data)
 
     return call

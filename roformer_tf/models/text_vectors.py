@@ -54,7 +54,7 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
         if has_program_for_each_shape(backbone):
             inputs = pad_to_ladder(inputs)
         outputs = backbone.predict_on_batch(inputs)
-        vectors[rows] = pooled(outputs, inputs["padding_mask"], pooling)[: len(rows)]
+        vectors[rows] = pool(outputs, inputs["padding_mask"], pooling, _mean)[: len(rows)]
     check_finite_outputs(vectors, backbone)
     if normalize:
         vectors = ops.convert_to_numpy(unit_vectors(ops.convert_to_tensor(vectors)))
@@ -87,32 +87,27 @@ def checked_pooling(backbone, pooling):
     return pooling or "pooler"
 
 
-def pooled(outputs, padding_mask, pooling):
-    """Returns float32 vectors `(batch, hidden_dim)` from a backbone's outputs."""
-    if pooling == "pooler":
-        return np.asarray(outputs["pooled_output"], "float32")
-    tokens = sequence_output(outputs)
-    if pooling == "cls":
-        return np.asarray(tokens[:, 0], "float32")
-    weights = np.asarray(padding_mask, "float32")
-    total = np.einsum("blh,bl->bh", np.asarray(tokens, "float32"), weights)
-    # a batch on JAX may have rows that are all padding
-    return total / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
-
-
 def pool(outputs, padding_mask, pooling, mean_pooling):
-    """Returns tensors `(batch, hidden_dim)` for a head, from a backbone's outputs.
+    """Returns the vectors `(batch, hidden_dim)` of texts, from a backbone's outputs.
 
     Args:
-        outputs: Outputs of a `RoFormerBackbone`.
-        padding_mask: Tensor `(batch, length)`.
+        outputs: Outputs of a `RoFormerBackbone`, tensors or arrays.
+        padding_mask: Tensor or array `(batch, length)`.
         pooling: One of `POOLINGS`.
-        mean_pooling: a `MeanPooling`, for `"mean"`.
+        mean_pooling: Function of hidden states and padding mask, such as `MeanPooling`, for
+            `"mean"`.
     """
     if pooling == "pooler":
         return outputs["pooled_output"]
     tokens = sequence_output(outputs)
     return mean_pooling(tokens, padding_mask) if pooling == "mean" else tokens[:, 0]
+
+
+def _mean(tokens, padding_mask):
+    weights = np.asarray(padding_mask, "float32")
+    total = np.einsum("blh,bl->bh", np.asarray(tokens, "float32"), weights)
+    # a batch on JAX may have rows that are all padding
+    return total / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
 
 
 def check_head_pooling(backbone, pooling):
