@@ -8,7 +8,12 @@ from keras import ops
 
 from roformer_tf.models.batches import count_rows, is_dataset, is_stream, take_rows, to_columns
 from roformer_tf.models.length_batches import batches_of_texts
-from roformer_tf.models.prediction import callback_list, check_finite_outputs, predict_inputs
+from roformer_tf.models.prediction import (
+    callback_list,
+    check_finite_outputs,
+    has_program_for_each_shape,
+    predict_inputs,
+)
 from roformer_tf.models.roformer_task import RoFormerTask
 
 
@@ -99,7 +104,10 @@ class AnsweringTask(RoFormerTask):
 
     def _answer(self, x, batch_size, verbose, callbacks, max_tokens, options):
         count = count_rows(x)
-        batches = batches_of_texts(self.preprocessor, x, batch_size, max_tokens)
+        few_shapes = has_program_for_each_shape(self)
+        batches = batches_of_texts(
+            self.preprocessor, x, batch_size, max_tokens, few_shapes=few_shapes
+        )
         callbacks = callback_list(self, callbacks, verbose, len(batches))
         answers = [None] * count
         callbacks.on_predict_begin()

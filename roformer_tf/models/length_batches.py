@@ -36,7 +36,9 @@ def ladder(longest):
     return widths
 
 
-def length_batches(lengths, batch_size=None, max_tokens=None, keep_order=False):
+def length_batches(
+    lengths, batch_size=None, max_tokens=None, keep_order=False, cost=COST_OF_A_BATCH
+):
     """Divides examples into batches of similar length, the longest first.
 
     Args:
@@ -45,6 +47,7 @@ def length_batches(lengths, batch_size=None, max_tokens=None, keep_order=False):
         max_tokens: int. Maximum number of tokens in a batch, padding included. An example that is
             longer is a batch of its own.
         keep_order: Whether batches take the examples in the order given, whatever their lengths.
+        cost: int. What a batch costs beside its tokens, in tokens. It makes few batches of many.
 
     Returns:
         List of int arrays: the indices of the examples of each batch.
@@ -63,7 +66,7 @@ def length_batches(lengths, batch_size=None, max_tokens=None, keep_order=False):
             starts.append(start)
             start += _count_that_fits(lengths[start : start + most], max_tokens)
     else:
-        starts = _cheapest_starts(lengths, most, max_tokens)
+        starts = _cheapest_starts(lengths, most, max_tokens, cost)
     return np.split(order, starts[1:]) if len(order) else []
 
 
@@ -74,10 +77,10 @@ def _count_that_fits(lengths, max_tokens):
     return max(1, int((widths * np.arange(1, len(widths) + 1) <= max_tokens).sum()))
 
 
-def _cheapest_starts(lengths, most, max_tokens):
+def _cheapest_starts(lengths, most, max_tokens, cost):
     """Returns where batches of examples, the longest first, begin to cost least in all.
 
-    A batch costs its tokens, padding included, and the time of `COST_OF_A_BATCH` tokens.
+    A batch costs its tokens, padding included, and `cost`.
     """
     count = len(lengths)
     costs = np.zeros(count + 1)  # of the examples from each on
@@ -85,7 +88,7 @@ def _cheapest_starts(lengths, most, max_tokens):
     for i in range(count - 1, -1, -1):
         limit = most if max_tokens is None else min(most, max(1, max_tokens // int(lengths[i])))
         ends = np.arange(i + 1, min(i + limit, count) + 1)
-        found = (ends - i) * float(lengths[i]) + COST_OF_A_BATCH + costs[ends]
+        found = (ends - i) * float(lengths[i]) + cost + costs[ends]
         best = int(np.argmin(found))
         costs[i], sizes[i] = found[best], best + 1
     starts = [0]
@@ -117,20 +120,28 @@ def count_tokens(preprocessor, x):
     return np.concatenate([np.asarray(preprocessor.count_tokens(part)) for part in parts])
 
 
-def batches_of_texts(preprocessor, x, batch_size=None, max_tokens=None):
-    """Divides texts into batches of similar length, or leaves them in their order if one will do.
+def batches_of_texts(
+    preprocessor, x, batch_size=None, max_tokens=None, keep_order=False, few_shapes=False
+):
+    """Divides texts into batches of similar length, also fewer than `batch_size`.
 
     Args:
         preprocessor, x: See `count_tokens`.
-        batch_size, max_tokens: See `length_batches`.
+        batch_size, max_tokens, keep_order: See `length_batches`.
+        few_shapes: Whether each shape of a batch costs a program of XLA. Texts are then as long as
+            a width of `ladder_width`, and those that fit into one batch are one.
 
     Returns:
         List of int arrays: the indices of the texts of each batch.
     """
     count = count_rows(x)
-    if max_tokens is None and count <= check_batch_limits(batch_size, max_tokens):
+    most = check_batch_limits(batch_size, max_tokens)
+    if count == 1 or (few_shapes and max_tokens is None and count <= most):
         return [np.arange(count)]
-    return length_batches(count_tokens(preprocessor, x), batch_size, max_tokens)
+    lengths = count_tokens(preprocessor, x)
+    if few_shapes:
+        lengths = np.array([ladder_width(length) for length in lengths])
+    return length_batches(lengths, batch_size, max_tokens, keep_order)
 
 
 def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):

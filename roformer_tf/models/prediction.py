@@ -10,10 +10,10 @@ from keras_hub.src.utils.tensor_utils import convert_to_numpy
 
 from roformer_tf.models.batches import count_rows, is_dataset, take_rows
 from roformer_tf.models.length_batches import (
+    DEFAULT_BATCH_SIZE,
+    batches_of_texts,
     check_batch_limits,
-    count_tokens,
     ladder_width,
-    length_batches,
 )
 
 WINDOW = 32  # batches of a dataset whose rows are grouped together
@@ -34,21 +34,24 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
     """
     is_one_shape = has_rows_of_one_shape(task)
     groups = is_one_shape and not callbacks
-    windows, num_batches = (x,), None
+
+    def divided(columns):
+        return columns, _batches(task, columns, batch_size, max_tokens, groups)
+
     if is_dataset(x):
         batch_size, windows = _windows(x, steps)
-    elif steps is not None:
-        count = steps * (batch_size or 32)
-        windows = (tree.map_structure(lambda column: column[:count], x),)
-    if not is_dataset(x) and max_tokens is None:
-        num_batches = -(-count_rows(windows[0]) // (batch_size or 32))
+        windows, num_batches = map(divided, windows), None
+    else:
+        count = None if steps is None else steps * (batch_size or DEFAULT_BATCH_SIZE)
+        windows = [divided(tree.map_structure(lambda column: column[:count], x))]
+        num_batches = len(windows[0][1])
     callbacks = callback_list(task, callbacks, verbose, num_batches)
     task.stop_predicting = False
     step, outputs = 0, []
     callbacks.on_predict_begin()
-    for columns in windows:
+    for columns, batches in windows:
         order, found = [], []
-        for rows in _batches(task, columns, batch_size, max_tokens, groups):
+        for rows in batches:
             callbacks.on_predict_batch_begin(step)
             samples = task.preprocess_samples(take_rows(columns, rows))
             inputs, _, _ = keras.utils.unpack_x_y_sample_weight(samples)
@@ -173,15 +176,15 @@ def _windows(dataset, steps):
 
 def _batches(task, columns, batch_size, max_tokens, groups):
     """Returns the indices of the examples of each batch."""
-    count = count_rows(columns)
     is_raw = task.preprocessor is not None and not task.is_preprocessed(columns)
-    is_single = max_tokens is None and count <= check_batch_limits(batch_size, max_tokens)
-    if is_raw and not is_single and (groups or max_tokens is not None):
-        lengths = count_tokens(task.preprocessor, columns)
-        if has_program_for_each_shape(task):
-            lengths = np.array([ladder_width(length) for length in lengths])
-        return length_batches(lengths, batch_size, max_tokens, keep_order=not groups)
-    return np.split(np.arange(count), np.arange(batch_size or 32, count, batch_size or 32))
+    if is_raw and (groups or max_tokens is not None):
+        few_shapes = has_program_for_each_shape(task)
+        return batches_of_texts(
+            task.preprocessor, columns, batch_size, max_tokens, not groups, few_shapes
+        )
+    check_batch_limits(batch_size, max_tokens)
+    count, size = count_rows(columns), batch_size or DEFAULT_BATCH_SIZE
+    return np.split(np.arange(count), np.arange(size, count, size))
 
 
 def _joined(outputs, order=None):

@@ -26,6 +26,9 @@ from roformer_tf.models.roformer_masked_lm import language_model_head, token_los
 from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.samplers import with_min_length
 
+# In tokens: each token of a text that is generated reads all weights, for one text as for many.
+COST_OF_A_BATCH = 2**20
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.CausalLM):
@@ -203,7 +206,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         check_not_empty(inputs)
         prompts = string_tensors(tuple(parts) if is_pair else parts[0])
         results = {}
-        for rows in length_batches(count_tokens(self.preprocessor, prompts), batch_size):
+        lengths = count_tokens(self.preprocessor, prompts)
+        for rows in length_batches(lengths, batch_size, cost=COST_OF_A_BATCH):
             found = self.generate(take_rows(prompts, rows), *options)
             results.update(zip(rows.tolist(), found, strict=True))
         return [results[row] for row in range(len(results))]

@@ -361,6 +361,9 @@ def _trace_quietly(function):
 def _with_any_shape(for_short, for_any, dtypes):
     """Returns a function of batches that traces its first batch with unknown sizes.
 
+    It calls the traced graphs themselves: a `tf.function` looks each shape up among all that it has
+    met, which takes 4 ms after 480 of them, as long as a small model.
+
     Args:
         for_short: `tf.function` of `[(inputs,)]`, for short inputs.
         for_any: The same, for all others.
@@ -368,7 +371,7 @@ def _with_any_shape(for_short, for_any, dtypes):
     """
     import tensorflow as tf
 
-    traced = set()
+    graphs = {}
 
     def as_tensors(batch):
         is_inputs = isinstance(batch, tuple) and isinstance(batch[0], dict)
@@ -384,14 +387,14 @@ def _with_any_shape(for_short, for_any, dtypes):
             return for_any(data)
         widths = [x.shape[1] for x in leaves if x.shape.rank > 1]
         longest = None if None in widths else short_up_to(max(widths, default=0))
-        function = for_any if longest is None else for_short
         specs = [tf.TensorSpec([None] * x.shape.rank, x.dtype) for x in leaves]
         specs = tf.nest.pack_sequence_as(data, specs)
-        if (longest, str(specs)) not in traced:
-            traced.add((longest, str(specs)))
+        key = longest, str(specs)
+        if key not in graphs:
+            function = for_any if longest is None else for_short
             with inputs_up_to(longest):
-                function.get_concrete_function(specs)
-        return function(data)
+                graphs[key] = function.get_concrete_function(specs)
+        return graphs[key](data)
 
     return call
 

@@ -88,6 +88,8 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
                 input_signature=[tf.TensorSpec([None] * x.shape.rank, tf.string) for x in texts],
                 autograph=False,
             )
+            # TensorFlow counts the functions of all preprocessors of a process as one.
+            functions[name]._omit_frequent_tracing_warning = True
         return functions[name](*texts)
 
     def pack_ids(self, segments, extra=0):

@@ -133,7 +133,8 @@ class RoFormerQuestionAnsweringPreprocessor(RoFormerPreprocessor, TextPreprocess
 
     @preprocessing_function
     def count_tokens(self, x):
-        return super().count_tokens(question_and_context(x))
+        """Returns the number of tokens of each sequence; `embed` counts single texts."""
+        return super().count_tokens(x if tf.is_tensor(x) else question_and_context(x))
 
     def get_config(self):
         config = super().get_config()

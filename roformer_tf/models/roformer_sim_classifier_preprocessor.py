@@ -51,6 +51,11 @@ class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
 
     @preprocessing_function
     def count_tokens(self, x):
-        """Returns the number of tokens of the longer text of each pair; see the base class."""
+        """Returns the number of tokens of the longer text of each pair; see the base class.
+
+        `embed` counts single texts.
+        """
+        if tf.is_tensor(x):
+            return super().count_tokens(x)
         first, second = check_pairs(x)
         return tf.maximum(super().count_tokens(first), super().count_tokens(second))

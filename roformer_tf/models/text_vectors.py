@@ -47,11 +47,12 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
             preprocessor.tokenizer, preprocessor.sequence_length
         )
     vectors = np.empty((len(texts), backbone.hidden_dim), "float32")
-    for rows in batches_of_texts(preprocessor, texts, batch_size):
+    few_shapes = has_program_for_each_shape(backbone)
+    for rows in batches_of_texts(preprocessor, texts, batch_size, few_shapes=few_shapes):
         with no_convert_scope():
             inputs = preprocessor.pack(take_rows(texts, rows))
         inputs = {name: np.asarray(value) for name, value in inputs.items()}
-        if has_program_for_each_shape(backbone):
+        if few_shapes:
             inputs = pad_to_ladder(inputs)
         outputs = backbone.predict_on_batch(inputs)
         vectors[rows] = pool(outputs, inputs["padding_mask"], pooling, _mean)[: len(rows)]

@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.function.polymorphism import type_dispatch
 
 import roformer_tf
-from roformer_tf.models import fill_mask, length_batches
+from roformer_tf.models import fill_mask, length_batches, roformer_causal_lm
 from tests.models.builders import backbone, task, texts, tokenizer
 
 # Two batches of one text differ in the order of float32 additions in a matrix product.
@@ -336,6 +337,48 @@ def test_xla_sees_few_shapes(rng, monkeypatch):
     np.testing.assert_allclose(np.concatenate(found), expected, **CLOSE)
     for rows, width in shapes:
         assert rows & (rows - 1) == 0 and width == length_batches.ladder_width(width)
+
+
+def test_few_texts_of_mixed_length_are_not_padded_to_the_longest(classifier, rng, monkeypatch):
+    x = [*texts(rng, 3, 1, 10), *texts(rng, 1, 500, 500), *texts(rng, 3, 1, 10)]
+    expected = np.concatenate([classifier.predict([text], verbose=0) for text in x])
+    shapes = []
+    predict = keras.Model.predict_on_batch
+
+    def watched(model, inputs):
+        shapes.append(tuple(inputs["token_ids"].shape))
+        return predict(model, inputs)
+
+    monkeypatch.setattr(keras.Model, "predict_on_batch", watched)
+    np.testing.assert_allclose(classifier.predict(x, verbose=0), expected, **CLOSE)
+    (longest, _), (others, width) = shapes
+    assert (longest, others) == (1, 6) and width < 20
+
+
+def test_generation_makes_as_few_batches_as_may_be():
+    lengths = [500, 1, 400, 2, 3, 1]
+    cost = roformer_causal_lm.COST_OF_A_BATCH
+    batches = length_batches.length_batches(lengths, 4, cost=cost)
+    assert [len(batch) for batch in batches] == [2, 4]
+
+
+def test_no_shape_is_looked_up(classifier, rng, monkeypatch):
+    """TensorFlow compares the shape of a call with all before it, which takes longer and longer."""
+    seen = []
+    remember = type_dispatch.TypeDispatchTable._cache_dispatch
+
+    def watched(table, request, target):
+        seen.append(request)
+        remember(table, request, target)
+
+    classifier.predict(texts(rng, 1), verbose=0)
+    classifier.predict({"token_ids": np.ones((1, 1), "int32")}, verbose=0)
+    monkeypatch.setattr(type_dispatch.TypeDispatchTable, "_cache_dispatch", watched)
+    for length in range(1, 60):
+        inputs = {"token_ids": np.ones((1, length), "int32")}
+        classifier.predict(inputs, verbose=0)
+        classifier.predict(texts(rng, 1, length, length), verbose=0)
+    assert not seen
 
 
 def test_length_batches(rng):
