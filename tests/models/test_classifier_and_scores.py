@@ -12,15 +12,30 @@ from tests.models.builders import (
     data,
     expected_outputs,
     inputs,
+    randomized,
     task,
     texts,
     tokenizer,
 )
 from tests.oracles import numpy_roformer as oracle
+from tests.oracles.run_original import small_config
 
 
 def classifier(**options):
     return task("classifier", **options)
+
+
+def test_original_weights(original, tmp_path, rng):
+    """An original checkpoint and a dense layer on bert4keras' `[CLS]` give the logits."""
+    original.make_checkpoint(tmp_path, small_config(), seed=2018)
+    model = roformer_tf.RoFormerTextClassifier.from_preset(tmp_path, num_classes=3)
+    randomized(model.logits_dense)
+    ids = rng.integers(5, 200, (4, 9)).astype("int32")
+    segments = np.broadcast_to(np.arange(9) > 4, ids.shape).astype("int32")
+    found = model.predict({"token_ids": ids, "segment_ids": segments}, verbose=0)
+    (hidden,) = original.forward(tmp_path, {"token_ids": ids, "segment_ids": segments})
+    kernel, bias = map(np.float64, model.logits_dense.get_weights())
+    np.testing.assert_allclose(found, hidden[:, 0] @ kernel + bias, atol=2e-5)
 
 
 @pytest.mark.parametrize("activation", [None, "softmax"])

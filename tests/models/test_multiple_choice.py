@@ -16,6 +16,7 @@ from tests.models.answering import (
     tokenizer,
 )
 from tests.models.builders import V2, randomized
+from tests.oracles.run_original import small_config
 
 
 def chooser(sequence_length=48, kind=None, pooling="cls", **options):
@@ -116,6 +117,20 @@ def test_number_of_choices_changes_nothing(rng, kind):
     count = len(x["choices"][0])
     vectors = task.backbone({name: value[:count] for name, value in flat.items()})[:, 0]
     np.testing.assert_allclose(task.logits_dense(vectors)[:, 0], logits[0, :count], atol=1e-5)
+
+
+def test_original_weights(original, tmp_path, rng):
+    """An original checkpoint and a dense layer on bert4keras' `[CLS]` give the scores."""
+    original.make_checkpoint(tmp_path, small_config(), seed=2018)
+    task = roformer_tf.RoFormerMultipleChoice.from_preset(tmp_path)
+    randomized(task.logits_dense)
+    ids = rng.integers(5, 200, (2, 3, 9)).astype("int32")
+    segments = np.broadcast_to(np.arange(9) > 4, ids.shape).astype("int32")
+    found = np.asarray(task({"token_ids": ids, "segment_ids": segments}))
+    for i, (tokens, parts) in enumerate(zip(ids, segments)):
+        (hidden,) = original.forward(tmp_path, {"token_ids": tokens, "segment_ids": parts})
+        kernel, bias = map(np.float64, task.logits_dense.get_weights())
+        np.testing.assert_allclose(found[i], hidden[:, 0] @ kernel[:, 0] + bias, atol=2e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "pooler"])
