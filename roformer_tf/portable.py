@@ -1,4 +1,4 @@
-"""How models are traced for what runs elsewhere.
+"""How models are traced, and for what runs elsewhere.
 
 LiteRT and ONNX get operations that they can convert, in place of faster ones that they do not know.
 A SavedModel gets no gradients that are written by hand, which TensorFlow cannot save completely.
@@ -67,3 +67,27 @@ def custom_gradient(function):
     if _inference_only.get():
         return lambda *args: function(*args)[0]
     return ops.custom_gradient(function)
+
+
+def trace_quietly(function):
+    """Keeps TensorFlow from warning that a function is traced too often, and returns it.
+
+    TensorFlow counts the functions of all models of a process that are made by the same lines as
+    one. Each of them is traced as little as possible.
+
+    Args:
+        function: `tf.function`, or a function around one, as Keras' trainer makes it.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from roformer_tf.portable import trace_quietly
+    >>> double = trace_quietly(tf.function(lambda x: 2 * x))
+    >>> int(double(tf.constant(3)))
+    6
+    """
+    closure = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    for traced in (function, *closure):
+        if hasattr(traced, "_omit_frequent_tracing_warning"):
+            traced._omit_frequent_tracing_warning = True
+    return function

@@ -1,5 +1,6 @@
 """Tasks whose `predict` answers in the words of the texts that it is given."""
 
+import functools
 import types
 
 import keras
@@ -15,6 +16,7 @@ from roformer_tf.models.prediction import (
     predict_inputs,
 )
 from roformer_tf.models.roformer_task import RoFormerTask
+from roformer_tf.portable import trace_quietly
 
 
 class AnsweringTask(RoFormerTask):
@@ -139,10 +141,9 @@ class AnsweringTask(RoFormerTask):
             self._decoders = types.SimpleNamespace(functions={})
         key = str(sorted(options.items()))
         if key not in self._decoders.functions:
-            self._decoders.functions[key] = tf.function(
-                lambda *inputs: self.decode(*inputs, **options),
-                reduce_retracing=True,
-                autograph=False,
+            decode = functools.partial(self.decode, **options)
+            self._decoders.functions[key] = trace_quietly(
+                tf.function(decode, reduce_retracing=True, autograph=False)
             )
         return self._decoders.functions[key](tf.constant(outputs), details, tf.constant(count))
 

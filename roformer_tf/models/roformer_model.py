@@ -19,7 +19,7 @@ from roformer_tf.models.presets import (
     with_new_head,
 )
 from roformer_tf.naming import automatic_name
-from roformer_tf.portable import inference_only, portable_operations
+from roformer_tf.portable import inference_only, portable_operations, trace_quietly
 from roformer_tf.text.familiar_names import FamiliarName
 
 
@@ -201,12 +201,12 @@ class RoFormerModel:
 
     def make_train_function(self, force=False):
         super().make_train_function(force)
-        _trace_quietly(self.train_function)
+        trace_quietly(self.train_function)
         return self.train_function
 
     def make_test_function(self, force=False):
         super().make_test_function(force)
-        _trace_quietly(self.test_function)
+        trace_quietly(self.test_function)
         return self.test_function
 
     def make_predict_function(self, force=False):
@@ -225,7 +225,7 @@ class RoFormerModel:
 
     def _make_keras_predict_function(self):
         super().make_predict_function(force=True)
-        _trace_quietly(self.predict_function)
+        trace_quietly(self.predict_function)
         return self.predict_function
 
     def get_config(self):
@@ -344,18 +344,6 @@ def _without_optimizer(task):
 
 def _can_be_quantized(layer):
     return type(layer).quantize is not keras.Layer.quantize
-
-
-def _trace_quietly(function):
-    """Keeps TensorFlow from warning that a function of Keras' trainer is traced too often.
-
-    Keras makes one for each model and lets it trace as little as possible, but TensorFlow counts
-    those of all models of a process as one.
-    """
-    closure = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    for traced in (function, *closure):
-        if hasattr(traced, "_omit_frequent_tracing_warning"):
-            traced._omit_frequent_tracing_warning = True
 
 
 def _with_any_shape(for_short, for_any, dtypes):

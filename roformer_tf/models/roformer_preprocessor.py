@@ -7,6 +7,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 from roformer_tf.checks import check_one_of
 from roformer_tf.models.presets import PreprocessorFromPreset
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
+from roformer_tf.portable import trace_quietly
 from roformer_tf.text import PairPacker, RoFormerTokenizer
 
 PADDINGS = ("longest", "max_length")
@@ -83,13 +84,10 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
             self._compiled.key, self._compiled.functions = key, {}
         functions = self._compiled.functions
         if name not in functions:
-            functions[name] = tf.function(
-                function,
-                input_signature=[tf.TensorSpec([None] * x.shape.rank, tf.string) for x in texts],
-                autograph=False,
+            signature = [tf.TensorSpec([None] * x.shape.rank, tf.string) for x in texts]
+            functions[name] = trace_quietly(
+                tf.function(function, input_signature=signature, autograph=False)
             )
-            # TensorFlow counts the functions of all preprocessors of a process as one.
-            functions[name]._omit_frequent_tracing_warning = True
         return functions[name](*texts)
 
     def pack_ids(self, segments, extra=0):
