@@ -14,8 +14,9 @@ class ExampleReader(TextFileReader):
     A .jsonl or .json file has one JSON object per line. A .tsv file begins with the names of its
     columns; values are separated by tabs, without quotes.
 
-    A line is bad if it is not UTF-8 or not JSON, has more or fewer values than columns, lacks a
-    field, or has a label that is not in `labels`. An example without text is counted as empty.
+    A line is bad if it is not UTF-8 or not JSON, is longer than 64 MiB, has more or fewer values
+    than columns, lacks a field, or has a label that is not in `labels`. An example without text is
+    counted as empty.
 
     Args:
         text: str. Name of the field with the text.

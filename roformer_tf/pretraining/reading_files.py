@@ -19,8 +19,9 @@ class ReadingReader(TextFileReader):
     `{"text": ["北京"], "answer_start": [2]}` may stand for the list, as in datasets of Hugging Face.
     An answer that is blank or starts at -1 stands for none.
 
-    A line is bad if it is not UTF-8 or not JSON, lacks a field, or has an answer that is not in the
-    context where it should start. An example without question or context is counted as empty.
+    A line is bad if it is not UTF-8 or not JSON, is longer than 64 MiB, lacks a field, or has an
+    answer that is not in the context where it should start. An example without question or context
+    is counted as empty.
 
     Args:
         question: str. Name of the field with the question.
