@@ -21,6 +21,7 @@ from benchmarks.sizes import BASE, QUICK, Sizes
 FOLDER = Path(__file__).resolve().parent
 SHAPES = ((8, 128), (4, 512), (1, 1536))
 QUICK_SHAPES = ((2, 32),)
+STEPS = 3  # in a call of `fit`
 MIXED = Sizes(layers=6, heads=8, width=512, intermediate=2048)
 INPUTS = "token_ids", "segment_ids", "padding_mask", "mask_positions"
 CALLS = {
@@ -32,16 +33,41 @@ CALLS = {
 }
 
 
+def make_clock():
+    """A callback whose `seconds` are those from the first step's begin to the last one's end.
+
+    What comes after is not counted: TensorFlow takes up to a second, idle, to close the iterator of a dataset.
+    """
+    import keras
+
+    class Clock(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.start = None
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.start = self.start or time.perf_counter()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seconds = time.perf_counter() - self.start
+
+    return Clock()
+
+
+def timed(call):
+    """The same call, which returns its seconds."""
+
+    def timed_call():
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    return timed_call
+
+
 def take_turns(calls, repeats):
-    """Seconds of each call in each turn, of which the first is not counted."""
-    runs = {name: [] for name in calls}
-    for turn in range(repeats + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if turn:
-                runs[name].append(time.perf_counter() - start)
-    return runs
+    """What each call returns in each turn, of which the first is not counted."""
+    turns = [{name: call() for name, call in calls.items()} for _ in range(repeats + 1)]
+    return {name: [turn[name] for turn in turns[1:]] for name in calls}
 
 
 def steps(sizes, shape, repeats, seed):
@@ -62,10 +88,16 @@ def steps(sizes, shape, repeats, seed):
     x = {name: batch[name] for name in INPUTS}
     y, weights = batch["labels"], batch["label_weights"]
     data = tf.data.Dataset.from_tensors((x, y, weights)).repeat()
+    clock = make_clock()
+
+    def fit():
+        task.fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[clock])
+        return clock.seconds / STEPS
+
     calls = {
-        "pretrainer": lambda: pretrainer.train_on_batch(batch),
-        "train_on_batch": lambda: task.train_on_batch(x, y, weights),
-        "fit": lambda: task.fit(data, steps_per_epoch=1, verbose=0),
+        "pretrainer": timed(lambda: pretrainer.train_on_batch(batch)),
+        "train_on_batch": timed(lambda: task.train_on_batch(x, y, weights)),
+        "fit": fit,
     }
     row = "{} × {}".format(*shape)
     return rows(row, take_turns(calls, repeats), {}, "pretrainer")
@@ -91,11 +123,14 @@ def mixed(sizes, count, repeats, seed):
     near = np.argsort(np.abs(lengths - lengths.mean()), kind="stable")[:32]
     same = [texts[i] for i in np.resize(near, count)]
     labels = np.arange(count) % 2
-    options = {"batch_size": 16, "verbose": 0}
-    calls = {
-        "equal": lambda: classifier.fit(same, labels, **options),
-        "mixed": lambda: classifier.fit(texts, labels, group_by_length=True, **options),
-    }
+    clock = make_clock()
+
+    def fit(texts, group_by_length):
+        options = {"batch_size": 16, "verbose": 0, "group_by_length": group_by_length}
+        classifier.fit(texts, labels, callbacks=[clock], **options)
+        return clock.seconds
+
+    calls = {"equal": lambda: fit(same, False), "mixed": lambda: fit(texts, True)}
     tokens = {"equal": preprocessor.count_tokens(same).numpy().sum(), "mixed": lengths.sum()}
     return rows(f"{count} reviews", take_turns(calls, repeats), tokens, "equal")
 
