@@ -86,8 +86,9 @@ def trace_quietly(function):
     >>> int(double(tf.constant(3)))
     6
     """
-    closure = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    for traced in (function, *closure):
+    inside = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    inside += [getattr(part, "__wrapped__", None) for part in inside]
+    for traced in (function, *inside):
         if hasattr(traced, "_omit_frequent_tracing_warning"):
             traced._omit_frequent_tracing_warning = True
     return function
