@@ -1,4 +1,4 @@
-"""How models are traced, and for what runs elsewhere.
+"""How models are traced: for what runs elsewhere, and without warnings.
 
 LiteRT and ONNX get operations that they can convert, in place of faster ones that they do not know.
 A SavedModel gets no gradients that are written by hand, which TensorFlow cannot save completely.

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from roformer_tf.models.batches import count_rows, is_dataset, is_stream, take_rows, to_columns
-from roformer_tf.models.length_batches import batches_of_texts
+from roformer_tf.models.length_batches import DEFAULT_BATCH_SIZE, batches_of_texts
 from roformer_tf.models.prediction import (
     callback_list,
     check_finite_outputs,
@@ -96,7 +96,7 @@ class AnsweringTask(RoFormerTask):
         if not is_batches:
             x = to_columns(x)[0]
             if steps is not None:
-                x = take_rows(x, tf.range(steps * (batch_size or 32)))
+                x = take_rows(x, tf.range(steps * (batch_size or DEFAULT_BATCH_SIZE)))
             return self._answer(x, batch_size, verbose, callbacks, max_tokens_per_batch, options)
         answers = []
         for element in x if steps is None else x.take(steps):

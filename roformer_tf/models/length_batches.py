@@ -47,7 +47,7 @@ def length_batches(
         max_tokens: int. Maximum number of tokens in a batch, padding included. An example that is
             longer is a batch of its own.
         keep_order: Whether batches take the examples in the order given, whatever their lengths.
-        cost: int. What a batch costs beside its tokens, in tokens. It makes few batches of many.
+        cost: int. What a batch costs beside its tokens, in tokens. A higher cost makes fewer batches.
 
     Returns:
         List of int arrays: the indices of the examples of each batch.

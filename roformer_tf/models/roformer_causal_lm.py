@@ -26,8 +26,8 @@ from roformer_tf.models.roformer_masked_lm import language_model_head, token_los
 from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.samplers import with_min_length
 
-# In tokens: each token of a text that is generated reads all weights, for one text as for many.
-COST_OF_A_BATCH = 2**20
+# tokens; a batch reads all weights for each token that it generates, however few its texts
+COST_OF_GENERATION = 2**20
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -207,7 +207,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         prompts = string_tensors(tuple(parts) if is_pair else parts[0])
         results = {}
         lengths = count_tokens(self.preprocessor, prompts)
-        for rows in length_batches(lengths, batch_size, cost=COST_OF_A_BATCH):
+        for rows in length_batches(lengths, batch_size, cost=COST_OF_GENERATION):
             found = self.generate(take_rows(prompts, rows), *options)
             results.update(zip(rows.tolist(), found, strict=True))
         return [results[row] for row in range(len(results))]

@@ -1,7 +1,17 @@
 import importlib
+import json
+import lzma
 import sys
 
 import pytest
+
+
+def write_lines(path, rows):
+    """Writes a file of JSON lines, compressed if its name ends in .xz."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opener = lzma.open if path.suffix == ".xz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        file.write("\n".join(map(json.dumps, rows)) + "\n")
 
 
 @pytest.fixture(autouse=True, scope="session")

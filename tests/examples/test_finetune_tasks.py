@@ -8,6 +8,7 @@ import pytest
 
 import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
+from tests.examples.conftest import write_lines
 from tests.models.builders import randomized
 
 TASKS = ("ner_weibo", "cmrc", "c3", "ocnli")
@@ -41,9 +42,7 @@ def data(tmp_path):
     for task in TASKS:
         for part in ("train", "valid"):
             path = tmp_path / "data" / f"zh_{task.replace('cmrc', 'cmrc2018')}" / f"{part}.jsonl.xz"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with lzma.open(path, "wt", encoding="utf-8") as file:
-                file.write("\n".join(json.dumps(example(rng, task)) for _ in range(COUNT)))
+            write_lines(path, [example(rng, task) for _ in range(COUNT)])
     return tmp_path / "data"
 
 

@@ -6,6 +6,8 @@ import lzma
 import numpy as np
 import pytest
 
+from tests.examples.conftest import write_lines
+
 WORDS = "the a cat dog house tree sees likes under near big small red old and or not very who when".split()
 pytestmark = pytest.mark.slow  # tracing a training step takes seconds, however small the model
 
@@ -47,13 +49,6 @@ def write_table(path, header, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     with lzma.open(path, "wt", encoding="utf-8") as file:
         file.write("\n".join("\t".join(map(str, row)) for row in (header, *rows)) + "\n")
-
-
-def write_lines(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    opener = lzma.open if path.suffix == ".xz" else open
-    with opener(path, "wt", encoding="utf-8") as file:
-        file.write("\n".join(map(json.dumps, rows)) + "\n")
 
 
 @pytest.fixture(scope="module")

@@ -357,7 +357,7 @@ def test_few_texts_of_mixed_length_are_not_padded_to_the_longest(classifier, rng
 
 def test_generation_makes_as_few_batches_as_may_be():
     lengths = [500, 1, 400, 2, 3, 1]
-    cost = roformer_causal_lm.COST_OF_A_BATCH
+    cost = roformer_causal_lm.COST_OF_GENERATION
     batches = length_batches.length_batches(lengths, 4, cost=cost)
     assert [len(batch) for batch in batches] == [2, 4]
 
