@@ -15,15 +15,8 @@ PARTS = ("inference", "step", "tokenizer", "load", *pretraining_measure.PARTS)
 GROUPS = {
     "inference": (
         (
-            *(
-                "ours",
-                "ours_bfloat16",
-                "bare",
-                "bert4keras",
-                "hugging_face",
-                "hugging_face_bfloat16",
-            ),
-            *("matmul", "matmul_bfloat16"),
+            *("ours", "ours_bfloat16", "ours_bfloat16_weights", "bare", "bert4keras"),
+            *("hugging_face", "hugging_face_bfloat16", "matmul", "matmul_bfloat16"),
         ),
     ),
     "step": (

@@ -173,6 +173,7 @@ def write_config(sizes):
 IMPLEMENTATIONS = {
     "ours": (ours, {}),
     "ours_bfloat16": (ours, {"dtype": "mixed_bfloat16"}),
+    "ours_bfloat16_weights": (ours, {"dtype": "bfloat16"}),
     "bare": (bare, {}),
     "bert4keras": (bert4keras, {}),
     "hugging_face": (hugging_face, {}),

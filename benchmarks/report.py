@@ -12,6 +12,7 @@ from benchmarks.tokenizers import LEVELS
 TITLES = {
     "ours": "roformer_tf, float32",
     "ours_bfloat16": "roformer_tf, mixed_bfloat16",
+    "ours_bfloat16_weights": "roformer_tf, bfloat16, weights too",
     "bare": "bare TensorFlow, float32",
     "bert4keras": "bert4keras (tf-keras), float32",
     "hugging_face": "Hugging Face (PyTorch), float32",
@@ -111,7 +112,7 @@ def _model_table(results, sizes, task):
     for shape, cases in results.items():
         batch, length = map(int, shape.split(" x "))
         for name in [name for name in TITLES if name in cases]:
-            dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
+            dtype = "bfloat16" if "bfloat16" in name else "float32"
             seconds = median(cases[name]["seconds"])
             fastest = min(cases[name]["seconds"])
             rate = flops(batch, length) / fastest

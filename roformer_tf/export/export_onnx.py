@@ -198,7 +198,7 @@ def _onnx_operations(task):
 
     with contextlib.ExitStack() as stack:
         for layer in task._flatten_layers():
-            if type(layer) is keras.layers.LayerNormalization:
+            if isinstance(layer, keras.layers.LayerNormalization):
                 layer.call = lambda x, layer=layer: layer_norm(layer, x)
                 stack.callback(delattr, layer, "call")
             elif getattr(layer, "activation", None) is gelu:

@@ -4,8 +4,8 @@ from keras import ops
 from roformer_tf.layers.attention_mask import bias_of_keys, bias_of_masks
 from roformer_tf.layers.cross_attention import CrossAttention
 from roformer_tf.layers.encoder_block import EncoderBlock
+from roformer_tf.layers.norms import make_norm
 from roformer_tf.layers.position_scheme import tokens_of
-from roformer_tf.layers.rms_norm import make_norm
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -9,8 +9,8 @@ from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feature_map import check_no_scores
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.linear_attention import LinearAttention
+from roformer_tf.layers.norms import make_norm
 from roformer_tf.layers.position_scheme import tokens_of
-from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.self_attention import SelfAttention
 
 

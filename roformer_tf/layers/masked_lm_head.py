@@ -5,6 +5,7 @@ from roformer_tf.activations import get_activation
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.layers.norms import make_norm
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -83,9 +84,7 @@ class MaskedLMHead(keras.layers.Layer):
             )
             self.transform.build(x_shape)
         if self.has_transform:
-            self.norm = keras.layers.LayerNormalization(
-                epsilon=self.epsilon, dtype=dtype, name="norm"
-            )
+            self.norm = make_norm("layer_norm", self.epsilon, dtype=dtype, name="norm")
             self.norm.build((*x_shape[:-1], embedding_dim))
             self.output_bias = self.add_weight(
                 shape=(self.token_embedding.input_dim,), initializer="zeros", name="output_bias"

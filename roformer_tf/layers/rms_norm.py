@@ -47,12 +47,3 @@ class RMSNorm(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "epsilon": self.epsilon}
-
-
-def make_norm(kind, epsilon, **kwargs):
-    """Creates a norm: `"layer_norm"` (v1, with scale and offset) or `"rms_norm"` (v2)."""
-    if kind == "layer_norm":
-        return keras.layers.LayerNormalization(epsilon=epsilon, **kwargs)
-    if kind == "rms_norm":
-        return RMSNorm(epsilon=epsilon, **kwargs)
-    raise ValueError(f"`norm` must be 'layer_norm' or 'rms_norm'. Received: norm={kind!r}")

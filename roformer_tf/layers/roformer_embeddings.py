@@ -3,7 +3,7 @@ import keras
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
-from roformer_tf.layers.rms_norm import make_norm
+from roformer_tf.layers.norms import make_norm
 from roformer_tf.layers.token_embedding import TokenEmbedding
 from roformer_tf.naming import automatic_name
 
