@@ -167,9 +167,10 @@ def table(record):
     if rows:
         lines += ["", "| accuracy on ChnSentiCorp | Keras | float32 | int8 |", "|---|---|---|---|"]
         mean = {name: np.mean([r[name] for r in rows]) for name in ("keras", "float32", "int8")}
-        for r in [*rows, {"seed": "mean", **mean}]:
+        for r in [*rows, {"seed": None, **mean}]:
             cells = [f"{r[name]:.2%}" for name in ("keras", "float32", "int8")]
-            lines.append(f"| seed {r['seed']} | {' | '.join(cells)} |")
+            name = "mean" if r["seed"] is None else f"seed {r['seed']}"
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 

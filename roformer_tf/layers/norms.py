@@ -6,8 +6,7 @@ from keras import ops
 from roformer_tf.layers.rms_norm import RMSNorm
 
 
-@keras.saving.register_keras_serializable(package="roformer_tf")
-class LayerNorm(keras.layers.LayerNormalization):
+class _LayerNorm(keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` over the last axis, 1.6 times as fast on TensorFlow.
 
     Keras multiplies mean and scale first, each a tensor as large as the input. Here, as in
@@ -20,18 +19,19 @@ class LayerNorm(keras.layers.LayerNormalization):
     def call(self, x):
         if keras.backend.backend() != "tensorflow":
             return super().call(x)
-        x = ops.cast(x, "float32")
+        dtype = keras.backend.result_type(x.dtype, "float32")  # float32 at least
+        x = ops.cast(x, dtype)
         x = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(x), axis=-1, keepdims=True)
         x = x * ops.rsqrt(variance + self.epsilon)
-        x = x * ops.cast(self.gamma, "float32") + ops.cast(self.beta, "float32")
+        x = x * ops.cast(self.gamma, dtype) + ops.cast(self.beta, dtype)
         return ops.cast(x, self.compute_dtype)
 
 
 def make_norm(kind, epsilon, **kwargs):
     """Creates a norm: `"layer_norm"` (v1, with scale and offset) or `"rms_norm"` (v2)."""
     if kind == "layer_norm":
-        return LayerNorm(epsilon=epsilon, **kwargs)
+        return _LayerNorm(epsilon=epsilon, **kwargs)
     if kind == "rms_norm":
         return RMSNorm(epsilon=epsilon, **kwargs)
     raise ValueError(f"`norm` must be 'layer_norm' or 'rms_norm'. Received: norm={kind!r}")

@@ -22,7 +22,7 @@ def test_every_line_is_an_object():
     assert len(files) > 8 and not list(RESULTS.glob("*.json"))
     for path in files:
         record = records.read(path)
-        assert len(record["results"]) > 5 and all(type(row) is dict for row in record["results"])
+        assert record["results"] and all(type(row) is dict for row in record["results"])
         for row in record["results"]:
             assert {**record, **row}["command"].startswith("python -m "), path
 
@@ -49,6 +49,7 @@ def test_table_of_the_input():
         ("attention_cost", attention_cost),
         ("attention_cost_causal", attention_cost),
         ("generation", generation),
+        ("generation_avx512", generation),
         ("position_cost", position_cost),
         ("pretraining_memory", pretraining_memory),
     ],

@@ -1,5 +1,6 @@
 """Epsilon is small next to a variance of 1, and decides everything next to one of 1e-8."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from roformer_tf.layers import (
     RoFormerEmbeddings,
     TokenEmbedding,
 )
+from roformer_tf.layers.norms import make_norm
 from tests.layers.harness import numpy
 from tests.oracles import numpy_roformer as oracle
 
@@ -31,6 +33,22 @@ def test_epsilon_reaches_the_norms(kind, epsilon):
         np.testing.assert_allclose(numpy(norm(SMALL)), exact, rtol=2e-5, atol=2e-6)
     # one epsilon for the other would show
     assert np.abs(exact).max() > 1 if epsilon == 1e-12 else np.abs(exact).max() < 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "mixed_bfloat16", "bfloat16"])
+def test_layer_norm(dtype):
+    """With scale and offset, far from zero, where the mean must be subtracted first."""
+    rng = np.random.default_rng(4)
+    norm = make_norm("layer_norm", 1e-12, dtype=dtype)
+    norm.build((2, 5, 8))
+    x, scale, offset = rng.normal(30, size=(2, 5, 8)), rng.normal(size=8), rng.normal(size=8)
+    norm.set_weights([scale, offset])
+    scale, offset = (numpy(weight).astype("float64") for weight in norm.weights)
+    x = numpy(keras.ops.cast(x, norm.compute_dtype)).astype("float64")
+    output = numpy(norm(x)).astype("float64")
+    # of numbers of 30, rounded; the outputs are at most 5, rounded once
+    allowed = {"float64": 1e-12, "float32": 2e-5}.get(dtype, 5 * 2.0**-8)
+    np.testing.assert_allclose(output, oracle.layer_norm(x, scale, offset, 1e-12), atol=allowed)
 
 
 def test_epsilon_of_the_head():
