@@ -5,11 +5,15 @@ import pytest
 
 from benchmarks import (
     attention_cost,
+    everyday,
     generation,
+    onnx_runtime,
     position_cost,
     pretraining_memory,
     records,
     report,
+    starting,
+    training_calls,
 )
 
 FOLDER = attention_cost.FOLDER
@@ -63,6 +67,15 @@ def test_report(name, module, tmp_path, monkeypatch):
     for ending in (".jsonl", ".md"):
         written = (tmp_path / path.name).with_suffix(ending).read_bytes()
         assert written == path.with_suffix(ending).read_bytes()
+
+
+@pytest.mark.parametrize("module", [everyday, onnx_runtime, starting, training_calls])
+def test_table_beside_the_results(module):
+    files = sorted(RESULTS.glob(f"{module.__name__.split('.')[-1]}*.jsonl"))
+    assert files
+    for path in files:
+        table = "\n".join(module.table(records.read(path)))
+        assert path.with_suffix(".md").read_text(encoding="utf-8").endswith(f"\n{table}\n"), path
 
 
 def test_parts_are_read_as_they_were_written(tmp_path):

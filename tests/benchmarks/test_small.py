@@ -8,12 +8,13 @@ from pathlib import Path
 import keras
 import pytest
 
-from benchmarks import onnx_runtime, records, training_calls
+from benchmarks import onnx_runtime, records, starting, training_calls
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = {
     "accelerator": (["torch", "transformers", "jax"], ["--repeats", "1"], 10),
     "onnx_runtime": (["torch", "transformers", "tf2onnx", "onnxruntime"], ["--repeats", "1"], 9),
+    "starting": ([], ["--repeats", "1"], 11),
     "training_calls": (["snownlp"], ["--repeats", "1", "--count", "20"], 5),
 }
 
@@ -45,7 +46,7 @@ def test_tables():
     rows = [{"seed": i, "keras": 0.9, "float32": 0.9, "int8": 0.88 + i / 100} for i in range(3)]
     lines = onnx_runtime.table({"results": [speed, *rows]})
     assert lines[2] == "| 1 × 32 | `export_onnx`, int8 | 5.0 ms | 0.50 × | 50 MB |"
-    assert lines[-1] == "| seed mean | 90.00% | 90.00% | 89.00% |"
+    assert lines[-1] == "| mean | 90.00% | 90.00% | 89.00% |"
     runs = {"pretrainer": [2.0, 4.0, 2.0], "fit": [4.0, 4.0, 4.0]}
     found = training_calls.rows("8 × 128", runs, {}, "pretrainer")
     assert [row["ratio"] for row in found] == [1.0, 0.5]
@@ -53,3 +54,7 @@ def test_tables():
     found = training_calls.rows("reviews", runs, {"equal": 100, "mixed": 180}, "equal")
     assert [row["tokens_per_second"] for row in found] == [100.0, 90.0]
     assert training_calls.table({"results": found})[-1].endswith("| 90 tokens/s | 0.90 × |")
+    rows = [("a", "a", 1.0), ("b", "a", 1.25)]
+    rows = [{"row": row, "beside": a, "seconds": [2.0], "ratio": ratio} for row, a, ratio in rows]
+    found = starting.table({"results": rows})[2:]
+    assert found == ["| a | 2.00 |  |  |", "| b | 2.00 | a | 1.25 × |"]

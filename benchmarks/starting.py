@@ -1,0 +1,141 @@
+"""`python -m benchmarks.starting`: how long imports, loading and commands with one text take in fresh processes.
+
+Processes take turns, so a ratio is the median over the turns. A command stands beside a process that imports the
+package and loads the same model. A base-size checkpoint in the original format is loaded in a process that has imported
+everything, beside reading its largest file and building the model with random weights.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from benchmarks import loading, records
+from benchmarks.sizes import BASE, QUICK
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parent
+TINY = ROOT / "checkpoints" / "chinese_roformer_tiny"
+CLASSES = {
+    "fill-mask": "RoFormerMaskedLM",
+    "embed": "RoFormerMaskedLM",
+    "classify": "RoFormerTextClassifier",
+}
+TEXTS = {
+    "fill-mask": ["今天[MASK]气很好。"],
+    "embed": ["今天天气很好。", "--pooling", "mean"],
+    "classify": ["今天天气很好。"],
+}
+TIMED = """
+import sys, time
+import numpy as np, roformer_tf
+roformer_tf.RoFormerMaskedLM.from_preset(sys.argv[2])  # imports is needed on the way
+start = time.perf_counter()
+{}
+print(time.perf_counter() - start)
+"""
+BUILD = "roformer_tf.RoFormerMaskedLM.from_preset(sys.argv[1], preprocessor=None{})"
+LOADING = {
+    "read": "np.fromfile(sys.argv[1] + '/bert_model.ckpt.data-00000-of-00001', 'uint8')",
+    "build": BUILD.format(", load_weights=False"),
+    "load": BUILD.format(""),
+}
+
+
+def run(arguments, printed=False):
+    """Seconds of a process, or those that it prints."""
+    start = time.perf_counter()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise RuntimeError(f"{arguments} failed: {done.stderr[-2000:]}")
+    return float(done.stdout.splitlines()[-1]) if printed else time.perf_counter() - start
+
+
+def rows(base, classifier):
+    """`{(title, title of what it stands beside): function that returns seconds}`."""
+
+    def imports(name):
+        return lambda: run(["-c", f"import {name}"])
+
+    def loads(cls, folder):
+        code = f"import roformer_tf; roformer_tf.{cls}.from_preset({str(folder)!r})"
+        return lambda: run(["-c", code])
+
+    def calls(command, folder):
+        return lambda: run(["-m", "roformer_tf", command, str(folder), *TEXTS[command]])
+
+    found = {
+        (f"`import {name}`", "`import keras`"): imports(name)
+        for name in ("tensorflow", "keras", "roformer_tf")
+    }
+    folders = {"fill-mask": TINY, "embed": TINY, "classify": classifier}
+    for command, folder in folders.items():
+        beside = f"importing and loading `{CLASSES[command]}`, tiny"
+        found[beside, beside] = loads(CLASSES[command], folder)
+        found[f"`python -m roformer_tf {command}`", beside] = calls(command, folder)
+    for name, title in (
+        ("read", "`np.fromfile`"),
+        ("build", "building the model"),
+        ("load", "`from_preset`"),
+    ):
+        code = TIMED.format(LOADING[name])
+        found[f"{title}, base size", "`from_preset`, base size"] = lambda code=code: run(
+            ["-c", code, str(base), str(TINY)], printed=True
+        )
+    return found
+
+
+def table(record):
+    """Lines of Markdown."""
+    lines = ["| | s | of | |", "|---|---|---|---|"]
+    for row in record["results"]:
+        beside = "" if row["row"] == row["beside"] else row["beside"]
+        ratio = f"{row['ratio']:.2f} ×" if beside else ""
+        lines.append(f"| {row['row']} | {median(row['seconds']):.2f} | {beside} | {ratio} |")
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.starting", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small model, to see that it works")
+    parser.add_argument("--repeats", type=int, default=5, help="timed turns (%(default)s)")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "starting.jsonl")
+    arguments = parser.parse_args()
+    record = records.made_by("benchmarks.starting", sys.argv[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        base, classifier = Path(folder, "base"), Path(folder, "classifier")
+        loading.make_checkpoint("ours", base, QUICK if arguments.quick else BASE)
+        import roformer_tf
+
+        model = roformer_tf.RoFormerTextClassifier.from_preset(TINY, labels=["bad", "good"])
+        model.save_to_preset(classifier)
+        processes = rows(base, classifier)
+        turns = []
+        for turn in range(arguments.repeats + 1):  # the first reads files into the page cache
+            turns.append({title: call() for title, call in processes.items()})
+            print(f"turn {turn} of {arguments.repeats}", file=sys.stderr)
+    seconds = {title: [turn[title] for turn in turns[1:]] for title in processes}
+    by_row = {row: runs for (row, _), runs in seconds.items()}
+    record["results"] = [
+        {
+            "row": row,
+            "beside": beside,
+            "seconds": runs,
+            "ratio": median(a / b for a, b in zip(runs, by_row[beside], strict=True)),
+        }
+        for (row, beside), runs in seconds.items()
+    ]
+    records.write(arguments.output, record)
+    about = "Wall time of fresh processes; medians, in turns. Files are in the page cache."
+    records.report(arguments.output, record, "Starting", about, table(record))
+
+
+if __name__ == "__main__":
+    main()
