@@ -58,7 +58,7 @@ def run(arguments, printed=False):
     return float(done.stdout.splitlines()[-1]) if printed else time.perf_counter() - start
 
 
-def rows(base, classifier):
+def rows(base, classifier, modules=("tensorflow", "keras", "roformer_tf"), commands=tuple(CLASSES)):
     """`{(title, title of what it stands beside): function that returns seconds}`."""
 
     def imports(name):
@@ -71,12 +71,9 @@ def rows(base, classifier):
     def calls(command, folder):
         return lambda: run(["-m", "roformer_tf", command, str(folder), *TEXTS[command]])
 
-    found = {
-        (f"`import {name}`", "`import keras`"): imports(name)
-        for name in ("tensorflow", "keras", "roformer_tf")
-    }
-    folders = {"fill-mask": TINY, "embed": TINY, "classify": classifier}
-    for command, folder in folders.items():
+    found = {(f"`import {name}`", "`import keras`"): imports(name) for name in modules}
+    for command in commands:
+        folder = classifier if command == "classify" else TINY
         beside = f"importing and loading `{CLASSES[command]}`, tiny"
         found[beside, beside] = loads(CLASSES[command], folder)
         found[f"`python -m roformer_tf {command}`", beside] = calls(command, folder)
@@ -104,7 +101,7 @@ def table(record):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.starting", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small model, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="few rows, to see that it works")
     parser.add_argument("--repeats", type=int, default=5, help="timed turns (%(default)s)")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "starting.jsonl")
     arguments = parser.parse_args()
@@ -116,12 +113,14 @@ def main():
 
         model = roformer_tf.RoFormerTextClassifier.from_preset(TINY, labels=["bad", "good"])
         model.save_to_preset(classifier)
-        processes = rows(base, classifier)
+        names = {"modules": ["keras"], "commands": ["fill-mask"]} if arguments.quick else {}
+        processes = rows(base, classifier, **names)
         turns = []
-        for turn in range(arguments.repeats + 1):  # the first reads files into the page cache
+        more = 0 if arguments.quick else 1  # reads files into the page cache
+        for turn in range(arguments.repeats + more):
             turns.append({title: call() for title, call in processes.items()})
-            print(f"turn {turn} of {arguments.repeats}", file=sys.stderr)
-    seconds = {title: [turn[title] for turn in turns[1:]] for title in processes}
+            print(f"turn {turn + 1} of {arguments.repeats + more}", file=sys.stderr)
+    seconds = {title: [turn[title] for turn in turns[more:]] for title in processes}
     by_row = {row: runs for (row, _), runs in seconds.items()}
     record["results"] = [
         {
