@@ -167,10 +167,9 @@ def table(record):
     if rows:
         lines += ["", "| accuracy on ChnSentiCorp | Keras | float32 | int8 |", "|---|---|---|---|"]
         mean = {name: np.mean([r[name] for r in rows]) for name in ("keras", "float32", "int8")}
-        for r in [*rows, {"seed": None, **mean}]:
+        for title, r in [*((f"seed {r['seed']}", r) for r in rows), ("mean", mean)]:
             cells = [f"{r[name]:.2%}" for name in ("keras", "float32", "int8")]
-            name = "mean" if r["seed"] is None else f"seed {r['seed']}"
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+            lines.append(f"| {title} | {' | '.join(cells)} |")
     return lines
 
 

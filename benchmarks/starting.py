@@ -16,40 +16,36 @@ from statistics import median
 
 from benchmarks import loading, records
 from benchmarks.sizes import BASE, QUICK
+from benchmarks.training_calls import take_turns
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
 TINY = ROOT / "checkpoints" / "chinese_roformer_tiny"
-CLASSES = {
-    "fill-mask": "RoFormerMaskedLM",
-    "embed": "RoFormerMaskedLM",
-    "classify": "RoFormerTextClassifier",
-}
-TEXTS = {
-    "fill-mask": ["今天[MASK]气很好。"],
-    "embed": ["今天天气很好。", "--pooling", "mean"],
-    "classify": ["今天天气很好。"],
+COMMANDS = {  # class, arguments
+    "fill-mask": ("RoFormerMaskedLM", ["今天[MASK]气很好。"]),
+    "embed": ("RoFormerMaskedLM", ["今天天气很好。", "--pooling", "mean"]),
+    "classify": ("RoFormerTextClassifier", ["今天天气很好。"]),
 }
 TIMED = """
 import sys, time
 import numpy as np, roformer_tf
-roformer_tf.RoFormerMaskedLM.from_preset(sys.argv[2])  # imports is needed on the way
+roformer_tf.RoFormerMaskedLM.from_preset(sys.argv[2])  # imports what is needed on the way
 start = time.perf_counter()
 {}
 print(time.perf_counter() - start)
 """
 BUILD = "roformer_tf.RoFormerMaskedLM.from_preset(sys.argv[1], preprocessor=None{})"
 LOADING = {
-    "read": "np.fromfile(sys.argv[1] + '/bert_model.ckpt.data-00000-of-00001', 'uint8')",
-    "build": BUILD.format(", load_weights=False"),
-    "load": BUILD.format(""),
+    "`np.fromfile`": "np.fromfile(sys.argv[1] + '/bert_model.ckpt.data-00000-of-00001', 'uint8')",
+    "building the model": BUILD.format(", load_weights=False"),
+    "`from_preset`": BUILD.format(""),
 }
 
 
 def run(arguments, printed=False):
     """Seconds of a process, or those that it prints."""
     start = time.perf_counter()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
     )
@@ -58,33 +54,29 @@ def run(arguments, printed=False):
     return float(done.stdout.splitlines()[-1]) if printed else time.perf_counter() - start
 
 
-def rows(base, classifier, modules=("tensorflow", "keras", "roformer_tf"), commands=tuple(CLASSES)):
+def rows(
+    base, classifier, modules=("tensorflow", "keras", "roformer_tf"), commands=tuple(COMMANDS)
+):
     """`{(title, title of what it stands beside): function that returns seconds}`."""
 
-    def imports(name):
-        return lambda: run(["-c", f"import {name}"])
+    def process(*arguments, printed=False):
+        return lambda: run(arguments, printed)
 
-    def loads(cls, folder):
-        code = f"import roformer_tf; roformer_tf.{cls}.from_preset({str(folder)!r})"
-        return lambda: run(["-c", code])
-
-    def calls(command, folder):
-        return lambda: run(["-m", "roformer_tf", command, str(folder), *TEXTS[command]])
-
-    found = {(f"`import {name}`", "`import keras`"): imports(name) for name in modules}
+    found = {
+        (f"`import {name}`", "`import keras`"): process("-c", f"import {name}") for name in modules
+    }
     for command in commands:
-        folder = classifier if command == "classify" else TINY
-        beside = f"importing and loading `{CLASSES[command]}`, tiny"
-        found[beside, beside] = loads(CLASSES[command], folder)
-        found[f"`python -m roformer_tf {command}`", beside] = calls(command, folder)
-    for name, title in (
-        ("read", "`np.fromfile`"),
-        ("build", "building the model"),
-        ("load", "`from_preset`"),
-    ):
-        code = TIMED.format(LOADING[name])
-        found[f"{title}, base size", "`from_preset`, base size"] = lambda code=code: run(
-            ["-c", code, str(base), str(TINY)], printed=True
+        cls, arguments = COMMANDS[command]
+        folder = str(classifier if command == "classify" else TINY)
+        beside = f"importing and loading `{cls}`, tiny"
+        code = f"import roformer_tf; roformer_tf.{cls}.from_preset({folder!r})"
+        found[beside, beside] = process("-c", code)
+        found[f"`python -m roformer_tf {command}`", beside] = process(
+            "-m", "roformer_tf", command, folder, *arguments
+        )
+    for title, code in LOADING.items():
+        found[f"{title}, base size", "`from_preset`, base size"] = process(
+            "-c", TIMED.format(code), str(base), str(TINY), printed=True
         )
     return found
 
@@ -115,12 +107,8 @@ def main():
         model.save_to_preset(classifier)
         names = {"modules": ["keras"], "commands": ["fill-mask"]} if arguments.quick else {}
         processes = rows(base, classifier, **names)
-        turns = []
-        more = 0 if arguments.quick else 1  # reads files into the page cache
-        for turn in range(arguments.repeats + more):
-            turns.append({title: call() for title, call in processes.items()})
-            print(f"turn {turn + 1} of {arguments.repeats + more}", file=sys.stderr)
-    seconds = {title: [turn[title] for turn in turns[more:]] for title in processes}
+        # the first turn reads files into the page cache
+        seconds = take_turns(processes, arguments.repeats, 0 if arguments.quick else 1)
     by_row = {row: runs for (row, _), runs in seconds.items()}
     record["results"] = [
         {

@@ -64,10 +64,10 @@ def timed(call):
     return timed_call
 
 
-def take_turns(calls, repeats):
-    """What each call returns in each turn, of which the first is not counted."""
-    turns = [{name: call() for name, call in calls.items()} for _ in range(repeats + 1)]
-    return {name: [turn[name] for turn in turns[1:]] for name in calls}
+def take_turns(calls, repeats, uncounted=1):
+    """What each call returns in each turn, of which the first are not counted."""
+    turns = [{name: call() for name, call in calls.items()} for _ in range(repeats + uncounted)]
+    return {name: [turn[name] for turn in turns[uncounted:]] for name in calls}
 
 
 def steps(sizes, shape, repeats, seed):
