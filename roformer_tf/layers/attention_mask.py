@@ -25,17 +25,15 @@ class AttentionMask(keras.layers.Layer):
       sees all of segment 0, and segment 1 sees segment 0 and its own past (bert4keras'
       `application="unilm"`).
 
-    Pass `document_ids` if several documents are packed into a sequence. A query then sees only its
-    own document, and the rules hold within it.
+    If several documents are packed into a sequence, `document_ids` keep a query to its own document.
 
     Every rule has the form: query i sees key j if j is not padding, `order[j] <= order[i]`, and
-    both are in the same document. With `dense=False` the layer returns these three vectors instead
-    of a number for each query and key. `SelfAttention` and `dense_bias` accept them.
+    both are in the same document. With `dense=False` the layer returns these three vectors, which
+    `SelfAttention` accepts too, instead of a number for each query and key.
 
     Args:
         masking: `"bidirectional"`, `"causal"` or `"unilm"`.
         dense: bool. Whether to return one tensor or its parts.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, 0 for padding.
@@ -99,9 +97,7 @@ class AttentionMask(keras.layers.Layer):
         """Creates the cache of a mask, in which all positions are hidden.
 
         Args:
-            batch_size: positive integer or scalar tensor.
-            max_length: positive integer or scalar tensor, the maximum number of tokens of a
-                sequence.
+            batch_size, max_length: ints or scalar tensors.
 
         Returns:
             Dict of tensors `(batch_size, max_length)`, like the output with `dense=False`: float32
@@ -117,10 +113,9 @@ class AttentionMask(keras.layers.Layer):
         """Returns the mask of the next tokens over themselves and all earlier ones.
 
         Args:
-            padding_mask: See `call`. For the tokens at positions `cache_update_index` to
-                `cache_update_index + length - 1`.
+            padding_mask: See `call`. For the tokens from position `cache_update_index` on.
             cache: Output of `build_cache`, or of the call before.
-            cache_update_index: integer or scalar integer tensor.
+            cache_update_index: int or scalar int tensor.
             segment_ids: See `call`. For these tokens.
 
         Returns:
@@ -180,23 +175,10 @@ class AttentionMask(keras.layers.Layer):
 
 
 def dense_bias(parts):
-    """Returns the bias to add to the scores, from its parts.
+    """Returns the bias on the scores `(batch, 1, 1 or query, key)` from its parts.
 
-    Args:
-        parts: `"bias"`, `"order"` and `"document"` as `AttentionMask(dense=False)` returns them,
-            the last two optional. They may be pairs: of the queries and of the keys.
-
-    Returns:
-        float32 tensor `(batch, 1, 1 or query, key)`.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from roformer_tf.layers.attention_mask import AttentionMask, dense_bias
-    >>> given = np.array([[1, 1, 0]]), None, np.array([[1, 2, 2]])
-    >>> parts = AttentionMask("causal", dense=False)(*given)
-    >>> bool(np.all(np.array(dense_bias(parts)) == np.array(AttentionMask("causal")(*given))))
-    True
+    They are those of `AttentionMask(dense=False)`. `"order"` and `"document"` may be pairs: of the
+    queries and of the keys.
     """
     bias = parts["bias"]
     # the rules compare the positions or segment counts of two tokens, and earlier documents add the
@@ -211,31 +193,30 @@ def dense_bias(parts):
 
 
 def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
-    """Returns the bias for masks as Keras has them, for a layer that is called with features.
+    """Returns the bias for masks of the keys `x` as Keras has them, `None` if all are visible.
 
     Args:
         x: Tensor `(batch, length, hidden_dim)`. A mask that Keras carries along with it is its
             padding mask, unless there is one.
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, or `None`.
-        attention_mask: bool tensor `(batch, length, length)` or `(batch, 1 or num_heads, length,
+        attention_mask: bool tensor `(batch, query, length)` or `(batch, 1 or num_heads, query,
             length)`, True where a query sees a key, or `None`.
         causal: bool. Whether a query sees only the keys up to its own position.
 
     Returns:
-        `None` where every key is visible. Otherwise one like `AttentionMask(dense=False)`'s,
-        or with `attention_mask` a float32 tensor `(batch, 1 or num_heads, length, length)`.
+        The dictionary of `AttentionMask(dense=False)`, or with `attention_mask` a float32 tensor
+        `(batch, 1 or num_heads, query, length)`.
     """
     if padding_mask is None:
         padding_mask = get_keras_mask(x)
     if padding_mask is None and attention_mask is None and not causal:
         return None
     batch, length = ops.shape(x)[:2]
-    parts = {"bias": ops.zeros((1, 1, 1, length))}
-    if padding_mask is not None:
+    if padding_mask is None:
+        parts = {"bias": ops.zeros((batch, 1, 1, length))}
+    else:
         real = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
-        parts["bias"] = ops.where(real, 0.0, HIDDEN)
-    elif attention_mask is None:
-        parts["bias"] = ops.zeros((batch, 1, 1, length))
+        parts = {"bias": ops.where(real, 0.0, HIDDEN)}
     if causal:
         parts["order"] = ops.arange(length, dtype="int32")[None]
     if attention_mask is None:
@@ -247,34 +228,8 @@ def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
     return ops.where(attention_mask, bias, ops.minimum(bias, HIDDEN))
 
 
-def bias_of_keys(x, padding_mask=None, attention_mask=None):
-    """Returns the bias for the masks of keys `x` that other queries see, or `None`.
-
-    Args:
-        x: Tensor `(batch, key_length, hidden_dim)`.
-        padding_mask: See `bias_of_masks`.
-        attention_mask: bool tensor `(batch, length, key_length)`.
-    """
-    if padding_mask is None:
-        padding_mask = get_keras_mask(x)
-    visible = None
-    if padding_mask is not None:
-        visible = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
-    if attention_mask is not None:
-        attention_mask = ops.expand_dims(ops.cast(attention_mask, "bool"), 1)
-        visible = attention_mask if visible is None else ops.logical_and(visible, attention_mask)
-    return None if visible is None else ops.where(visible, 0.0, HIDDEN)
-
-
 def causal_bias(x, cache_update_index, max_length):
-    """Returns the bias of a causal mask for new tokens and all positions of a cache.
-
-    Args:
-        x: Tensor `(batch, length, hidden_dim)` of the tokens at positions `cache_update_index`,
-            `cache_update_index + 1`, …
-        cache_update_index: int or scalar int tensor.
-        max_length: int or scalar int tensor. Number of positions of the cache.
-    """
+    """Returns the bias of a causal mask for new tokens `x` and all positions of their cache."""
     if is_prefill(cache_update_index):
         return bias_of_masks(x, causal=True)
     queries = cache_update_index + ops.arange(ops.shape(x)[1], dtype="int32")

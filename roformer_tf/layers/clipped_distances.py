@@ -18,19 +18,7 @@ _MOST = 2**31 - 1  # indices are int32
 
 
 class ClippedDistances(PositionScheme):
-    """Base class of schemes with a vector for each clipped distance; its context is table rows.
-
-    Args:
-        max_distance: int. Larger distances are clipped to this one.
-        **kwargs: Arguments of `keras.layers.Layer`.
-
-    Call arguments:
-        token_ids: int tensor `(batch, length)`; not read.
-        position_ids: int or float tensor `(batch, length)`, or `None`.
-
-    Returns:
-        `distance_rows` of the positions.
-    """
+    """Base class of schemes with a vector for each clipped distance; context: `distance_rows`."""
 
     needs_scores = True
 
@@ -53,15 +41,10 @@ class ClippedDistances(PositionScheme):
 
 
 def distance_rows(position_ids, max_distance):
-    """Returns the row of the table for each query and key.
+    """Returns the row of the table for each query and key, int32 `(batch, query, key)`.
 
-    Args:
-        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
-        max_distance: Positive int.
-
-    Returns:
-        int32 tensor `(batch, query, key)`: `clip(key - query) + max_distance`, rounded. `None` if
-        `position_ids` is `None`, as a short sequence then needs only a part of the table.
+    It is `clip(key - query) + max_distance`, rounded. `None` if `position_ids` is `None`, as a
+    short sequence then needs only a part of the table.
     """
     if position_ids is None:
         return None
@@ -74,14 +57,8 @@ def distance_rows(position_ids, max_distance):
 def distance_products(x, table, rows):
     """Multiplies each vector with the vector of its distance to each other token.
 
-    Args:
-        x: Tensor `(batch, num_heads, length, features)`.
-        table: Tensor `(2 * max_distance + 1, features)`, or such a table for each head.
-        rows: Output of `distance_rows`.
-
-    Returns:
-        Tensor `(batch, num_heads, length, length)`: `y[b, h, i, j] = x[b, h, i] · table[rows[b, i,
-        j]]`.
+    Of `x` `(batch, num_heads, length, features)`, a table, or one for each head, and
+    `distance_rows` it returns `y[b, h, i, j] = x[b, h, i] · table[rows[b, i, j]]`.
     """
     table, rows = _counted(table, rows, ops.shape(x)[-2])
     products = ops.matmul(x, ops.swapaxes(table, -1, -2))  # (batch, head, length, distance)
@@ -98,16 +75,9 @@ def distance_products(x, table, rows):
 
 
 def distance_averages(weights, table, rows):
-    """Averages the vectors of the distances like values.
+    """Averages the vectors of the distances like values, by weights `(batch, head, query, key)`.
 
-    Args:
-        weights: Tensor `(batch, num_heads, query, key)`.
-        table: Tensor `(2 * max_distance + 1, features)`.
-        rows: Output of `distance_rows`.
-
-    Returns:
-        Tensor `(batch, num_heads, query, features)`: the sum over keys of `weights[b, h, i, j] *
-        table[rows[b, i, j]]`.
+    Returns `(batch, head, query, features)`: sums of `weights[b, h, i, j] * table[rows[b, i, j]]`.
     """
     table, rows = _counted(table, rows, ops.shape(weights)[-1])
     count = ops.shape(table)[-2]
@@ -123,15 +93,7 @@ def distance_averages(weights, table, rows):
 
 
 def near_distances(table, length):
-    """Returns the part of a table for distances that occur among tokens at 0, 1, 2, …
-
-    Args:
-        table: Tensor `(..., 2 * max_distance + 1, features)`.
-        length: integer or scalar tensor, number of tokens.
-
-    Returns:
-        Tensor `(..., 2 * min(max_distance, length - 1) + 1, features)`.
-    """
+    """Returns the part of a table for distances that occur among `length` tokens at 0, 1, 2, …"""
     max_distance = _reach(table)
     if isinstance(length, int) and isinstance(max_distance, int):
         reach = min(max_distance, length - 1)

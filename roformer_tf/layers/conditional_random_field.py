@@ -19,7 +19,6 @@ class ConditionalRandomField(keras.layers.Layer):
         lr_multiplier: float. Factor of the learning rate of the scores of pairs: they are this
             many times the weights. Some 100 to 1,000 help when a pretrained model is fine-tuned, as
             its learning rate is small.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, tags)`, the scores of the tags of each token.
@@ -64,7 +63,6 @@ class ConditionalRandomField(keras.layers.Layer):
             autocast=False,
             name="transitions",
         )
-        self.built = True
 
     def compute_mask(self, inputs, previous_mask):
         return None  # the outputs hold it

@@ -8,13 +8,7 @@ import keras
 def arguments_of(layer, cls, **values):
     """Returns the arguments of `cls.__init__` as a config, read from attributes of the same name.
 
-    Args:
-        layer: A layer that is a `cls`.
-        cls: The class that calls this in its `get_config`.
-        **values: Config values of arguments that are stored in another way.
-
-    Returns:
-        Dict, without `name` and `**kwargs`, which the base class adds.
+    `values` are those stored in another way. The base class adds `name` and `**kwargs`.
     """
     names = [n for n in inspect.signature(cls).parameters if n not in ("name", "kwargs")]
     return {
@@ -26,10 +20,10 @@ def arguments_of(layer, cls, **values):
 
 
 def deserialize_parts(config):
-    """Returns the config with its position scheme and its feature map as layers."""
+    """Returns the config with the layers in it deserialized."""
     parts = {
         name: keras.saving.deserialize_keras_object(config[name])
-        for name in ("position_scheme", "feature_map")
+        for name in ("position_scheme", "feature_map", "token_embedding")
         if name in config
     }
     return {**config, **parts}

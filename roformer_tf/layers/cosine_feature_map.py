@@ -14,7 +14,6 @@ class CosineFeatureMap(FeatureMap):
         rotate_inputs: bool. Whether the vector is rotated in the denominator too. Since RoPE keeps
             lengths, the weights are then between 0 and 2 as before, and sum to 1: "without changing
             its probabilistic meaning".
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
 

@@ -3,17 +3,16 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.layers.attention import Attention
 from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.self_attention import Attention
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class CrossAttention(Attention):
     """Multi-head softmax attention from a decoder to the output of an encoder.
 
-    It uses no positions: rotary distances between two languages mean nothing. One product computes
-    keys and values. For generation, `build_cache` computes them once and `call_with_cache` attends
-    to them at every step.
+    It uses no positions: rotary distances between two languages mean nothing. For generation,
+    `build_cache` computes keys and values once and `call_with_cache` attends to them at every step.
 
     Args:
         num_heads: int. Number of attention heads.
@@ -21,14 +20,13 @@ class CrossAttention(Attention):
         dropout: float. Rate on the attention probabilities.
         use_bias: bool. Whether the projections have biases.
         kernel_initializer: Initializer of all projections.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)` for the queries.
         encoder_sequence: Tensor `(batch, encoder_length, encoder_dim)` for keys and values.
         attention_bias: float32 tensor that broadcasts to
-            `(batch, num_heads, length, encoder_length)`, such as `AttentionMask()` of the encoder's
-            padding mask, or `None`.
+            `(batch, num_heads, length, encoder_length)`, or the dictionary that
+            `AttentionMask(dense=False)` returns for the encoder's padding mask, or `None`.
 
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`.
@@ -72,7 +70,6 @@ class CrossAttention(Attention):
         self.query.build(x_shape)
         self.key_value.build(encoder_sequence_shape)
         self.output_dense.build((*x_shape[:-1], self.num_heads * self.head_dim))
-        self.built = True
 
     def call(self, x, encoder_sequence, attention_bias=None, training=None):
         return self.call_with_cache(x, self.build_cache(encoder_sequence), attention_bias, training)
@@ -91,8 +88,7 @@ class CrossAttention(Attention):
             x: Tensor `(beams * batch, length, hidden_dim)`. The beams of a sentence follow each
                 other and share its keys and values.
             cache: Output of `build_cache` for `batch` encoder sequences.
-            attention_bias: float32 tensor that broadcasts to
-                `(batch, num_heads, 1, encoder_length)`, or `None`.
+            attention_bias: See `call`; the same for all queries.
             training: bool. Whether to apply dropout.
 
         Returns:

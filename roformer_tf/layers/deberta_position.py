@@ -21,7 +21,6 @@ class DebertaPosition(ClippedDistances):
         hidden_dim: int. Size of the inputs of attention.
         max_distance: int. Larger distances count as this one.
         embeddings_initializer: of the table.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; not read.
@@ -61,7 +60,6 @@ class DebertaPosition(ClippedDistances):
             initializer=self.embeddings_initializer.clone(),
             name="distance_table",
         )
-        self.built = True
 
     def apply_to_scores(self, scores, query, key, context, attention):
         table = ops.convert_to_tensor(self.distance_table)

@@ -1,11 +1,11 @@
 import keras
 from keras import ops
 
-from roformer_tf.layers.attention_mask import bias_of_keys, bias_of_masks
+from roformer_tf.layers.attention_mask import bias_of_masks
 from roformer_tf.layers.cross_attention import CrossAttention
 from roformer_tf.layers.encoder_block import EncoderBlock
-from roformer_tf.layers.norms import make_norm
 from roformer_tf.layers.position_scheme import tokens_of
+from roformer_tf.layers.rms_norm import make_norm
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -13,8 +13,7 @@ class DecoderBlock(EncoderBlock):
     """Post-norm block of a decoder: self-attention, attention to the encoder's output, feed-forward
     network.
 
-    Adds `CrossAttention` between the two parts of an `EncoderBlock`. After each of the three parts
-    the input is added and the sum is normalised. Only the self-attention sees positions. Called
+    An `EncoderBlock` with `CrossAttention`, which sees no positions, between its two parts. Called
     without `encoder_sequence`, the block has no cross-attention: a block of a GPT.
 
     Args:
@@ -39,8 +38,7 @@ class DecoderBlock(EncoderBlock):
         cross_attention_cache: Output of the call before, which saves projecting `encoder_sequence`.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         attention_bias: See `SelfAttention`. Takes the place of the decoder's masks.
-        encoder_attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length,
-            encoder_length)`. Takes the place of the encoder's masks.
+        encoder_attention_bias: See `CrossAttention`. Takes the place of the encoder's masks.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
 
     The first ones are those of `keras_hub.layers.TransformerDecoder`.
@@ -103,7 +101,7 @@ class DecoderBlock(EncoderBlock):
         position=None,
     ):
         if encoder_attention_bias is None and encoder_sequence is not None:
-            encoder_attention_bias = bias_of_keys(
+            encoder_attention_bias = bias_of_masks(
                 encoder_sequence, encoder_padding_mask, encoder_attention_mask
             )
         if self_attention_cache is not None:
@@ -152,13 +150,11 @@ class DecoderBlock(EncoderBlock):
         Args:
             x: Tensor `(beams * batch, length, hidden_dim)`. The beams of each encoder sequence
                 follow each other.
-            cache: Output of `build_cache`, or of the call before.
-            cache_update_index: int or scalar int tensor. Position of the first of these tokens.
-            cross_attention_cache: what `cross_attention.build_cache` returned for the `batch`
-                encoder sequences.
-            attention_bias: See `SelfAttention.call_with_cache`.
+            cache, cache_update_index, attention_bias, position: See
+                `SelfAttention.call_with_cache`.
+            cross_attention_cache: Output of `cross_attention.build_cache` for the `batch` encoder
+                sequences.
             encoder_attention_bias: See `call`.
-            position: Context from `position_scheme` for these tokens' positions.
 
         Returns:
             Tuple of the outputs, of the shape of `x`, and the new cache.

@@ -31,7 +31,6 @@ class EfficientGlobalPointer(GlobalPointer):
         self.p_dense.build(x_shape)
         self.q_dense = self.make_dense(2 * self.num_heads, "q_dense")
         self.q_dense.build((*x_shape[:-1], 2 * self.head_dim))
-        self.built = True
 
     def call(self, x, padding_mask=None):
         if padding_mask is None:

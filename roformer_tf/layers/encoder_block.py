@@ -9,8 +9,8 @@ from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feature_map import check_no_scores
 from roformer_tf.layers.feed_forward import FeedForward
 from roformer_tf.layers.linear_attention import LinearAttention
-from roformer_tf.layers.norms import make_norm
 from roformer_tf.layers.position_scheme import tokens_of
+from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.self_attention import SelfAttention
 
 
@@ -23,7 +23,7 @@ class EncoderBlock(keras.layers.Layer):
         intermediate_dim: Positive int.
         num_heads: int. Number of attention heads; must divide `hidden_dim`.
         dropout: float. On the outputs of attention and feed-forward network.
-        attention_dropout: float. See `dropout` of `SelfAttention` and `LinearAttention`.
+        attention_dropout: float. `dropout` of the attention layer.
         activation: Name as in `get_activation`.
         norm: `"layer_norm"` (v1) or `"rms_norm"` (v2).
         epsilon: float. Of the norms.
@@ -33,7 +33,6 @@ class EncoderBlock(keras.layers.Layer):
         causal: bool. Whether a query sees only the keys up to its own position. Softmax attention
             follows `attention_bias` instead if that is given.
         kernel_initializer: Initializer of all kernels.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
@@ -44,8 +43,7 @@ class EncoderBlock(keras.layers.Layer):
         attention_bias: See `SelfAttention`. Takes the place of the masks and of `causal`.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
 
-    The first ones are those of `keras_hub.layers.TransformerEncoder`. A model with many blocks
-    computes `attention_bias` and `position` once and passes them to each.
+    The first ones are those of `keras_hub.layers.TransformerEncoder`.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`; with `return_attention_scores` a tuple of it and the
@@ -153,7 +151,6 @@ class EncoderBlock(keras.layers.Layer):
         self.attention_norm.build(x_shape)
         self.feed_forward.build(x_shape)
         self.feed_forward_norm.build(x_shape)
-        self.built = True
 
     def call(
         self,
@@ -203,11 +200,7 @@ class EncoderBlock(keras.layers.Layer):
         return self.attention.build_cache(batch_size, max_length)
 
     def call_with_cache(self, x, cache, cache_update_index, attention_bias=None, position=None):
-        """Computes the next tokens with a cache of the earlier ones.
-
-        Takes the arguments of `SelfAttention.call_with_cache`. Returns the outputs
-        `(batch, length, hidden_dim)` and the new cache.
-        """
+        """Computes the next tokens with a cache of the earlier ones, like the attention layer."""
         if not self.built:
             self.build(x.shape)
         x = ops.cast(x, self.compute_dtype)
@@ -251,9 +244,6 @@ def recompute(function, *args):
     Args:
         function: Takes `args` and returns one tensor; may use the weights of layers.
         *args: structures of tensors and `None`.
-
-    Returns:
-        What `function(*args)` returns, with its gradients.
 
     Example:
 

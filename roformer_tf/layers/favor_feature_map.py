@@ -28,7 +28,6 @@ class FavorFeatureMap(FeatureMap):
         rotate_inputs: bool. Whether a position scheme rotates queries and keys instead of the
             features. Attention then approximates *softmax attention with RoPE* and can use its
             weights. performer-pytorch, which the paper trained its Performer with, does so.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
 
@@ -88,7 +87,6 @@ class FavorFeatureMap(FeatureMap):
         self.draws = self.add_weight((), "zeros", "int32", name="draws", **options)
         if self.redraw_every:
             self.steps = self.add_weight((), "zeros", "int32", name="steps", **options)
-        self.built = True
 
     def call(self, query, key, key_bias=None, training=None):
         projection = self._next_projection() if training and self.redraw_every else self.projection

@@ -15,7 +15,6 @@ class FeedForward(keras.layers.Layer):
         activation: Name as in `get_activation`.
         use_bias: bool. Whether the dense layers have biases (v1 yes, v2 no).
         kernel_initializer: For both dense layers.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
@@ -68,7 +67,6 @@ class FeedForward(keras.layers.Layer):
     def build(self, x_shape):
         self.intermediate_dense.build(x_shape)
         self.output_dense.build((*x_shape[:-1], self.intermediate_dim))
-        self.built = True
 
     def call(self, x):
         return self.output_dense(self.intermediate_dense(x))

@@ -25,7 +25,6 @@ class GlobalPointer(keras.layers.Layer):
         use_bias: bool. Whether the projection has a bias.
         tril_mask: bool. Whether spans that end before they start are masked.
         kernel_initializer: initializer of the projection.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, features)`.
@@ -89,7 +88,6 @@ class GlobalPointer(keras.layers.Layer):
     def build(self, x_shape, padding_mask_shape=None):
         self.dense = self.make_dense(2 * self.num_heads * self.head_dim, "dense")
         self.dense.build(x_shape)
-        self.built = True
 
     def compute_mask(self, inputs, previous_mask):
         return None  # masked spans have a score of minus infinity

@@ -15,7 +15,6 @@ class LearnedPosition(PositionScheme):
         max_sequence_length: int. Number of positions. Longer sequences raise an error.
         embedding_dim: int. Size of the token embedding.
         embeddings_initializer: initializer of the table.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
@@ -65,7 +64,6 @@ class LearnedPosition(PositionScheme):
 
     def build(self, *shapes, **named_shapes):
         self.position_embedding.build(None)
-        self.built = True
 
     def call(self, token_ids, position_ids=None, padding_mask=None):
         length = token_ids.shape[1]

@@ -2,10 +2,10 @@ import keras
 from keras import ops
 
 from roformer_tf.activations import get_activation
-from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
-from roformer_tf.layers.norms import make_norm
+from roformer_tf.layers.rms_norm import make_norm
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -16,23 +16,18 @@ class MaskedLMHead(keras.layers.Layer):
     (`transform=False`): a bias-free map to `embedding_dim` where the sizes differ, dropout,
     transposed embedding.
 
-    `keras_hub.layers.MaskedLMHead` maps to the hidden size, always has biases and a norm, and
-    requires positions.
-
     Args:
         token_embedding: The `TokenEmbedding` to tie to.
         transform: bool. Whether the head has dense, activation, norm and output bias (v1).
         activation: Name as in `get_activation`, of the transform.
         epsilon: float. Of the norm: 1e-12 in every version of bert4keras.
         dropout: float. Used when `transform` is `False`.
-        kernel_initializer: initializer.
-        **kwargs: Arguments of `keras.layers.Layer`.
+        kernel_initializer: Initializer of the dense layer.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
-        mask_positions: int tensor `(batch, count)`, the positions to predict, or `None` for all.
-            The product with the vocabulary is by far the largest of a pretraining step, so pass the
-            positions if you can.
+        mask_positions: int tensor `(batch, count)`, the positions to predict, or `None` for all,
+            which takes much longer.
 
     Returns:
         Logits `(batch, count or length, vocabulary_size)`, in the compute dtype.
@@ -91,7 +86,6 @@ class MaskedLMHead(keras.layers.Layer):
             )
         else:
             self.dropout_layer = Dropout(self.dropout, dtype=dtype, name="dropout")
-        self.built = True
 
     def call(self, x, mask_positions=None, training=None):
         if mask_positions is not None:
@@ -117,6 +111,4 @@ class MaskedLMHead(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
-        config["token_embedding"] = keras.saving.deserialize_keras_object(config["token_embedding"])
-        return cls(**config)
+        return cls(**deserialize_parts(config))

@@ -8,7 +8,6 @@ class Pooler(keras.layers.Layer):
     Args:
         activation: `"tanh"` (BERT), or `"linear"` (RoFormer-Sim).
         kernel_initializer: initializer of the dense layer.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
@@ -40,7 +39,6 @@ class Pooler(keras.layers.Layer):
             name="dense",
         )
         self.dense.build((x_shape[0], x_shape[-1]))
-        self.built = True
 
     def compute_mask(self, inputs, previous_mask):
         return None  # there is no length axis left

@@ -21,7 +21,6 @@ class RelativePosition(ClippedDistances):
         max_distance: int. Larger distances count as this one (`r_max`, and `-r_min`).
         on_values: bool. Whether there is a table for values too.
         embeddings_initializer: of the tables.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; not read.
@@ -66,7 +65,6 @@ class RelativePosition(ClippedDistances):
 
         self.key_table = table("key_table")
         self.value_table = table("value_table") if self.on_values else None
-        self.built = True
 
     def apply_to_scores(self, scores, query, key, context, attention):
         return scores + distance_products(query, ops.cast(self.key_table, query.dtype), context)

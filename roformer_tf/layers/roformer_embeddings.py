@@ -3,7 +3,7 @@ import keras
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
-from roformer_tf.layers.norms import make_norm
+from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.token_embedding import TokenEmbedding
 from roformer_tf.naming import automatic_name
 
@@ -26,7 +26,6 @@ class RoFormerEmbeddings(keras.layers.Layer):
         epsilon: float. Of the norm.
         use_bias: bool. Whether the projection has a bias (v1 yes, v2 no).
         embeddings_initializer, kernel_initializer: initializers.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`.
@@ -112,7 +111,6 @@ class RoFormerEmbeddings(keras.layers.Layer):
         self.norm.build(shape)
         if self.projection is not None:
             self.projection.build(shape)
-        self.built = True
 
     def call(self, token_ids, segment_ids=None, position_embeddings=None, training=None):
         x = self.token_embedding(token_ids)

@@ -40,7 +40,6 @@ class RotaryEmbedding(keras.layers.Layer):
         rope_scaling: dict in Hugging Face's format, such as
             `{"rope_type": "llama3", "factor": 8.0, ...}`; see `roformer_tf.rope_scaling`. It takes
             the place of `rope_type` and `scaling_factor`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Tensor with a sequence axis and a feature axis, such as `(batch, length, features)`

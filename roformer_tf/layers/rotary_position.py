@@ -31,7 +31,6 @@ class RotaryPosition(PositionScheme):
             back, as Hugging Face's `rotary_value=True`. The paper does not use this option.
         rope_scaling: dict, as in Hugging Face, for texts longer than the model was trained on, such
             as `{"rope_type": "linear", "factor": 4.0}`; or `None`. See `roformer_tf.rope_scaling`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.

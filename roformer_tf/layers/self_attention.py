@@ -1,15 +1,18 @@
 import contextvars
+import functools
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
-from roformer_tf.layers.attention import Attention, has_narrow_softmax
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import bias_of_masks, causal_bias, dense_bias
-from roformer_tf.layers.cache import is_prefill, read, write
+from roformer_tf.layers.cache import in_plain_graph, is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.config import arguments_of, deserialize_parts
-from roformer_tf.layers.dropout import dropout_seeds
+from roformer_tf.layers.dropout import Dropout, dropout_seeds
+from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.position_scheme import PositionScheme, tokens_of
 from roformer_tf.portable import is_portable, set_while
 
@@ -21,15 +24,10 @@ def inputs_up_to(length):
 
     A graph for any length holds both ways to compute attention, and keeps what the gradients of
     both need. One that never sees a long input needs only the plain way: it is traced faster and
-    takes less memory. Longer inputs get the same numbers, with all scores held at once.
-
-    Args:
-        length: int, or `None` if it is not known.
-
-    Example:
+    takes less memory. Longer inputs get the same numbers, with all scores held at once. `None` is
+    any length.
 
     >>> import tensorflow as tf
-    >>> from roformer_tf.layers.self_attention import SelfAttention, inputs_up_to
     >>> layer = SelfAttention(num_heads=2, head_dim=4)
     >>> @tf.function(input_signature=[tf.TensorSpec((None, None, 8))])
     ... def attend(x):
@@ -47,21 +45,103 @@ def short_up_to(length):
 
     A model traces one graph in `inputs_up_to` of this length for all short inputs, and one for any
     input when the first long one comes.
-
-    Args:
-        length: int.
     """
     limit = SelfAttention.chunked_above
     return limit if limit is not None and length <= limit else None
+
+
+class Attention(keras.layers.Layer):
+    """Base class of `SelfAttention` and `CrossAttention`: heads, softmax, output projection.
+
+    Subclasses create their projections with `make_dense`, and `output_dense` as the last one.
+    """
+
+    def __init__(self, num_heads, head_dim, dropout, use_bias, kernel_initializer, **kwargs):
+        # autocast would round the float32 `attention_bias` and sines; the dense layers cast `x`
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+        check_positive_integer("num_heads", num_heads)
+        check_positive_integer("head_dim", head_dim)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def make_dense(self, name, parts=1):
+        """Returns a projection to `parts` vectors of all heads."""
+        return FlatDense(
+            parts * self.num_heads * self.head_dim,
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def average(self, scores, value, attention_bias=None, training=None):
+        """Averages values by the softmax of their scores, which sums in float32.
+
+        The bias is a float32 tensor or the parts of `AttentionMask(dense=False)`. Returns averages
+        `(batch, num_heads, query, head_dim)` and weights, in the dtype of `value`.
+        """
+        if isinstance(attention_bias, dict):
+            attention_bias = dense_bias(attention_bias)
+        if attention_bias is not None:
+            scores = scores + ops.cast(attention_bias, scores.dtype)
+        if scores.shape[-1] == 1:  # a single token; Keras warns of a softmax over one number
+            weights = ops.ones_like(scores)
+        else:
+            weights = ops.softmax(scores, axis=-1)
+        weights = self.dropout_layer(ops.cast(weights, value.dtype), training=training)
+        return ops.matmul(weights, value), weights
+
+    def merge(self, output, shape=None):
+        """Merges the heads of `(batch, num_heads, length, head_dim)` and projects them.
+
+        Pass `shape` if the result has another `(batch, length)`.
+        """
+        if shape is None:
+            shape = ops.shape(output)[0], ops.shape(output)[2]
+        output = ops.transpose(output, (0, 2, 1, 3))
+        return self.output_dense(ops.reshape(output, (*shape, self.num_heads * self.head_dim)))
+
+    def compute_output_spec(self, x, *args, **kwargs):
+        shape = (*x.shape[:-1], self.num_heads * self.head_dim)
+        return keras.KerasTensor(shape, self.compute_dtype)
+
+
+def has_narrow_softmax(dtype):
+    """Returns whether a softmax of scores in `dtype` sums in float32 by itself, as oneDNN's does.
+
+    Scores then need no copy in float32, which takes longer than the products of a long text. For
+    inference only: the gradient of such a softmax sums in `dtype`.
+    """
+    if dtype != "bfloat16" or is_portable() or not in_plain_graph():
+        return False
+    return _bfloat16_softmax_sums_in_float32()
+
+
+@functools.cache
+def _bfloat16_softmax_sums_in_float32():
+    """Finds out by a long row, as TensorFlow's own kernels sum in bfloat16."""
+    import tensorflow as tf
+
+    if tf.config.list_logical_devices("GPU"):
+        return False
+    with tf.init_scope():
+        row = tf.cast(np.linspace(-4, 4, 4096)[None], tf.bfloat16)
+        wide = tf.nn.softmax(tf.cast(row, tf.float32))
+        error = tf.abs(tf.cast(tf.nn.softmax(row), tf.float32) - wide)
+        return bool(tf.reduce_all(error <= 2**-8 * wide))  # rounded once
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SelfAttention(Attention):
     """Multi-head softmax self-attention with a position scheme.
 
-    One product computes queries, keys and values. The softmax sums in float32. The columns
-    of `qkv` are `[query | key | value]`, each head by head. With `RotaryPosition`, the features of
-    a query or key head are in the half layout (`rotary.interleaved_to_half`).
+    One product computes queries, keys and values. The softmax sums in float32. The columns of `qkv`
+    are `[query | key | value]`, each head by head, with `RotaryPosition` in the half layout.
 
     Inputs longer than `chunked_above` compute the scores chunk by chunk, forward and backward,
     with the same result (`chunked_attention`). If the graph has a static length, the choice is
@@ -75,7 +155,6 @@ class SelfAttention(Attention):
         use_bias: bool. Whether the projections have biases (v1 yes, v2 no).
         position_scheme: `PositionScheme`, or `None` for attention without positions.
         kernel_initializer: Initializer of both projections.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
@@ -97,14 +176,11 @@ class SelfAttention(Attention):
 
     Attributes:
         chunked_above: int. Longest input whose scores are held at once, or `None` for any length.
-            Set it on the class or on a layer before the first call. Longer inputs have no second
-            derivatives.
+            Set it before the first call. Longer inputs have no second derivatives.
 
     Raises:
         ValueError: If `num_heads` or `head_dim` is not a positive integer, or the scheme is added
             to the embeddings.
-
-    `build_cache` and `call_with_cache` compute a sequence one or more tokens at a time.
 
     Example:
 
@@ -158,7 +234,6 @@ class SelfAttention(Attention):
         self.output_dense.build((*x_shape[:-1], self.num_heads * self.head_dim))
         if not self.position_scheme.built:  # a model has called, and so built, its schemes already
             self.position_scheme.build()
-        self.built = True
 
     def call(
         self,
@@ -186,9 +261,7 @@ class SelfAttention(Attention):
         """Creates an empty key/value cache.
 
         Args:
-            batch_size: positive integer or scalar tensor.
-            max_length: positive integer or scalar tensor, the maximum number of tokens of a
-                sequence.
+            batch_size, max_length: ints or scalar tensors.
 
         Returns:
             Tuple of keys and values, zeros `(batch_size, num_heads, max_length, head_dim)` both.
@@ -206,13 +279,12 @@ class SelfAttention(Attention):
                 If it is the Python integer 0, these tokens attend to each other only. Use it for
                 long prompts.
             attention_bias: float32 tensor that broadcasts to
-                `(batch, num_heads, length, max_length)`. It must also hide the positions of the
-                cache that are not written yet. If `cache_update_index` is the integer 0, all that
-                `call` takes. Defaults to a causal mask.
-            position: Context from `position_scheme` for these tokens' positions. A scheme that
-                `depends_on_length` needs the context of all positions of the cache, unless
-                `cache_update_index` is the integer 0. Defaults to positions from
-                `cache_update_index` on.
+                `(batch, num_heads, length, max_length)`, also hiding the positions of the cache
+                that are not written yet. With the integer 0 all that `call` takes. Defaults to a
+                causal mask.
+            position: Context from `position_scheme` for these tokens' positions, by default from
+                `cache_update_index` on. A scheme that `depends_on_length` needs the context of all
+                positions of the cache, unless `cache_update_index` is the integer 0.
 
         Returns:
             Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.
@@ -334,8 +406,6 @@ class SelfAttention(Attention):
         scores = scheme.apply_to_scores(scores, query, key, position, self)
         if not narrow:
             scores = ops.cast(scores, "float32")
-        if isinstance(attention_bias, dict):
-            attention_bias = dense_bias(attention_bias)
         output, weights = self.average(scores, value, attention_bias, training)
         return scheme.apply_to_output(output, weights, position), weights
 

@@ -15,7 +15,6 @@ class SinusoidalPosition(PositionScheme):
         max_wavelength: float. Base of the frequencies.
         scale: float. Factor of the vectors; 1 is equation 4. Sines of size 1 drown token embeddings
             that start with a standard deviation of 0.02; use a scale of about 0.02 for those.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.

@@ -20,7 +20,6 @@ class SinusoidalRelativePosition(ClippedDistances):
     Args:
         head_dim: even int. Size of one attention head.
         max_distance: int. Larger distances count as this one.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; not read.

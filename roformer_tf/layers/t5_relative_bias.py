@@ -22,7 +22,6 @@ class T5RelativeBias(BiasScheme):
         bidirectional: bool. Whether half of the buckets are for keys after the query; otherwise
             those count as distance 0 (for causal models, which do not see them).
         embeddings_initializer: of the table.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
@@ -84,7 +83,6 @@ class T5RelativeBias(BiasScheme):
             name="relative_bias",
             autocast=False,
         )
-        self.built = True
 
     def call(self, token_ids, position_ids=None, padding_mask=None):
         rows = distance_rows(positions_of(token_ids, position_ids), self.max_distance)

@@ -23,7 +23,6 @@ class TransformerXLPosition(PositionScheme):
         head_dim: even int. Size of one attention head.
         max_wavelength: float. Base of the frequencies.
         kernel_initializer: of `W`, `u` and `v`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
@@ -77,7 +76,6 @@ class TransformerXLPosition(PositionScheme):
         self.kernel = weight("kernel", width, width)
         self.content_bias = weight("content_bias", self.num_heads, self.head_dim)
         self.position_bias = weight("position_bias", self.num_heads, self.head_dim)
-        self.built = True
 
     def call(self, token_ids, position_ids=None, padding_mask=None):
         if position_ids is None:

@@ -30,7 +30,6 @@ class TupePosition(BiasScheme):
             (`theta_2` in TUPE; its `theta_1` is the same for all keys of a query, which a softmax
             ignores). Not in equation 9.
         initializer: of all weights.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
@@ -123,7 +122,6 @@ class TupePosition(BiasScheme):
                 name="cls_bias",
                 autocast=False,
             )
-        self.built = True
 
     def call(self, token_ids, position_ids=None, padding_mask=None):
         vectors = self.learned_position(token_ids, position_ids)

@@ -11,7 +11,7 @@ from roformer_tf.layers import (
     RoFormerEmbeddings,
     TokenEmbedding,
 )
-from roformer_tf.layers.norms import make_norm
+from roformer_tf.layers.rms_norm import make_norm
 from tests.layers.harness import numpy
 from tests.oracles import numpy_roformer as oracle
 

@@ -62,7 +62,7 @@ def test_softmax_of_bfloat16_scores_is_that_in_float32(masking, monkeypatch):
     import tensorflow as tf
 
     from roformer_tf.layers import self_attention
-    from roformer_tf.layers.attention import has_narrow_softmax
+    from roformer_tf.layers.self_attention import has_narrow_softmax
 
     x = np.random.default_rng(0).normal(size=(2, 300, 128)).astype("float32")
     layer = built(SelfAttention(2, 64, dtype="mixed_bfloat16"), x.shape)
