@@ -2,11 +2,7 @@
 
 A rule slows frequencies down: it multiplies theta_i by a *ratio* of at most 1 (`ratios`), and the
 rotated queries and keys by `query_key_factor`. It does not depend on the frequencies, so it works
-for learned ones too.
-
-A model selects a rule by a dictionary like Hugging Face's `rope_scaling`; see
-`make_rope_scaling`. The *share* of pair i, 2i / (rotary_dim - 2), runs from 0 at the fastest pair
-to 1 at the slowest.
+for learned ones too. `make_rope_scaling` makes a rule from a dictionary like Hugging Face's.
 """
 
 import dataclasses
@@ -52,7 +48,7 @@ class RopeScaling:
         """Returns the factors of the frequencies.
 
         Args:
-            rotary_dim: even int. Number of features that are rotated.
+            rotary_dim: even int. Number of rotated features.
             base: float. Of the frequencies theta_i = base^(-2i / rotary_dim).
             length: Number or tensor `(...)`, current lengths, for a rule that `needs_length`.
                 `None` is any length up to the trained one.
@@ -220,14 +216,7 @@ class Llama3Scaling(RopeScaling):
     """LLaMA 3.1: keeps fast frequencies and divides slow ones by `factor`, with a ramp between.
 
     Pairs that turn more than `high_freq_factor` times within the trained length stay, and those
-    that turn less than `low_freq_factor` times are slowed down. The ramp is linear in the number of
-    turns.
-
-    Args:
-        factor: float of at least 1.
-        original_max_position_embeddings: int. The trained length.
-        low_freq_factor: float. Number of turns.
-        high_freq_factor: float. Number of turns, more than `low_freq_factor`.
+    that turn less than `low_freq_factor` times are slowed down.
 
     Example:
 
@@ -344,9 +333,6 @@ def make_rope_scaling(config):
         config: `None`, or a dictionary of `"rope_type"` (or `"type"`), a key of `RULES`, and the
             fields of that rule; those that are `None` count as left out.
 
-    Returns:
-        A `RopeScaling`.
-
     Raises:
         ValueError: If the rule or a key is unknown, a key is missing, or a value is invalid.
 
@@ -395,6 +381,7 @@ def make_rope_scaling(config):
 
 
 def _shares(rotary_dim):
+    """Returns the share of each pair, from 0 at the fastest to 1 at the slowest."""
     pairs = rotary_dim // 2
     return np.arange(pairs) / max(pairs - 1, 1)
 

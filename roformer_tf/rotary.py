@@ -1,12 +1,10 @@
 """Rotary position embedding (RoPE): the mathematics, as pure functions.
 
-Reference: RoFormer, arXiv 2104.09864, section 3.2 and equations 12 to 16, and 34;
-the original code is `apply_rotary_position_embeddings` and `SinusoidalPositionEmbedding` of
-bert4keras.
+Reference: RoFormer, arXiv 2104.09864, section 3.2 and equations 12 to 16, and 34; the original code
+is `apply_rotary_position_embeddings` of bert4keras.
 
-A feature vector of even size `head_dim` is `head_dim / 2` pairs, and pair i of a token at position
-m is rotated by the angle m * theta_i, theta_i = base^(-2i / head_dim). The *layout* defines which
-features form a pair:
+Pair i of the features of a token at position m is rotated by the angle m * theta_i, with
+theta_i = base^(-2i / head_dim). The *layout* defines which features form a pair:
 
 * `"interleaved"`: pair i is (2i, 2i + 1), as in the paper and in the original checkpoints;
 * `"half"`: pair i is (i, i + head_dim / 2), as in GPT-NeoX and LLaMA. It is faster (no strided
@@ -15,8 +13,7 @@ features form a pair:
 
 Angles are exact: a float32 product m * theta_i would be wrong by 0.06 radians at m = 1,000,000, so
 the angle is reduced modulo 2 pi on the way (see `angles`). Nothing positional is ever computed in a
-lower dtype than float32. `roformer_tf.rope_scaling` slows the frequencies down for texts longer
-than a model was trained on.
+lower dtype than float32.
 """
 
 import math
@@ -38,7 +35,7 @@ def frequencies(head_dim, base=10000.0):
     """Returns theta_i = base^(-2i / head_dim), the angle of pair i per position.
 
     Args:
-        head_dim: even int. The size of one attention head.
+        head_dim: even int. Size of one attention head.
         base: float. 10000 in the paper (`max_wavelength` of the models).
 
     Returns:
@@ -66,9 +63,8 @@ def angles(positions, theta):
 
     The product is computed in parts that float32 holds exactly. Whole turns are dropped from every
     part before the parts are added. For any position up to 2^24 in absolute value the result is
-    within 2e-6 radians of the true angle; with a tensor of frequencies (learned, or scaled by the
-    current length) of the angle of a frequency that is a float32 rounding away, the same for all
-    positions. Gradients flow to such frequencies.
+    within 2e-6 radians of the true angle. A tensor of frequencies (learned, or scaled by the
+    current length) is rounded to float32 first; gradients flow to it.
 
     Args:
         positions: Tensor of any shape, whole or fractional, negative allowed.
@@ -116,8 +112,7 @@ def _reduced(turns):
 def _pieces(theta):
     """Returns turns per position, and a sum of them: 12 bits, the next 12 bits, and the rest.
 
-    Returns:
-        float32 `turns, first, second, rest`. Of a tensor, `turns` and `rest` take the gradient.
+    Of a tensor, the turns and the rest take the gradient.
     """
     fixed = isinstance(theta, np.ndarray)
     turns = (theta if fixed else ops.cast(theta, "float32")) * (0.5 / math.pi)
@@ -131,8 +126,7 @@ def tables(positions, theta):
     """Computes cosines and signed sines for `rotate`, once per forward pass, not once per layer.
 
     Args:
-        positions: Tensor `(..., length)`, whole or fractional.
-        theta: Frequencies; see `angles`.
+        positions, theta: See `angles`.
 
     Returns:
         `(cos, sin)`, float32 tensors of shape `(..., length, head_dim)`. The first half of `sin` is
@@ -159,8 +153,7 @@ def rotate(x, cos, sin, layout="half"):
     Args:
         x: Tensor `(..., length, head_dim)`.
         cos, sin: `tables(...)`, broadcast against `x`.
-        layout: `"half"` or `"interleaved"`, the layout of the features of `x` (the tables are the
-            same for both).
+        layout: `"half"` or `"interleaved"`, the layout of `x`.
 
     Returns:
         Tensor of the shape and dtype of `x`.
@@ -203,13 +196,7 @@ def rotate(x, cos, sin, layout="half"):
 def rotate_inverse(x, cos, sin, layout="half"):
     """Undoes `rotate`: a rotation by the negative angles, R_m^T x = R_{-m} x.
 
-    Args:
-        x: Tensor `(..., length, head_dim)`.
-        cos, sin: The tables that `rotate` was called with.
-        layout: `"half"` or `"interleaved"`.
-
-    Returns:
-        Tensor of the shape and dtype of `x`.
+    Arguments and result are those of `rotate`.
 
     Example:
 
@@ -256,9 +243,6 @@ def interleaved_to_half(head_dim):
     Applied to the columns of the query and key projections of each head it makes an interleaved
     checkpoint compute the same attention scores in the half layout.
 
-    Args:
-        head_dim: even int.
-
     Returns:
         NumPy int array of shape `(head_dim,)`: 0, 2, 4, …, 1, 3, 5, …
 
@@ -274,12 +258,6 @@ def interleaved_to_half(head_dim):
 
 def half_to_interleaved(head_dim):
     """Returns the inverse of `interleaved_to_half`: `x_interleaved = x_half[order]`.
-
-    Args:
-        head_dim: even int.
-
-    Returns:
-        NumPy int array of shape `(head_dim,)`.
 
     Example:
 

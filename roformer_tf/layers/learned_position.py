@@ -16,10 +16,7 @@ class LearnedPosition(PositionScheme):
         embedding_dim: int. Size of the token embedding.
         embeddings_initializer: initializer of the table.
 
-    Call arguments:
-        token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …; fractions are rounded,
-            as there is no vector between two.
+    Call arguments: see `PositionScheme`; positions are rounded.
 
     Returns:
         Tensor `(1 or batch, length, embedding_dim)`. XLA and other backends cannot raise an error,

@@ -29,13 +29,12 @@ class LinearAttention(SelfAttention):
     may then be negative and need not sum to 1. The denominator stays positive.
 
     **Sharp attention.** The output is therefore not an average, and has no bound. With
-    `FavorFeatureMap`, which grows like the softmax, outputs are as large as the values only while
-    scores are small: with values up to 8.5 and scores of root mean square 4.5, outputs reach about
-    400, or 9,000 if causal. Larger scores overflow float16.
+    `FavorFeatureMap`, which grows like the softmax, values up to 8.5 and scores of root mean square
+    4.5 give outputs of about 400, or 9,000 if causal. Larger scores overflow float16.
     `FavorFeatureMap(rotate_inputs=True)` rotates queries and keys before the map and keeps outputs
     within the values.
 
-    Weights and output shapes are those of `SelfAttention`. All sums are in float32.
+    Weights are those of `SelfAttention`. All sums are in float32.
 
     Args:
         num_heads: int. Number of attention heads.
@@ -44,8 +43,7 @@ class LinearAttention(SelfAttention):
         causal: bool. Whether a query sees only the keys up to its own position.
         chunk_size: int. Number of tokens of causal attention computed at once, by a product of
             queries and keys. Affects only speed and memory.
-        dropout: float. Dropout rate of the averaged values before `output_dense`, as there are no
-            probabilities to drop.
+        dropout: float. Dropout rate of the averaged values, as there are no probabilities.
         **kwargs: Arguments of `SelfAttention`: `use_bias`, `position_scheme`, `kernel_initializer`,
             and of `keras.layers.Layer`.
 
@@ -168,7 +166,7 @@ class LinearAttention(SelfAttention):
             x: Tensor `(batch, length, hidden_dim)`. One or more tokens, such as a prompt.
             cache: Output of `build_cache`, or of the call before.
             cache_update_index: int or scalar int tensor. Position of the first of these tokens.
-                Unused if `position` is given, as each token is added to the sums once.
+                Unused if `position` is given.
             attention_bias: See `call`. For these tokens.
             position: Context from `position_scheme` for these tokens' positions.
 
@@ -248,18 +246,9 @@ def linear_attention(
 ):
     """Computes equation 19: averages of values, weighted by feature maps of queries and keys.
 
-    Args:
-        query, key: float32 tensors `(batch, num_heads, length, head_dim)`.
-        value: float32 tensor `(batch, num_heads, length, value_dim)`.
-        feature_map: `FeatureMap`.
-        rotate: Function of a query and a key, or of their features, that rotates both.
-        key_bias: float32 tensor `(batch, 1, length)`, 0 for visible keys, -1e9 for hidden ones.
-        causal: bool. Whether a query sees only the keys up to its own position.
-        state, chunk_size: See `causal_sums`.
-        training: bool.
-
-    Returns:
-        The averages, of the shape of `value`, and the state of `causal_sums`.
+    All tensors are float32. `rotate` rotates a query and a key, or their features. `key_bias` is
+    `(batch, 1, length)`, 0 for visible keys, -1e9 for hidden ones. Returns the averages, of the
+    shape of `value`, and the state of `causal_sums`.
     """
     if feature_map.rotate_inputs:
         query, key = rotate(query, key)
@@ -297,16 +286,9 @@ def linear_attention(
 def bidirectional_sums(features, rotated, value, log_weight):
     """Computes numerators and denominators where every query sees every key.
 
-    Args:
-        features: Tuple of the features of queries and keys, `(batch, num_heads, length, features)`
-            each, for the denominator.
-        rotated: The same features rotated by their positions, for the numerator.
-        value: Tensor `(batch, num_heads, length, head_dim)`.
-        log_weight: Tensor that broadcasts to `(batch, num_heads, length)`.
-
-    Returns:
-        Numerators `(batch, num_heads, length, head_dim)` and denominators `(batch, num_heads,
-        length, 1)`.
+    `features` are those of queries and keys, `(batch, num_heads, length, features)` each, for the
+    denominator, and `rotated` the same, rotated, for the numerator. `log_weight` broadcasts to
+    `(batch, num_heads, length)`.
     """
     (query, key), (rotated_query, rotated_key) = features, rotated
     largest = ops.stop_gradient(ops.max(log_weight, axis=-1, keepdims=True))
@@ -329,15 +311,10 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
     one matrix, `features x head_dim`, for each chunk. Every sum is relative to the largest weight
     *so far*, so later tokens have no influence, not even by rounding.
 
-    Args:
-        features, rotated, value, log_weight: See `bidirectional_sums`.
-        state: The state that the call for the earlier tokens returned, or `None`.
-        chunk_size: int. Affects only speed and memory.
-
-    Returns:
-        Numerators, denominators, and the state after these tokens: a tuple of `(batch, num_heads,
-        features, head_dim + 1)`, the sums of the numerator and in the last column those of the
-        denominator, and `(batch, num_heads)`, the logarithm of the weight they are relative to.
+    Arguments are those of `bidirectional_sums`, and the state that the call for the earlier tokens
+    returned. The new state comes last: `(batch, num_heads, features, head_dim + 1)`, the sums of
+    the numerator and in the last column those of the denominator, and `(batch, num_heads)`, the
+    logarithm of the weight they are relative to.
     """
     batch, num_heads, length, head_dim = ops.shape(value)
     if isinstance(length, int):
@@ -389,8 +366,7 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
 def _running_sums(terms, scale):
     """Sums exp(scale_j - scale_i) terms_j over j <= i, along axis 2; `scale` never decreases.
 
-    Returns:
-        All sums but the last, `(batch, num_heads, number - 1, ...)`, and the last.
+    Returns all sums but the last, `(batch, num_heads, number - 1, ...)`, and the last.
     """
     batch, num_heads, number, *rest = ops.shape(terms)
     terms = ops.reshape(terms, (batch, num_heads, number, -1))
@@ -427,10 +403,7 @@ def _decay(log_weight, scale):
 
 
 def _running_max(x):
-    """Returns the running maximum over axes 2 and 3, flattened, without a gradient.
-
-    Takes log2(length) steps.
-    """
+    """Returns the running maximum over axes 2 and 3, without a gradient, in log2(length) steps."""
     shape = ops.shape(x)
     x = ops.stop_gradient(ops.reshape(x, (*shape[:2], -1)))
     length = ops.shape(x)[-1]

@@ -25,8 +25,7 @@ class PositionScheme(keras.layers.Layer):
         token_ids: int tensor `(batch, length)`, or features `(batch, length, hidden_dim)`; only the
             length is read.
         position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
-        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; most schemes do
-            not read it.
+        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`.
 
     Returns:
         The context: a structure of tensors, or `None`.
@@ -119,8 +118,8 @@ class BiasScheme(PositionScheme):
 
 
 def tokens_of(x):
-    """Returns an integer tensor `(batch, length)` of the tokens that features belong to."""
-    return ops.cast(x[..., 0], "int32")  # only its shape is read
+    """Returns an integer tensor in place of the token ids of features; only its shape is read."""
+    return ops.cast(x[..., 0], "int32")
 
 
 def positions_of(token_ids, position_ids):

@@ -22,10 +22,7 @@ class RelativePosition(ClippedDistances):
         on_values: bool. Whether there is a table for values too.
         embeddings_initializer: of the tables.
 
-    Call arguments:
-        token_ids: int tensor `(batch, length)`; not read.
-        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
-            2, …
+    Call arguments: see `PositionScheme`; distances are rounded.
 
     Returns:
         int32 tensor `(batch, query, key)`, the row of the tables for each pair, or `None` without

@@ -1,12 +1,10 @@
-import dataclasses
-import inspect
-
 import keras
 import numpy as np
 from keras import ops
 
 from roformer_tf import rotary
 from roformer_tf.checks import check_number, check_one_of
+from roformer_tf.layers.config import arguments_of
 from roformer_tf.rope_scaling import RopeScaling, YaRNScaling, make_rope_scaling
 
 ROPE_TYPES = ("linear", "dynamic", "yarn")
@@ -26,12 +24,10 @@ class RotaryEmbedding(keras.layers.Layer):
         rope_type: `"linear"`, `"dynamic"` or `"yarn"`, as in KerasHub. Its `"dynamic"` divides all
             frequencies by `scaling_factor^(d / (d - 2))`, whatever the length. For Hugging Face's
             rules pass `rope_scaling`.
-        beta_fast: float. For `rope_type="yarn"`.
-        beta_slow: float. For `rope_type="yarn"`.
+        beta_fast, beta_slow: floats. For `rope_type="yarn"`.
         original_max_position_embeddings: int. Trained length, for `rope_type="yarn"`.
         truncate: bool. Whether YaRN's ramp starts and ends at whole pairs.
-        sequence_axis: int. Sequence axis of the inputs.
-        feature_axis: int. Feature axis of the inputs.
+        sequence_axis, feature_axis: ints. Axes of the inputs.
         denominator_dim: int. Denominator of the exponent of the frequencies. Defaults to the number
             of rotated features.
         layout: Which features make a pair: `"half"`, (i, i + d / 2), as in KerasHub and LLaMA, or
@@ -121,7 +117,7 @@ class RotaryEmbedding(keras.layers.Layer):
 
     @property
     def query_key_factor(self):
-        """Float. The number that scales outputs, 1 except for YaRN and longrope."""
+        """The factor of outputs, 1 except for YaRN and longrope."""
         return self._scaling.query_key_factor
 
     def _hub_scaling(self):
@@ -134,7 +130,7 @@ class RotaryEmbedding(keras.layers.Layer):
                 beta_slow=self.beta_slow,
                 truncate=self.truncate,
             )
-        return _UniformScaling(self.scaling_factor, self.rope_type == "dynamic")
+        return RopeScaling()
 
     def call(self, inputs, start_index=0, positions=None, inverse=False):
         rank = len(inputs.shape)
@@ -149,7 +145,15 @@ class RotaryEmbedding(keras.layers.Layer):
         features = inputs.shape[-1]
         rotary_dim = features if self.rotary_dim is None else self.rotary_dim
         self._check_rotary_dim(rotary_dim, features)
-        cos, sin = self._tables(positions, rotary_dim)
+        base = self.max_wavelength
+        if self.denominator_dim is not None:
+            base = base ** (rotary_dim / self.denominator_dim)
+        theta = rotary.frequencies(rotary_dim, base)
+        if not self.rope_scaling and self.rope_type != "yarn":  # one ratio for all frequencies
+            dynamic = self.rope_type == "dynamic"
+            exponent = rotary_dim / max(1, rotary_dim - 2) if dynamic else 1
+            theta = theta * self.scaling_factor**-exponent
+        cos, sin = scaled_tables(positions, theta, self._scaling, base)
         factor = self.query_key_factor
         if inverse:
             sin, factor = -sin, 1 / factor
@@ -161,13 +165,6 @@ class RotaryEmbedding(keras.layers.Layer):
         if rotary_dim < features:
             outputs = ops.concatenate([outputs, inputs[..., rotary_dim:]], axis=-1)
         return ops.moveaxis(outputs, (1, rank - 1), (sequence_axis, feature_axis))
-
-    def _tables(self, positions, rotary_dim):
-        base = self.max_wavelength
-        if self.denominator_dim is not None:
-            base = base ** (rotary_dim / self.denominator_dim)
-        theta = rotary.frequencies(rotary_dim, base)
-        return scaled_tables(positions, theta, self._scaling, base)
 
     def _axes(self, rank):
         axes = [
@@ -193,39 +190,14 @@ class RotaryEmbedding(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        names = list(inspect.signature(RotaryEmbedding).parameters)[:-1]
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
-
-@dataclasses.dataclass(frozen=True)
-class _UniformScaling(RopeScaling):
-    """KerasHub's "linear" and "dynamic": one ratio for all frequencies."""
-
-    factor: float
-    dynamic: bool
-
-    def __post_init__(self):
-        pass
-
-    def ratios(self, rotary_dim, base, length=None):
-        exponent = rotary_dim / max(1, rotary_dim - 2) if self.dynamic else 1
-        return np.full(rotary_dim // 2, self.factor**-exponent)
+        return {**super().get_config(), **arguments_of(self, RotaryEmbedding)}
 
 
 def scaled_tables(positions, theta, scaling, base, padding_mask=None, current_length=None):
     """Returns `rotary.tables` with the frequencies slowed down by a rule of `rope_scaling`.
 
-    Args:
-        positions: Tensor `(1 or batch, length)`.
-        theta: Frequencies `(rotary_dim // 2,)`, NumPy array or tensor.
-        scaling: `RopeScaling`.
-        base: float. Base of the frequencies.
-        padding_mask: Tensor `(batch, length)` or `None`; read by rules that depend on the length.
-        current_length: int or int tensor `(batch,)`. Defaults to last position - first position + 1
-            of the tokens of each sequence that are not padding.
-
-    Returns:
-        `(cos, sin)`, float32 tensors `(1 or batch, length, rotary_dim)`.
+    Only rules that depend on the length read `padding_mask` and `current_length` `(batch,)`, by
+    default last position - first position + 1 of the real tokens of each sequence.
     """
 
     def frequencies(length=None):

@@ -24,24 +24,19 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         key_dim: even int. Size of each head of queries and keys.
         num_key_value_heads: int. Number of heads of keys and values, each shared by
             `num_heads / num_key_value_heads` heads of queries. Defaults to `num_heads`.
-        max_wavelength: float. See `RotaryEmbedding`.
-        layout: `"half"` or `"interleaved"`. See `RotaryEmbedding`.
-        rotary_dim: even int. See `RotaryEmbedding`.
-        rope_scaling: dict. See `RotaryEmbedding`.
+        max_wavelength, layout, rotary_dim, rope_scaling: See `RotaryEmbedding`.
         feature_map: `FeatureMap`, such as `EluFeatureMap()`, for linear attention; see
             `LinearAttention`. Defaults to the softmax.
         **kwargs: Arguments of `keras.layers.MultiHeadAttention`.
 
     Call arguments:
         query: Tensor `(batch, length, dim)`.
-        value: Tensor `(batch, key_length, dim)`.
-        key: Tensor `(batch, key_length, dim)`. Defaults to `value`.
+        value, key: Tensors `(batch, key_length, dim)`. `key` defaults to `value`.
         attention_mask: bool tensor that broadcasts to `(batch, length, key_length)`, True where a
-            query sees a key. It is combined with the masks that Keras carries along, such as of
-            `Embedding(mask_zero=True)`. With a feature map it must be the same for all queries,
-            `(batch, 1, key_length)`; with a cache too, of these tokens.
-        return_attention_scores: bool. Whether to return the attention probabilities too. There are
-            none with a feature map.
+            query sees a key. It is combined with the masks that Keras carries along. With a feature
+            map it must be the same for all queries, `(batch, 1, key_length)`; with a cache too, of
+            these tokens.
+        return_attention_scores: bool. Whether to return the attention probabilities too.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         positions: int or float tensor `(length,)` or `(batch, length)`, the positions of the
             queries. Defaults to 0, 1, 2, …
@@ -219,11 +214,9 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             cache = ops.slice_update(cache, (0, 0, cache_update_index, 0, 0), update)
             key, value = ops.unstack(cache, 2, axis=1)
             written = self._visible_in_cache(query, key, cache_update_index, use_causal_mask)
-            attention_mask = (
-                written
-                if attention_mask is None
-                else ops.logical_and(ops.cast(attention_mask, "bool"), written)
-            )
+            if attention_mask is not None:
+                written = ops.logical_and(ops.cast(attention_mask, "bool"), written)
+            attention_mask = written
         if not is_causal:
             attention_mask = self._compute_attention_mask(
                 query,
@@ -245,13 +238,12 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             return_attention_scores,
             use_causal_mask=is_causal,
         )
-        output = self._output_dense(output if gate is None else output * gate)
-        outputs = [output]
+        outputs = (self._output_dense(output if gate is None else output * gate),)
         if return_attention_scores:
-            outputs.append(scores)
+            outputs += (scores,)
         if cached:
-            outputs.append(cache)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+            outputs += (cache,)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def _linear_attention(
         self, query, key, value, positions, masks, attention_mask, causal, cache, training
@@ -334,8 +326,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         """Makes an empty key/value cache.
 
         Args:
-            batch_size: int or scalar tensor.
-            max_length: int or scalar tensor. Maximum number of tokens.
+            batch_size, max_length: ints or scalar tensors.
 
         Returns:
             Tensor of zeros `(batch_size, 2, max_length, num_key_value_heads, key_dim)`, as in

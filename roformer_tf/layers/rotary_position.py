@@ -38,9 +38,8 @@ class RotaryPosition(PositionScheme):
             negative positions are fine, and no table bounds them.
         padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; read by scaling
             that depends on the length only (`"dynamic"` and `"longrope"`).
-        current_length: int or int tensor `(batch,)`. The length for such scaling. By default it is
-            the span of the positions of a sequence's real tokens, last - first + 1: its number of
-            tokens, or that of its longest document where positions start again in each.
+        current_length: int or int tensor `(batch,)`. The length for such scaling, by default last
+            position - first position + 1 of the real tokens of each sequence.
 
     Returns:
         `(cos, sin)`: float32 tensors `(1 or batch, 1, length, rotary_dim)`, whatever the compute

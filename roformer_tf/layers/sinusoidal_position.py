@@ -16,10 +16,7 @@ class SinusoidalPosition(PositionScheme):
         scale: float. Factor of the vectors; 1 is equation 4. Sines of size 1 drown token embeddings
             that start with a standard deviation of 0.02; use a scale of about 0.02 for those.
 
-    Call arguments:
-        token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …; no table
-            bounds them.
+    Call arguments: see `PositionScheme`; no table bounds the positions.
 
     Returns:
         Tensor `(1 or batch, length, embedding_dim)`: sines at even, cosines at odd features.

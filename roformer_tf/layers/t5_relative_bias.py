@@ -23,10 +23,7 @@ class T5RelativeBias(BiasScheme):
             those count as distance 0 (for causal models, which do not see them).
         embeddings_initializer: of the table.
 
-    Call arguments:
-        token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
-            2, …
+    Call arguments: see `PositionScheme`; distances are rounded.
 
     Returns:
         float32 tensor `(1 or batch, num_heads, query, key)`.

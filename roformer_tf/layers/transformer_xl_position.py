@@ -24,9 +24,7 @@ class TransformerXLPosition(PositionScheme):
         max_wavelength: float. Base of the frequencies.
         kernel_initializer: of `W`, `u` and `v`.
 
-    Call arguments:
-        token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
+    Call arguments: see `PositionScheme`.
 
     Returns:
         float32 tensor of sines and cosines: `(2 * length - 1, num_heads * head_dim)`, of the

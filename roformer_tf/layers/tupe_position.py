@@ -31,9 +31,7 @@ class TupePosition(BiasScheme):
             ignores). Not in equation 9.
         initializer: of all weights.
 
-    Call arguments:
-        token_ids: int tensor `(batch, length)`; only its length is read.
-        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …; see `LearnedPosition`.
+    Call arguments: see `LearnedPosition`.
 
     Returns:
         float32 tensor `(1 or batch, num_heads, query, key)`.

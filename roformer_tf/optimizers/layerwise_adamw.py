@@ -3,7 +3,7 @@ import re
 import keras
 from keras import ops
 
-from roformer_tf.optimizers.adam_kernel import apply_adam, matches_any
+from roformer_tf.optimizers.original_optimizer import apply_adam, matches_any
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

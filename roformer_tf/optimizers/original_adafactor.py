@@ -2,9 +2,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.optimizers.adam_kernel import matches_any
 from roformer_tf.optimizers.original_optimizer import (
     OriginalOptimizer,
+    matches_any,
     mean_square,
     original_shape,
 )

@@ -1,8 +1,11 @@
 import keras
 from keras import ops
 
-from roformer_tf.optimizers.adam_kernel import apply_adam, matches_any
-from roformer_tf.optimizers.original_optimizer import OriginalOptimizer
+from roformer_tf.optimizers.original_optimizer import (
+    OriginalOptimizer,
+    apply_adam,
+    matches_any,
+)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -23,9 +26,8 @@ class OriginalAdamW(OriginalOptimizer):
       Each update uses the mean of the k gradients *before* its micro-step, with the learning rate
       and the bias correction of this micro-step. So the update at micro-step 0 only decays weights,
       the first real update with k = 4 has the bias correction of step 5 (0.55 of Adam's first
-      step), and up to k gradients at the end of a run are never used. The mean gives each
-      micro-batch the same weight, however many tokens it predicts. For exact accumulation, where k
-      slices of a batch give the update of the whole batch, use the training step.
+      step), and up to k gradients at the end of a run are never used. For exact accumulation, where
+      k slices of a batch give the update of the whole batch, use the training step.
 
     Args:
         learning_rate: float or schedule, such as `PiecewiseLinear(1e-5, {20000: 1.0})`, of

@@ -1,10 +1,10 @@
 import keras
 from keras import ops
 
-from roformer_tf.optimizers.adam_kernel import matches_any
 from roformer_tf.optimizers.original_adamw import OriginalAdamW
 from roformer_tf.optimizers.original_optimizer import (
     OriginalOptimizer,
+    matches_any,
     mean_square,
     original_shape,
 )
@@ -14,9 +14,9 @@ from roformer_tf.optimizers.original_optimizer import (
 class OriginalLAMB(OriginalAdamW):
     """LAMB as RoFormer v2 was trained with it, number for number.
 
-    bert4keras' `Adam` without bias correction, with weight decay, and with updates of each weight
-    scaled to its norm: the step is as long as the learning rate times the norm of the weight.
-    `keras.optimizers.Lamb` corrects the bias and adapts every weight.
+    bert4keras' `Adam` without bias correction, with weight decay, and with steps as long as the
+    learning rate times the norm of the weight. `keras.optimizers.Lamb` corrects the bias and adapts
+    every weight.
 
     Args:
         learning_rate, beta_1, beta_2, epsilon, weight_decay, no_decay, accumulation_steps: See

@@ -12,10 +12,7 @@ _JOINT = re.compile(r"(^|/)qkv/(kernel|bias)$")
 class OriginalOptimizer(keras.optimizers.Optimizer):
     """Base class of bert4keras' optimizers: micro-steps whose gradients are accumulated.
 
-    Every call is a micro-step, and `iterations`, which sets the learning rate, counts micro-steps.
-    Weights change at micro-steps 0, k, 2k, ... (k = `accumulation_steps`). Each update uses the
-    mean of the k gradients *before* its micro-step, with the learning rate and the number of this
-    micro-step. Subclasses implement `new_values`.
+    `OriginalAdamW` describes the accumulation. Subclasses implement `new_values`.
 
     Reference: `extend_with_gradient_accumulation_v2` in `optimizers.py` of bert4keras 0.11.5.
     """
@@ -81,8 +78,8 @@ class OriginalOptimizer(keras.optimizers.Optimizer):
 def original_shape(variable):
     """Returns a shape of a variable in which each weight that the original has is apart.
 
-    Queries, keys and values have one kernel and one bias here, and three in the original, whose
-    norms and means are taken of each: `(inputs, 3, units)`. Other variables keep their shape.
+    Queries, keys and values have one kernel and one bias here, and three in the original:
+    `(inputs, 3, units)`. Other variables keep their shape.
 
     >>> import numpy as np
     >>> with keras.name_scope("qkv"):
@@ -100,3 +97,45 @@ def mean_square(x, variable):
     """Returns the mean of x² over each of the original's weights, of an `x` of `original_shape`."""
     is_joint = tuple(variable.shape) != original_shape(variable)
     return ops.mean(ops.square(x), axis=(0, 2) if is_joint else None, keepdims=is_joint)
+
+
+def matches_any(patterns, path):
+    """Returns whether one of the regular expressions is found in the path of a weight."""
+    return any(re.search(pattern, path) for pattern in patterns)
+
+
+def apply_adam(optimizer, variable, gradient, learning_rate, epsilon_inside=True):
+    """Updates a weight and its moments with TensorFlow's kernel, in one pass over the weights.
+
+    Keras' formula takes a dozen passes. `optimizer` has the attributes of `keras.optimizers.Adam`.
+    `epsilon_inside` adds epsilon before the correction of the second moment's bias, as Keras does
+    (the paper's "epsilon hat"), and not after it, as algorithm 1 of the paper and bert4keras do.
+
+    Reference: Kingma and Ba, Adam, arXiv 1412.6980, algorithm 1 and the end of section 2.
+    """
+    import tensorflow as tf
+
+    dtype = variable.dtype
+    beta_1, beta_2 = tf.constant(optimizer.beta_1, dtype), tf.constant(optimizer.beta_2, dtype)
+    epsilon, step = tf.constant(optimizer.epsilon, dtype), ops.cast(optimizer.iterations + 1, dtype)
+    beta_2_power = ops.power(beta_2, step)
+    if not epsilon_inside:
+        # sqrt(v / c) + e = (sqrt(v) + e sqrt(c)) / sqrt(c), and the kernel multiplies by sqrt(c)
+        epsilon *= ops.sqrt(1 - beta_2_power)
+
+    def handle(variable):
+        return (variable.value if isinstance(variable, keras.Variable) else variable).handle
+
+    index = optimizer._get_variable_index(variable)
+    tf.raw_ops.ResourceApplyAdam(
+        var=handle(variable),
+        m=handle(optimizer._momentums[index]),
+        v=handle(optimizer._velocities[index]),
+        beta1_power=ops.power(beta_1, step),
+        beta2_power=beta_2_power,
+        lr=ops.cast(learning_rate, dtype),
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=epsilon,
+        grad=tf.cast(tf.convert_to_tensor(gradient), dtype),
+    )

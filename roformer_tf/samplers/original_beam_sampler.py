@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from roformer_tf.samplers.beam_loop import NO_SCORE, BeamLoop, take
+from roformer_tf.samplers.beam_search_sampler import NO_SCORE, BeamLoop, take
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -27,8 +27,7 @@ class OriginalBeamSampler(BeamLoop):
         here it does not.
 
     Returns:
-        Int tensor `(batch, length)`, the result of each sequence. After its stop token a sequence
-        is as in `prompt`.
+        Int tensor `(batch, length)`, the result of each sequence.
 
     Raises:
         ValueError: If `num_beams` or `min_ends` is not positive, or `min_length` is negative.

@@ -6,18 +6,16 @@ from keras import ops
 def with_min_length(next, min_length, stop_token_ids, mask=None):
     """Wraps a sampler's `next` so that no stop token comes before `min_length` new tokens.
 
-    It sets the logits of the stop tokens to minus infinity, so it works with every sampler, which
-    then uses the model's distribution without these tokens.
+    It sets the logits of the stop tokens to minus infinity, so it works with every sampler.
 
     Args:
         next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`, as
             `keras_hub.samplers.Sampler` calls it.
-        min_length: int. Minimum number of new tokens before a stop token. Neither tokens of the
-            prompt nor the stop token count (fairseq's `--min-len`, Hugging Face's
-            `min_new_tokens`).
+        min_length: int. Minimum number of new tokens before a stop token (fairseq's `--min-len`,
+            Hugging Face's `min_new_tokens`).
         stop_token_ids: list or tuple of ints, or `None`.
-        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, as the sampler gets
-            it. `None` if there is no prompt.
+        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt. `None` if there is
+            no prompt.
 
     Returns:
         A function like `next`, or `next` itself if it needs no change. It may be called with
@@ -76,7 +74,7 @@ def valid_token_mask(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
     Args:
         tokens: int tensor `(batch, length)`, as a sampler returns it.
         mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, which end nothing.
-        stop_token_ids: list or tuple of ints, or `None` if nothing ends a text.
+        stop_token_ids: list or tuple of ints, or `None`.
         min_ends: int. Which stop token ends a text: 1 for the first.
         min_length: int. Minimum number of new tokens, stop token included. An earlier stop token
             does not end the text. Both as in `OriginalBeamSampler`.
