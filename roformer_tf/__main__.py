@@ -44,15 +44,10 @@ def make_parser():
 
 
 def main(arguments=None):
-    """Runs the command line.
+    """Runs the command line with a list of arguments, by default `sys.argv[1:]`.
 
-    Args:
-        arguments: list of str. Defaults to `sys.argv[1:]`.
-
-    Returns:
-        The exit status of the command. It is 2, with a message on standard error, if an argument or
-        a file is wrong; 130 after Ctrl-C, and 141 (1 for tables) if the reader of the
-        output has ended.
+    Returns the exit status of the command: 2, with a message on standard error, if an argument or a
+    file is wrong; 130 after Ctrl-C; 141 (1 for tables) if the reader of the output has ended.
     """
     args = make_parser().parse_args(arguments)
     startup.start()

@@ -13,12 +13,6 @@ def gelu(x):
     Same values as `keras.activations.gelu(x, approximate=False)`, written with `erf` because Keras'
     own emits the TensorFlow op `Erfc`, which the ONNX converter does not know.
 
-    Args:
-        x: Tensor of any shape, floating.
-
-    Returns:
-        Tensor of the shape and dtype of `x`.
-
     Example:
 
     >>> import numpy as np
@@ -36,12 +30,6 @@ def gelu(x):
 def gelu_tanh(x):
     """The tanh approximation of GELU, as `hidden_act: "gelu_tanh"` asks for.
 
-    Args:
-        x: Tensor of any shape, floating.
-
-    Returns:
-        Tensor of the shape and dtype of `x`.
-
     Example:
 
     >>> import numpy as np
@@ -55,14 +43,10 @@ def gelu_tanh(x):
 
 
 def get_activation(name):
-    """Activation by its name in `bert_config.json`, or as any `keras.activations` identifier.
+    """Returns an activation by its name in `bert_config.json`.
 
     Args:
-        name: `"gelu"` (exact), `"gelu_tanh"`, any Keras activation name, a callable, or `None`
-            (linear).
-
-    Returns:
-        A callable on tensors.
+        name: `"gelu"` (exact), `"gelu_tanh"`, or any identifier of `keras.activations`.
 
     Raises:
         ValueError: If Keras does not know the name either.

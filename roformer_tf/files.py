@@ -50,6 +50,12 @@ def replace_file(path):
 
     A reader of `path` finds the old file or the new one, never a part of it. What a killed process
     leaves beside it is removed by the next call.
+
+    >>> path = os.path.join(tempfile.mkdtemp(), "numbers.bin")
+    >>> with replace_file(path) as file:
+    ...     _ = file.write(b"123")
+    >>> os.path.getsize(path), os.listdir(os.path.dirname(path))
+    (3, ['numbers.bin'])
     """
     path = Path(path)
     prefix = f"{SAVING}{path.name}-"

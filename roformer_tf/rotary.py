@@ -32,14 +32,14 @@ _UNIT = 2.0**12
 
 
 def frequencies(head_dim, base=10000.0):
-    """Returns theta_i = base^(-2i / head_dim), the angle of pair i per position.
+    """Returns theta_i = base^(-2i / head_dim), the radians of pair i per position.
 
     Args:
         head_dim: even int. Size of one attention head.
         base: float. 10000 in the paper (`max_wavelength` of the models).
 
     Returns:
-        NumPy float64 array of shape `(head_dim // 2,)`, in radians per position.
+        NumPy float64 array of shape `(head_dim // 2,)`.
 
     Raises:
         ValueError: If `head_dim` is not a positive even integer, or `base` not positive and finite.
@@ -218,11 +218,8 @@ def decay_bound(distances, theta):
     exp(sqrt(-1) * distance * theta_i).
 
     Args:
-        distances: Array of any shape.
+        distances: Array of any shape, that of the result.
         theta: Frequencies, NumPy array of shape `(head_dim // 2,)`.
-
-    Returns:
-        NumPy float64 array of the shape of `distances`.
 
     Example:
 
@@ -242,9 +239,6 @@ def interleaved_to_half(head_dim):
 
     Applied to the columns of the query and key projections of each head it makes an interleaved
     checkpoint compute the same attention scores in the half layout.
-
-    Returns:
-        NumPy int array of shape `(head_dim,)`: 0, 2, 4, …, 1, 3, 5, …
 
     Example:
 

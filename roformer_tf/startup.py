@@ -1,8 +1,7 @@
 """Loads Keras quietly when the package is imported, and everything else when it is first used.
 
-KerasHub and TensorFlow Text, which models and tokenizers need, take seconds to import.
-`keras.saving.load_model` must still find every class. It looks them up by name in Keras' registry,
-where each has a `LazyClass` until its module is imported and registers the class itself.
+KerasHub and TensorFlow Text take seconds to import. `keras.saving.load_model` still finds every
+class, as each has a `LazyClass` in Keras' registry until its module is imported.
 """
 
 import contextlib

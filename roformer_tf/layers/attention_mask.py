@@ -61,9 +61,6 @@ class AttentionMask(keras.layers.Layer):
     >>> bias = AttentionMask()(np.array([[1, 1, 1]]), document_ids=np.array([[1, 1, 2]]))
     >>> (np.array(bias)[0, 0] == 0).astype(int).tolist()
     [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
-    >>> parts = AttentionMask("causal", dense=False)(np.array([[1, 1, 0]]))
-    >>> np.array(parts["order"]).tolist()
-    [[0, 1, 2]]
 
     Reference: `LM_Mask` and `UniLM_Mask` of bert4keras' `models.py`.
     """
@@ -96,12 +93,8 @@ class AttentionMask(keras.layers.Layer):
     def build_cache(self, batch_size, max_length):
         """Creates the cache of a mask, in which all positions are hidden.
 
-        Args:
-            batch_size, max_length: ints or scalar tensors.
-
-        Returns:
-            Dict of tensors `(batch_size, max_length)`, like the output with `dense=False`: float32
-            `"bias"`, and with `"unilm"` int32 `"order"`.
+        It is a dictionary of tensors `(batch_size, max_length)`: float32 `"bias"`, and with
+        `"unilm"` int32 `"order"`.
         """
         shape = (batch_size, max_length)
         cache = {"bias": ops.full(shape, HIDDEN, "float32")}
@@ -119,14 +112,12 @@ class AttentionMask(keras.layers.Layer):
             segment_ids: See `call`. For these tokens.
 
         Returns:
-            Tuple of the bias on the scores and the new cache. The bias is a float32 tensor
-            `(batch, 1, length, max_length)`. If `cache_update_index` is the Python integer 0, it
-            is the output of `call`.
+            Tuple of the bias on the scores, float32 `(batch, 1, length, max_length)`, and the new
+            cache. With the Python integer 0 the bias is the output of `call`.
 
         Example:
 
         >>> import numpy as np
-        >>> from roformer_tf.layers import AttentionMask
         >>> mask = AttentionMask("causal")
         >>> cache = mask.build_cache(1, max_length=4)
         >>> bias, cache = mask.call_with_cache(np.array([[1, 1]]), cache, 0)

@@ -11,14 +11,12 @@ MINUS_INFINITY = float("-inf")
 class ConditionalRandomField(keras.layers.Layer):
     """Adds a learned score for each pair of neighboring tags: a linear-chain CRF.
 
-    The outputs hold all that training and decoding need, for each token the score of every tag
-    after every other one. Train them with `ConditionalRandomFieldLoss`, and find the best tags with
+    Train the outputs with `ConditionalRandomFieldLoss`, and find the best tags with
     `viterbi_decode`.
 
     Args:
-        lr_multiplier: float. Factor of the learning rate of the scores of pairs: they are this
-            many times the weights. Some 100 to 1,000 help when a pretrained model is fine-tuned, as
-            its learning rate is small.
+        lr_multiplier: float. The scores of pairs are this many times the weights, which multiplies
+            their learning rate. Some 100 to 1,000 help when a pretrained model is fine-tuned.
 
     Call arguments:
         x: Tensor `(batch, length, tags)`, the scores of the tags of each token.
@@ -26,9 +24,8 @@ class ConditionalRandomField(keras.layers.Layer):
             that Keras carries along with `x`.
 
     Returns:
-        float32 tensor `(batch, length, tags, tags)`: score of a tag (last axis) after another one.
-        At the first token the score of the tag. At padding 0 for the same tag, and minus infinity
-        for all others.
+        float32 tensor `(batch, length, tags, tags)`: score of a tag (last axis) after another one;
+        at the first token of the tag; at padding 0 for the same tag, minus infinity for all others.
 
     Raises:
         ValueError: If `lr_multiplier` is not positive.
@@ -90,16 +87,9 @@ class ConditionalRandomField(keras.layers.Layer):
 class ConditionalRandomFieldLoss(keras.losses.Loss):
     """Negative log probability of the true tags under a `ConditionalRandomField`.
 
-    Args:
-        name: string. Name of the loss.
-        **kwargs: Arguments of `keras.losses.Loss`.
-
     Call arguments:
         y_true: int tensor `(batch, length)` of tags, -1 for padding.
         y_pred: Tensor `(batch, length, tags, tags)`, outputs of `ConditionalRandomField`.
-
-    Returns:
-        Mean over the batch.
 
     Example:
 
@@ -122,7 +112,7 @@ class ConditionalRandomFieldLoss(keras.losses.Loss):
         is_real = tags >= 0
         tags = ops.where(is_real, tags, 0)
         before = ops.concatenate([ops.zeros_like(tags[:, :1]), tags[:, :-1]], axis=1)
-        batch, length = ops.shape(y_pred)[0], ops.shape(y_pred)[1]
+        batch, length = ops.shape(y_pred)[:2]
         pairs = ops.reshape(y_pred, (batch, length, size * size))
         scores = ops.take_along_axis(pairs, (before * size + tags)[..., None], axis=-1)[..., 0]
         score = ops.sum(ops.where(is_real, scores, 0.0), axis=1)
@@ -133,14 +123,13 @@ class ConditionalRandomFieldLoss(keras.losses.Loss):
 
 
 def viterbi_decode(scores):
-    """Returns the tags with the highest sum of scores.
+    """Returns the tags with the highest sum of scores, int32 `(batch, length)`.
+
+    Padding repeats the last tag.
 
     Args:
         scores: Tensor `(batch, length, tags, tags)`, outputs of `ConditionalRandomField`. Add minus
             infinity for a tag that may not follow another.
-
-    Returns:
-        int32 tensor `(batch, length)`. Padding repeats the last tag.
 
     Example:
 
@@ -184,13 +173,10 @@ def _log_total(total, pairs):
 
 
 def tag_probabilities(scores):
-    """Returns the probability of each tag of each token under a conditional random field.
+    """Returns the probability of each tag of each token, float32 `(batch, length, tags)`.
 
     Args:
         scores: Tensor `(batch, length, tags, tags)`, outputs of `ConditionalRandomField`.
-
-    Returns:
-        float32 tensor `(batch, length, tags)`.
 
     Example:
 

@@ -15,11 +15,7 @@ class CrossAttention(Attention):
     `build_cache` computes keys and values once and `call_with_cache` attends to them at every step.
 
     Args:
-        num_heads: int. Number of attention heads.
-        head_dim: int. Size of each head. The layer is `num_heads * head_dim` wide.
-        dropout: float. Rate on the attention probabilities.
-        use_bias: bool. Whether the projections have biases.
-        kernel_initializer: Initializer of all projections.
+        num_heads, head_dim, dropout, use_bias, kernel_initializer: See `SelfAttention`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)` for the queries.

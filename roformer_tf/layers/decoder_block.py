@@ -17,29 +17,24 @@ class DecoderBlock(EncoderBlock):
     without `encoder_sequence`, the block has no cross-attention: a block of a GPT.
 
     Args:
-        hidden_dim: int. Hidden size, also of `encoder_sequence`.
-        intermediate_dim: Positive int.
-        num_heads: int. Number of attention heads; must divide `hidden_dim`.
+        hidden_dim, intermediate_dim, num_heads: See `EncoderBlock`.
         **kwargs: Arguments of `EncoderBlock`. `dropout`, `attention_dropout` and
             `kernel_initializer` apply to the cross-attention too.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
         encoder_sequence: Tensor `(batch, encoder_length, hidden_dim)`, the output of the encoder.
-        decoder_padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to
-            the mask that Keras carries along with `x`.
-        decoder_attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
-        encoder_padding_mask: int or bool tensor `(batch, encoder_length)`. Defaults to the mask of
-            `encoder_sequence`.
+        decoder_padding_mask, decoder_attention_mask: The masks of `SelfAttention`.
+        encoder_padding_mask: int or bool tensor `(batch, encoder_length)`. Defaults to the mask
+            that Keras carries along with `encoder_sequence`.
         encoder_attention_mask: bool tensor `(batch, length, encoder_length)`.
         self_attention_cache: Output of `build_cache`, or of the call before.
         self_attention_cache_update_index: int or scalar int tensor. Position of the first of these
             tokens; needed with a cache.
         cross_attention_cache: Output of the call before, which saves projecting `encoder_sequence`.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
-        attention_bias: See `SelfAttention`. Takes the place of the decoder's masks.
+        attention_bias, position: See `SelfAttention`.
         encoder_attention_bias: See `CrossAttention`. Takes the place of the encoder's masks.
-        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
 
     The first ones are those of `keras_hub.layers.TransformerDecoder`.
 

@@ -17,11 +17,8 @@ class Dropout(keras.layers.Dropout):
         **kwargs: Arguments of `keras.layers.Dropout`; with `noise_shape` Keras' own dropout runs.
 
     Call arguments:
-        inputs: floating tensor of any shape.
+        inputs: floating tensor of any shape. The result has the same shape and dtype.
         training: bool. Whether to drop.
-
-    Returns:
-        Tensor of the shape and dtype of `inputs`.
 
     Attributes:
         fixed_seed: `None`, or an integer tensor `(2,)` to draw with instead of the layer's own

@@ -19,8 +19,7 @@ class EncoderBlock(keras.layers.Layer):
     """Post-norm Transformer block: attention, add, norm, feed-forward, add, norm.
 
     Args:
-        hidden_dim: Positive int.
-        intermediate_dim: Positive int.
+        hidden_dim, intermediate_dim: ints. See `FeedForward`.
         num_heads: int. Number of attention heads; must divide `hidden_dim`.
         dropout: float. On the outputs of attention and feed-forward network.
         attention_dropout: float. `dropout` of the attention layer.
@@ -36,12 +35,8 @@ class EncoderBlock(keras.layers.Layer):
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
-        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
-            that Keras carries along with `x`.
-        attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
-        return_attention_scores: bool. Whether to return the attention probabilities too.
+        padding_mask, attention_mask, return_attention_scores, position: See `SelfAttention`.
         attention_bias: See `SelfAttention`. Takes the place of the masks and of `causal`.
-        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
 
     The first ones are those of `keras_hub.layers.TransformerEncoder`.
 
@@ -65,13 +60,6 @@ class EncoderBlock(keras.layers.Layer):
     >>> x = np.ones((1, 5, 8), "float32")
     >>> tuple(block(x, padding_mask=np.array([[1, 1, 1, 0, 0]])).shape)
     (1, 5, 8)
-
-    Token by token, a causal block:
-
-    >>> block = EncoderBlock(8, 16, num_heads=2, position_scheme=RotaryPosition(4), causal=True)
-    >>> output, cache = block.call_with_cache(x, block.build_cache(batch_size=1, max_length=9), 0)
-    >>> bool(np.allclose(output, block(x), atol=1e-6))
-    True
 
     Reference: `RoFormer.apply_main_layers` of bert4keras' `models.py`.
     """

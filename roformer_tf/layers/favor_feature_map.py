@@ -26,14 +26,13 @@ class FavorFeatureMap(FeatureMap):
             same. In a loop over parts of a batch or with recomputed activations, leave it out and
             call `redraw` between the steps.
         rotate_inputs: bool. Whether a position scheme rotates queries and keys instead of the
-            features. Attention then approximates *softmax attention with RoPE* and can use its
-            weights. performer-pytorch, which the paper trained its Performer with, does so.
+            features, as in performer-pytorch, which the paper used. Attention then approximates
+            *softmax attention with RoPE* and can use its weights.
 
     Call arguments, returns: see `FeatureMap`.
 
     Raises:
-        ValueError: If `num_features` is not an even positive integer, or `redraw_every` not a
-            positive one.
+        ValueError: If `num_features` is not even and positive, or `redraw_every` not positive.
 
     Example:
 
@@ -47,8 +46,7 @@ class FavorFeatureMap(FeatureMap):
     >>> bool(np.allclose(weights / weights.sum(), softmax / softmax.sum(), atol=0.02))
     True
 
-    Reference: Choromanski et al., Rethinking attention with Performers, arXiv 2009.14794, lemma 1
-    and section 2.4.
+    Reference: Choromanski et al., arXiv 2009.14794, lemma 1 and section 2.4.
     """
 
     def __init__(

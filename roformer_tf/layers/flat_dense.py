@@ -7,19 +7,15 @@ class FlatDense(keras.layers.Dense):
     """A `keras.layers.Dense` whose product is one matrix times one matrix.
 
     Same numbers, same weights. Keras contracts `(batch, length, features)` with a reshape between
-    product and bias; flattened first, TensorFlow runs product, bias and GELU as one oneDNN kernel
-    (1.2 times as fast in float32, 1.9 times in bfloat16 for the two products of a base-size
-    feed-forward network).
+    product and bias; flattened first, TensorFlow runs product, bias and GELU as one oneDNN kernel,
+    which is 1.2 times as fast in float32 and 1.9 times in bfloat16.
 
     Args:
         units: Positive int.
         **kwargs: Arguments of `keras.layers.Dense`.
 
     Call arguments:
-        inputs: Tensor `(..., features)`.
-
-    Returns:
-        Tensor `(..., units)`.
+        inputs: Tensor `(..., features)`. The result is `(..., units)`.
 
     Example:
 
@@ -38,8 +34,7 @@ class FlatDense(keras.layers.Dense):
         return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units))
 
     def quantize(self, mode=None, type_check=True, config=None):
-        # Keras raises an error for subclasses, as they may compute something else; this one does
-        # not.
+        # Keras raises an error for subclasses, as they may compute something else
         super().quantize(mode, type_check=False, config=config)
 
 

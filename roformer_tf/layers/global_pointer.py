@@ -12,11 +12,9 @@ from roformer_tf.layers.flat_dense import FlatDense
 class GlobalPointer(keras.layers.Layer):
     """Scores every span of a sequence, from each start to each end, for each type.
 
-    A span is of a type if its score is above 0, so spans may overlap and be nested. Train it with
+    A span from token m to token n is of a type if its score is above 0: s(m, n) = (R_m q_m) ·
+    (R_n k_n) / sqrt(d). So spans may overlap and be nested. Train it with
     `MultilabelSpanCrossentropy`, or for one span in each sequence with `SpanCrossentropy`.
-
-    The score of the span from token m to token n is s(m, n) = (R_m q_m) · (R_n k_n) / sqrt(d): with
-    RoPE it depends on the length n - m of the span.
 
     Args:
         num_heads: int. Number of types.
@@ -24,7 +22,7 @@ class GlobalPointer(keras.layers.Layer):
         use_rope: bool. Whether to rotate queries and keys by their positions.
         use_bias: bool. Whether the projection has a bias.
         tril_mask: bool. Whether spans that end before they start are masked.
-        kernel_initializer: initializer of the projection.
+        kernel_initializer: Initializer of the projection.
 
     Call arguments:
         x: Tensor `(batch, length, features)`.
@@ -95,9 +93,8 @@ class GlobalPointer(keras.layers.Layer):
     def call(self, x, padding_mask=None):
         if padding_mask is None:
             padding_mask = get_keras_mask(x)
-        batch, length = ops.shape(x)[0], ops.shape(x)[1]
-        x = self.dense(x)
-        x = ops.reshape(x, (batch, length, self.num_heads, 2 * self.head_dim))
+        batch, length = ops.shape(x)[:2]
+        x = ops.reshape(self.dense(x), (batch, length, self.num_heads, 2 * self.head_dim))
         query, key = ops.split(ops.transpose(x, (0, 2, 1, 3)), 2, axis=-1)
         return self.mask_scores(self.products(query, key), padding_mask)
 
@@ -115,13 +112,12 @@ class GlobalPointer(keras.layers.Layer):
 
     def mask_scores(self, scores, padding_mask=None):
         """Sets the scores of spans that may not be to minus infinity."""
-        length = ops.shape(scores)[-1]
         allowed = None
         if padding_mask is not None:
             real = ops.cast(padding_mask, "bool")
             allowed = ops.logical_and(real[:, None, :, None], real[:, None, None, :])
         if self.tril_mask:
-            positions = ops.arange(length, dtype="int32")
+            positions = ops.arange(ops.shape(scores)[-1], dtype="int32")
             upper = ops.less_equal(positions[:, None], positions[None, :])
             allowed = upper if allowed is None else ops.logical_and(allowed, upper)
         if allowed is None:

@@ -25,24 +25,20 @@ class LinearAttention(SelfAttention):
 
     With sim(q, k) = phi(q) . phi(k), all queries share one matrix phi(K)^T V. In causal attention
     this matrix accumulates from token to token. A position scheme such as RoPE rotates phi(q) and
-    phi(k) in the numerator only, so create it with `feature_map.rotated_dim(head_dim)`. Weights
-    may then be negative and need not sum to 1. The denominator stays positive.
+    phi(k) in the numerator only, so create it with `feature_map.rotated_dim(head_dim)`. Weights are
+    those of `SelfAttention`. All sums are in float32.
 
-    **Sharp attention.** The output is therefore not an average, and has no bound. With
-    `FavorFeatureMap`, which grows like the softmax, values up to 8.5 and scores of root mean square
-    4.5 give outputs of about 400, or 9,000 if causal. Larger scores overflow float16.
-    `FavorFeatureMap(rotate_inputs=True)` rotates queries and keys before the map and keeps outputs
-    within the values.
-
-    Weights are those of `SelfAttention`. All sums are in float32.
+    **Sharp attention.** The output is not an average and has no bound, as its weights may be
+    negative and need not sum to 1. With `FavorFeatureMap`, values up to 8.5 and scores of root mean
+    square 4.5 give outputs of about 400, or 9,000 if causal. Larger scores overflow float16.
+    `FavorFeatureMap(rotate_inputs=True)` keeps outputs within the values.
 
     Args:
-        num_heads: int. Number of attention heads.
-        head_dim: int. Size of each head. The layer is `num_heads * head_dim` wide.
+        num_heads, head_dim: ints. See `SelfAttention`.
         feature_map: `FeatureMap`. Defaults to `EluFeatureMap()`.
         causal: bool. Whether a query sees only the keys up to its own position.
-        chunk_size: int. Number of tokens of causal attention computed at once, by a product of
-            queries and keys. Affects only speed and memory.
+        chunk_size: int. Number of tokens of causal attention computed at once. Affects only speed
+            and memory.
         dropout: float. Dropout rate of the averaged values, as there are no probabilities.
         **kwargs: Arguments of `SelfAttention`: `use_bias`, `position_scheme`, `kernel_initializer`,
             and of `keras.layers.Layer`.
@@ -52,9 +48,7 @@ class LinearAttention(SelfAttention):
         attention_bias: float32 tensor `(batch, 1, 1, length)`, 0 for visible keys and -1e9 for
             hidden ones, from `AttentionMask()`. Takes the place of the masks below. A query whose
             keys are all hidden averages the hidden keys.
-        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
-        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
-            that Keras carries along with `x`.
+        position, padding_mask: See `SelfAttention`.
         attention_mask: Must be `None`: linear attention has no mask that differs by query.
 
     Returns:
@@ -93,16 +87,7 @@ class LinearAttention(SelfAttention):
         self.feature_map = feature_map or EluFeatureMap(name="feature_map")
         self.causal = causal
         self.chunk_size = chunk_size
-        self._check_position_scheme()
-        if causal and self.feature_map.reads_all_keys:
-            raise ValueError(
-                "In causal attention the features of a key must not depend on later keys. Use "
-                "`normalize_keys=False`, or another feature map. "
-                f"Received: causal=True, feature_map={type(self.feature_map).__name__}"
-            )
-
-    def _check_position_scheme(self):
-        scheme, size = self.position_scheme, self.feature_map.rotated_dim(self.head_dim)
+        scheme, size = self.position_scheme, self.feature_map.rotated_dim(head_dim)
         if scheme.needs_scores:
             raise ValueError(
                 "Linear attention computes no scores, and this position scheme needs them. Use "
@@ -114,11 +99,17 @@ class LinearAttention(SelfAttention):
                 "`RotaryPosition` must have the size of the vectors that it rotates: "
                 f"`feature_map.rotated_dim(head_dim)`={size}. Received: head_dim={scheme.head_dim}"
             )
-        if isinstance(scheme, RotaryPosition) and scheme.on_values and size != self.head_dim:
+        if isinstance(scheme, RotaryPosition) and scheme.on_values and size != head_dim:
             raise ValueError(
                 "`RotaryPosition(on_values=True)` rotates features and values alike, so a head "
                 f"must have as many features as values. Received: {size} features, "
-                f"head_dim={self.head_dim}"
+                f"head_dim={head_dim}"
+            )
+        if causal and self.feature_map.reads_all_keys:
+            raise ValueError(
+                "In causal attention the features of a key must not depend on later keys. Use "
+                "`normalize_keys=False`, or another feature map. "
+                f"Received: causal=True, feature_map={type(self.feature_map).__name__}"
             )
 
     def build(self, x_shape, *shapes, **named_shapes):
@@ -143,15 +134,10 @@ class LinearAttention(SelfAttention):
         return self._sums(x, attention_bias, position, training=training)[0]
 
     def build_cache(self, batch_size, max_length=None):
-        """Creates a cache of sums. Its size does not depend on the length.
+        """Creates a cache of sums, whose size does not depend on the length.
 
-        Args:
-            batch_size: int or scalar tensor.
-            max_length: Unused.
-
-        Returns:
-            Tuple of float32 tensors `(batch_size, num_heads, features, head_dim + 1)` and
-            `(batch_size, num_heads)`.
+        It is two float32 tensors: `(batch_size, num_heads, features, head_dim + 1)` and
+        `(batch_size, num_heads)`.
         """
         return initial_state(
             batch_size, self.num_heads, self.feature_map.feature_dim(self.head_dim), self.head_dim
@@ -160,7 +146,7 @@ class LinearAttention(SelfAttention):
     def call_with_cache(
         self, x, cache, cache_update_index=None, attention_bias=None, position=None
     ):
-        """Computes causal attention for the next tokens with the sums of the earlier ones.
+        """Returns causal attention for the next tokens, and the cache with their sums.
 
         Args:
             x: Tensor `(batch, length, hidden_dim)`. One or more tokens, such as a prompt.
@@ -169,9 +155,6 @@ class LinearAttention(SelfAttention):
                 Unused if `position` is given.
             attention_bias: See `call`. For these tokens.
             position: Context from `position_scheme` for these tokens' positions.
-
-        Returns:
-            Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.
 
         Raises:
             ValueError: If the attention is not causal.

@@ -1,5 +1,3 @@
-"""Cross entropy where any number of classes may be true, as `GlobalPointer` is trained."""
-
 import keras
 from keras import ops
 
@@ -9,15 +7,12 @@ MINUS_INFINITY = float("-inf")
 def multilabel_categorical_crossentropy(y_true, y_pred):
     """Computes log(1 + sum of e^s over false classes) + log(1 + sum of e^-s over true classes).
 
-    It pushes the scores of all true classes above 0, and those of all others below, and unlike
-    binary cross entropy it copes with few true classes among very many.
+    It pushes the scores of true classes above 0 and those of all others below, and unlike binary
+    cross entropy it copes with few true classes among very many. The result is float32 `(...)`.
 
     Args:
         y_true: Tensor `(..., classes)` of 0 and 1, or of probabilities.
         y_pred: Tensor `(..., classes)` of scores. Those of minus infinity do not count.
-
-    Returns:
-        float32 tensor `(...)`.
 
     Example:
 
@@ -44,9 +39,6 @@ def sparse_multilabel_categorical_crossentropy(y_true, y_pred, mask_zero=False):
         y_true: int tensor `(..., count)`, the true classes of each example.
         y_pred: Tensor `(..., classes)` of scores. Those of minus infinity do not count.
         mask_zero: bool. Whether class 0 does not count, so that `y_true` may be padded with 0.
-
-    Returns:
-        float32 tensor `(...)`.
 
     Example:
 
@@ -99,17 +91,12 @@ def _log_one_plus(x):
 class MultilabelSpanCrossentropy(keras.losses.Loss):
     """Trains the scores of a `GlobalPointer`, from a list of the true spans of each type.
 
-    Args:
-        name: string. Name of the loss.
-        **kwargs: Arguments of `keras.losses.Loss`.
+    It is the mean over examples and types of `multilabel_categorical_crossentropy`.
 
     Call arguments:
         y_true: int tensor `(batch, count, 3)`: start, end and type of each true span, the end
             included. A start of -1 is padding.
         y_pred: Tensor `(batch, types, length, length)`, scores.
-
-    Returns:
-        Mean over examples and types of `multilabel_categorical_crossentropy`.
 
     Example:
 

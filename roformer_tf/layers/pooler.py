@@ -7,13 +7,10 @@ class Pooler(keras.layers.Layer):
 
     Args:
         activation: `"tanh"` (BERT), or `"linear"` (RoFormer-Sim).
-        kernel_initializer: initializer of the dense layer.
+        kernel_initializer: Initializer of the dense layer.
 
     Call arguments:
-        x: Tensor `(batch, length, hidden_dim)`.
-
-    Returns:
-        Tensor `(batch, hidden_dim)`.
+        x: Tensor `(batch, length, hidden_dim)`. The result is `(batch, hidden_dim)`.
 
     Example:
 

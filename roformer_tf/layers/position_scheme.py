@@ -16,8 +16,7 @@ class PositionScheme(keras.layers.Layer):
         per_layer: bool. Whether each block has its own scheme with its own weights.
         num_score_terms: int. Number of products in a score. Scores are divided by
             `sqrt(num_score_terms * head_dim)`.
-        needs_scores: bool. Whether the hooks read or change scores or attention weights, so that
-            attention must compute a number for each query and key.
+        needs_scores: bool. Whether the hooks read or change scores or attention weights.
         depends_on_length: bool. Whether the context of a token changes as the sequence grows. A
             cache then holds keys and values from before the hooks.
 
@@ -55,13 +54,10 @@ class PositionScheme(keras.layers.Layer):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """Creates the scheme of a model.
+        """Creates the scheme of a model with `options`, further arguments of the class.
 
-        Args:
-            sizes: Object with `head_dim`, `num_heads`, `hidden_dim`, `embedding_dim`,
-                `max_sequence_length`, `max_wavelength`, `masking` and `initializer` (of
-                embeddings).
-            **options: further arguments of the class.
+        `sizes` has `head_dim`, `num_heads`, `hidden_dim`, `embedding_dim`, `max_sequence_length`,
+        `max_wavelength`, `masking` and `initializer` (of embeddings).
         """
         return cls(**options)
 
@@ -84,21 +80,17 @@ class PositionScheme(keras.layers.Layer):
         return value
 
     def apply_to_scores(self, scores, query, key, context, attention):
-        """Changes the scores, `(batch, num_heads, query, key)`.
+        """Changes the scores, `(batch, num_heads, query, key)`, of queries and keys.
 
-        Args:
-            query: The queries of the product, already divided like the scores.
-            key: The keys of the product.
-            attention: The calling `SelfAttention`, for schemes that use its projections.
+        Queries are already divided like the scores. `attention` is the calling `SelfAttention`, for
+        schemes that use its projections.
         """
         return scores
 
     def apply_to_output(self, output, weights, context):
         """Changes the averaged values, `(batch, num_heads, query, head_dim)`.
 
-        Args:
-            weights: The attention weights `(batch, num_heads, query, key)` they were averaged with;
-                `None` unless the scheme has `needs_scores`.
+        Only a scheme with `needs_scores` gets the weights `(batch, num_heads, query, key)`.
         """
         return output
 

@@ -13,10 +13,7 @@ class RMSNorm(keras.layers.Layer):
         epsilon: float. Added to the mean square. bert4keras uses 1e-7.
 
     Call arguments:
-        x: Tensor `(..., features)`.
-
-    Returns:
-        Tensor of the same shape, in the compute dtype.
+        x: Tensor `(..., features)`. The result has the same shape, in the compute dtype.
 
     Example:
 

@@ -17,7 +17,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
     normalises.
 
     Args:
-        vocabulary_size: Positive int.
+        vocabulary_size: int. Number of token ids.
         embedding_dim: int. Size of the embeddings.
         hidden_dim: int. Where it differs from `embedding_dim` a dense layer maps one to the other.
         num_segments: Number of segment ids; 0 for no segment embedding.
@@ -75,22 +75,17 @@ class RoFormerEmbeddings(keras.layers.Layer):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         dtype = self.dtype_policy
-        self.token_embedding = TokenEmbedding(
-            vocabulary_size,
-            embedding_dim,
-            embeddings_initializer=self.embeddings_initializer.clone(),
-            dtype=dtype,
-            name="token_embedding",
-        )
+
+        def embedding(number, name):
+            initializer = self.embeddings_initializer.clone()
+            return TokenEmbedding(
+                number, embedding_dim, embeddings_initializer=initializer, dtype=dtype, name=name
+            )
+
+        self.token_embedding = embedding(vocabulary_size, "token_embedding")
         self.segment_embedding = None
         if num_segments:
-            self.segment_embedding = TokenEmbedding(
-                num_segments,
-                embedding_dim,
-                embeddings_initializer=self.embeddings_initializer.clone(),
-                dtype=dtype,
-                name="segment_embedding",
-            )
+            self.segment_embedding = embedding(num_segments, "segment_embedding")
         self.norm = make_norm(norm, epsilon, dtype=dtype, name="norm")
         self.dropout_layer = Dropout(dropout, dtype=dtype, name="dropout")
         self.projection = None

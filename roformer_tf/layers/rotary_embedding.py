@@ -15,8 +15,7 @@ class RotaryEmbedding(keras.layers.Layer):
     """Rotates features by their positions. A drop-in for `keras_hub.layers.RotaryEmbedding`.
 
     The arguments up to `denominator_dim`, and the call, are those of KerasHub, with the same
-    results. Angles are exact for positions up to 2^24, and the rotation is computed in float32
-    under every dtype policy.
+    results. Angles are exact for positions up to 2^24, and the rotation is computed in float32.
 
     Args:
         max_wavelength: float. Base of the frequencies `max_wavelength^(-2i / rotary_dim)`.
@@ -24,9 +23,8 @@ class RotaryEmbedding(keras.layers.Layer):
         rope_type: `"linear"`, `"dynamic"` or `"yarn"`, as in KerasHub. Its `"dynamic"` divides all
             frequencies by `scaling_factor^(d / (d - 2))`, whatever the length. For Hugging Face's
             rules pass `rope_scaling`.
-        beta_fast, beta_slow: floats. For `rope_type="yarn"`.
-        original_max_position_embeddings: int. Trained length, for `rope_type="yarn"`.
-        truncate: bool. Whether YaRN's ramp starts and ends at whole pairs.
+        beta_fast, beta_slow, original_max_position_embeddings, truncate: See
+            `rope_scaling.YaRNScaling`; for `rope_type="yarn"`.
         sequence_axis, feature_axis: ints. Axes of the inputs.
         denominator_dim: int. Denominator of the exponent of the frequencies. Defaults to the number
             of rotated features.
@@ -63,11 +61,6 @@ class RotaryEmbedding(keras.layers.Layer):
     (2, 5, 4, 8)
     >>> bool(np.allclose(layer(rotated, inverse=True), query, atol=1e-6))
     True
-
-    The next token of a sequence that is generated token by token:
-
-    >>> tuple(layer(query[:, :1], start_index=5).shape)
-    (2, 1, 4, 8)
 
     Reference: equations 14 to 16 and 34 of arXiv 2104.09864; `roformer_tf.rotary`.
     """

@@ -14,18 +14,15 @@ class RotaryPosition(PositionScheme):
     """Rotary position embedding (RoPE): rotates queries and keys by their positions.
 
     It rotates the first `rotary_dim` features of each head, in the half layout: pair i is
-    (i, i + rotary_dim / 2). Original checkpoints rotate whole heads, so use a smaller `rotary_dim`
-    only for models trained with it. To convert a checkpoint that rotates the first features in
-    interleaved pairs, permute those columns of each head by
-    `rotary.interleaved_to_half(rotary_dim)`.
+    (i, i + rotary_dim / 2). To convert a checkpoint that rotates them in interleaved pairs, permute
+    those columns of each head by `rotary.interleaved_to_half(rotary_dim)`.
 
     Args:
         head_dim: even int. Size of one attention head.
         max_wavelength: float. The base of the frequencies, 10000 in the paper.
         rotary_dim: even int. Number of rotated features in a head; `None` for all.
-        learned: bool. Whether the frequencies are a weight, `theta`, shared by all blocks and kept
-            in float32 under every dtype policy. It starts at `max_wavelength^(-2i / rotary_dim)`;
-            do not let it decay.
+        learned: bool. Whether the frequencies are a float32 weight, `theta`, shared by all blocks.
+            It starts at `max_wavelength^(-2i / rotary_dim)`; do not let it decay.
         on_values: bool. Whether to rotate values by their positions too, and their average back by
             the query's, so that only distances matter. `"absolute"` does not rotate the average
             back, as Hugging Face's `rotary_value=True`. The paper does not use this option.

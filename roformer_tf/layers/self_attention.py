@@ -144,9 +144,8 @@ class SelfAttention(Attention):
     are `[query | key | value]`, each head by head, with `RotaryPosition` in the half layout.
 
     Inputs longer than `chunked_above` compute the scores chunk by chunk, forward and backward,
-    with the same result (`chunked_attention`). If the graph has a static length, the choice is
-    made while tracing, otherwise at run time. A position scheme with `needs_scores`, or an
-    `attention_bias` with a row for each query, always holds all scores at once.
+    with the same result. A position scheme with `needs_scores`, or an `attention_bias` with a row
+    for each query, always holds all scores at once.
 
     Args:
         num_heads: int. Number of attention heads.
@@ -158,17 +157,15 @@ class SelfAttention(Attention):
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
-        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, added to
-            the scores (`AttentionMask`), or the dictionary that `AttentionMask(dense=False)`
-            returns. Takes the place of all masks below.
+        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, or the
+            dictionary that `AttentionMask(dense=False)` returns. Takes the place of all masks
+            below. A model computes it and `position` once for all layers.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
             that Keras carries along with `x`.
         attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         return_attention_scores: bool. Whether to return the attention probabilities too.
-
-    A model with many layers computes `attention_bias` and `position` once and passes them to each.
 
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`; with `return_attention_scores` a tuple of it
@@ -258,14 +255,7 @@ class SelfAttention(Attention):
         return self.merge(output)
 
     def build_cache(self, batch_size, max_length):
-        """Creates an empty key/value cache.
-
-        Args:
-            batch_size, max_length: ints or scalar tensors.
-
-        Returns:
-            Tuple of keys and values, zeros `(batch_size, num_heads, max_length, head_dim)` both.
-        """
+        """Creates an empty cache, the keys and values `(batch, num_heads, max_length, head_dim)`."""
         shape = (batch_size, self.num_heads, max_length, self.head_dim)
         return ops.zeros(shape, self.compute_dtype), ops.zeros(shape, self.compute_dtype)
 

@@ -34,10 +34,7 @@ class SoftmaxFeatureMap(FeatureMap):
     def __init__(self, normalize_keys=False, **kwargs):
         super().__init__(**kwargs)
         self.normalize_keys = normalize_keys
-
-    @property
-    def reads_all_keys(self):
-        return self.normalize_keys
+        self.reads_all_keys = normalize_keys
 
     def call(self, query, key, key_bias=None, training=None):
         query = scaled_exp(query)[0]

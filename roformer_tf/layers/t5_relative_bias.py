@@ -12,8 +12,8 @@ class T5RelativeBias(BiasScheme):
     """Relative bias of T5: adds a learned number for each head and distance bucket to the scores.
 
     Short distances have a bucket each; longer ones share buckets that grow with the logarithm of
-    the distance. All blocks share one table. Scores are divided by `sqrt(head_dim)` before the bias
-    is added, as in every scheme. T5 does not divide, and equation 8 leaves it open.
+    the distance. All blocks share one table. Scores are divided by `sqrt(head_dim)` as in every
+    scheme. T5 does not divide, and equation 8 leaves it open.
 
     Args:
         num_heads: Positive int.

@@ -27,8 +27,7 @@ class TupePosition(BiasScheme):
         bidirectional: of `T5RelativeBias`.
         untie_cls: bool. Whether to take the token at position 0, [CLS], out of the positions: its
             own scores get nothing added, and scores to it get one learned number for each head
-            (`theta_2` in TUPE; its `theta_1` is the same for all keys of a query, which a softmax
-            ignores). Not in equation 9.
+            (`theta_2` in TUPE, whose `theta_1` a softmax ignores). Not in equation 9.
         initializer: of all weights.
 
     Call arguments: see `LearnedPosition`.

@@ -16,12 +16,6 @@ class InverseSquareRootDecay(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: Positive int.
         start: float. The learning rate of the first update.
 
-    Call arguments:
-        step: integer scalar or tensor, 0 for the first update.
-
-    Returns:
-        float32 tensor of the shape of `step`.
-
     Raises:
         ValueError: If `warmup_steps` is not a positive integer.
 

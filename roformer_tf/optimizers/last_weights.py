@@ -11,15 +11,14 @@ from roformer_tf.checks import check_positive_integer
 class LastWeights(keras.callbacks.Callback):
     """Keeps the weights of the last epochs as files, and averages them.
 
-    Writes each file atomically. Use `steps_per_epoch` of `fit` to set the number of steps between
-    checkpoints.
+    Use `steps_per_epoch` of `fit` to set the number of steps between checkpoints.
 
     Args:
         folder: str or path. Other files in it stay.
         keep: int. Number of files to keep.
 
     Raises:
-        ValueError: If `keep` is not a positive integer.
+        ValueError: If `keep` is not a positive integer, or if there are no files to average.
 
     Example:
 
@@ -63,11 +62,7 @@ class LastWeights(keras.callbacks.Callback):
                 file.unlink()
 
     def average(self):
-        """Sets the weights of the model to the means of the files.
-
-        Raises:
-            ValueError: If there are no files, or the callback has not been given to `fit`.
-        """
+        """Sets the weights of the model to the means of the files."""
         if self.model is None:
             raise ValueError(
                 "`average` needs the model that was trained: give the callback to `fit` first, or "

@@ -8,19 +8,11 @@ from roformer_tf.optimizers.piecewise_linear import broken_line
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from 0 to a peak, then linear decay.
 
-    `keras.optimizers.schedules` has a warm-up only for the cosine decay.
-
     Args:
         peak: float. The highest learning rate, reached after `warmup_steps`.
         total_steps: int. From here on the rate stays at `end`.
         warmup_steps: integer from 0 to `total_steps`, or a float below 1: a share of `total_steps`.
         end: float. The last learning rate.
-
-    Call arguments:
-        step: integer scalar or tensor, 0 for the first update.
-
-    Returns:
-        float32 tensor of the shape of `step`.
 
     Raises:
         ValueError: If `total_steps` or `warmup_steps` is out of range.

@@ -31,8 +31,7 @@ class OriginalAdaFactor(OriginalOptimizer):
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
     Raises:
-        ValueError: If `accumulation_steps` is not positive, or `gradient_accumulation_steps` is
-            given; see `OriginalAdamW`.
+        ValueError: If `accumulation_steps` is not positive.
 
     Example: the settings of the CLUE scripts.
 

@@ -13,8 +13,8 @@ class OriginalAdamW(OriginalOptimizer):
     """The optimizer of the original `train.py`, which reproduces its training number for number.
 
     This is bert4keras' `Adam`, extended with weight decay, a piecewise linear learning rate (pass a
-    `PiecewiseLinear`) and gradient accumulation. For new work, use `keras.optimizers.AdamW` and
-    average the gradients of a whole global batch before one update. The differences:
+    `PiecewiseLinear`) and gradient accumulation. For new work, use `keras.optimizers.AdamW`. The
+    differences:
 
     * Epsilon is 1e-6 and added after the second moment's bias is corrected. Keras adds 1e-7 before.
     * Decoupled weight decay applies to every weight whose name in bert4keras has neither "Norm" nor
@@ -32,8 +32,7 @@ class OriginalAdamW(OriginalOptimizer):
     Args:
         learning_rate: float or schedule, such as `PiecewiseLinear(1e-5, {20000: 1.0})`, of
             micro-steps.
-        beta_1, beta_2: floats. Decay of the moments.
-        epsilon: positive float.
+        beta_1, beta_2, epsilon: floats. Decay of the moments, and what is added to their root.
         weight_decay: float. Multiplied by the learning rate at each update; 0 for none.
         no_decay: regular expressions, searched in the paths of weights that do not decay. The
             default decays the same weights as the original.
@@ -53,9 +52,8 @@ class OriginalAdamW(OriginalOptimizer):
     >>> [optimizer.decays(f"masked_lm_head/{name}") for name in weights]
     [True, False, True]
 
-    Reference: `Adam`, `extend_with_weight_decay_v2`, `extend_with_piecewise_linear_lr_v2` and
-    `extend_with_gradient_accumulation_v2` in `optimizers.py` of bert4keras 0.11.5; `train.py` of
-    ZhuiyiTechnology/roformer.
+    Reference: `Adam` and the functions `extend_with_…_v2` in `optimizers.py` of bert4keras 0.11.5;
+    `train.py` of ZhuiyiTechnology/roformer.
     """
 
     bias_correction = True

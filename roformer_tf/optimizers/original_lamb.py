@@ -25,9 +25,6 @@ class OriginalLAMB(OriginalAdamW):
             their size. By default those that do not decay.
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
-    Raises:
-        ValueError: As `OriginalAdamW`.
-
     Example:
 
     >>> from roformer_tf.optimizers import OriginalLAMB, PiecewiseLinear
