@@ -92,8 +92,7 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True, before_moving=N
     Args:
         folder: str or path. The folder to write. Its parents are created.
         whole: bool. Whether to replace an existing folder as a whole, and remove its other files.
-        remove: tuple of str. Patterns of files of the old version, such as `"*.h5"`. They are
-            removed unless the new version has them. All other files stay.
+        remove: tuple of str. Patterns of old files to remove, such as `"*.h5"`. Others stay.
         exist_ok: bool. Whether to write to a folder that another process has created meanwhile.
         before_moving: Function of the temporary folder and `folder`. Called when all files are
             written and `folder` is locked.
@@ -316,8 +315,7 @@ def remove_temporary(folder):
 def cache_folder():
     """Returns the folder for what can be made again, or `None` if nothing is to be kept.
 
-    The environment variable `ROFORMER_TF_CACHE` names it. If that is empty, nothing is kept. By
-    default it is `roformer_tf` in the user's cache folder (`XDG_CACHE_HOME` or `~/.cache`).
+    The environment variable `ROFORMER_TF_CACHE` names it. If that is empty, nothing is kept.
     """
     folder = os.environ.get("ROFORMER_TF_CACHE")
     if folder is not None:

@@ -1,8 +1,4 @@
-"""How models are traced: for what runs elsewhere, and without warnings.
-
-LiteRT and ONNX get operations that they can convert, in place of faster ones that they do not know.
-A SavedModel gets no gradients that are written by hand, which TensorFlow cannot save completely.
-"""
+"""How models are traced: with operations that run elsewhere, and without warnings."""
 
 import contextlib
 import contextvars
@@ -24,10 +20,9 @@ def set_while(variable, value):
 
 
 def portable_operations():
-    """Context in which models are traced without conditionals, loops and `roll`.
+    """Context in which models are traced for LiteRT and ONNX: no conditionals, loops and `roll`.
 
-    Attention then holds all its scores at once, however long the input is. The numbers are the
-    same.
+    Attention then holds all its scores at once, however long the input is.
     """
     return set_while(_portable, True)
 
@@ -41,7 +36,7 @@ def inference_only():
     """Context in which models are traced without gradients that are written by hand.
 
     TensorFlow saves such a gradient, but not the gradient of that one, and warns about each of them
-    whenever the SavedModel is loaded. The numbers are the same.
+    whenever the SavedModel is loaded.
     """
     return set_while(_inference_only, True)
 

@@ -186,17 +186,9 @@ def dense_bias(parts):
 def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
     """Returns the bias for masks of the keys `x` as Keras has them, `None` if all are visible.
 
-    Args:
-        x: Tensor `(batch, length, hidden_dim)`. A mask that Keras carries along with it is its
-            padding mask, unless there is one.
-        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, or `None`.
-        attention_mask: bool tensor `(batch, query, length)` or `(batch, 1 or num_heads, query,
-            length)`, True where a query sees a key, or `None`.
-        causal: bool. Whether a query sees only the keys up to its own position.
-
-    Returns:
-        The dictionary of `AttentionMask(dense=False)`, or with `attention_mask` a float32 tensor
-        `(batch, 1 or num_heads, query, length)`.
+    A mask that Keras carries along with `x` is its padding mask, unless there is one. An
+    `attention_mask` is `(batch, query, key)` or has an axis of heads before these. Without it the
+    bias is the dictionary of `AttentionMask(dense=False)`.
     """
     if padding_mask is None:
         padding_mask = get_keras_mask(x)

@@ -9,14 +9,6 @@ def write(cache, update, cache_update_index):
 
     TensorFlow reuses its memory if nothing else reads the old cache, so the cost of a step does not
     grow with the size of the cache.
-
-    Args:
-        cache: Tensor `(batch, num_heads, max_length, head_dim)`.
-        update: Tensor `(batch, num_heads, length, head_dim)`.
-        cache_update_index: int or scalar int tensor. Position of the first new entry.
-
-    Raises:
-        ValueError: If the entries do not fit and `cache_update_index` is an integer.
     """
     cache = ops.convert_to_tensor(cache)
     update = ops.cast(update, cache.dtype)

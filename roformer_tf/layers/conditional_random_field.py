@@ -184,8 +184,6 @@ def tag_probabilities(scores):
     >>> from roformer_tf.layers import tag_probabilities
     >>> np.array(tag_probabilities(np.zeros((1, 1, 2, 2), "float32"))).tolist()
     [[[0.5, 0.5]]]
-
-    Reference: the forward-backward algorithm.
     """
     scores = ops.cast(ops.convert_to_tensor(scores), "float32")
     steps = ops.transpose(scores, (1, 0, 2, 3))

@@ -14,8 +14,7 @@ class FeatureMap(keras.layers.Layer):
         num_unrotated: int. Number of features, the first ones, that a position scheme leaves alone.
         rotate_inputs: bool. Whether a position scheme rotates queries and keys *before* the map,
             in numerator and denominator, instead of the features in the numerator only.
-        reads_all_keys: bool. Whether the features of a key depend on later keys, so that the map
-            cannot be causal.
+        reads_all_keys: bool. Whether the features of a key depend on later keys.
         epsilon: float. The smallest denominator, for rounding and for queries that see no keys.
 
     Call arguments:

@@ -24,8 +24,7 @@ class LearnedPosition(PositionScheme):
 
     Raises:
         ValueError: If the sequence is longer than the table and its length is known while tracing.
-        tf.errors.InvalidArgumentError: If a position is outside the table at run time, on
-            TensorFlow.
+        tf.errors.InvalidArgumentError: If a position is outside the table at run time.
 
     Example:
 

@@ -19,10 +19,9 @@ class MaskedLMHead(keras.layers.Layer):
     Args:
         token_embedding: The `TokenEmbedding` to tie to.
         transform: bool. Whether the head has dense, activation, norm and output bias (v1).
-        activation: Name as in `get_activation`, of the transform.
-        epsilon: float. Of the norm: 1e-12 in every version of bert4keras.
+        activation, kernel_initializer, epsilon: Of the dense layer (see `get_activation`) and of
+            the norm.
         dropout: float. Used when `transform` is `False`.
-        kernel_initializer: Initializer of the dense layer.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.

@@ -22,16 +22,14 @@ class RoFormerEmbeddings(keras.layers.Layer):
         hidden_dim: int. Where it differs from `embedding_dim` a dense layer maps one to the other.
         num_segments: Number of segment ids; 0 for no segment embedding.
         dropout: float.
-        norm: `"layer_norm"` or `"rms_norm"`.
-        epsilon: float. Of the norm.
+        norm, epsilon: `"layer_norm"` or `"rms_norm"`, and its epsilon.
         use_bias: bool. Whether the projection has a bias (v1 yes, v2 no).
-        embeddings_initializer, kernel_initializer: initializers.
+        embeddings_initializer, kernel_initializer: Initializers.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`.
         segment_ids: int tensor `(batch, length)`; not read when `num_segments` is 0.
-        position_embeddings: Tensor `(1 or batch, length, embedding_dim)` to add before the norm, or
-            `None`.
+        position_embeddings: `None`, or a tensor `(1 or batch, length, embedding_dim)` to add.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`.

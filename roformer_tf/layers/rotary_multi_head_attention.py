@@ -16,8 +16,8 @@ from roformer_tf.layers.rotary_embedding import RotaryEmbedding
 class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     """Multi-head attention with rotary positions. A drop-in for `keras.layers.MultiHeadAttention`.
 
-    Queries and keys are rotated by their positions after their projections. Weights and their names
-    are those of `keras.layers.MultiHeadAttention`.
+    Queries and keys are rotated by their positions after their projections. Weights are named as in
+    Keras.
 
     Args:
         num_heads: int. Number of attention heads.
@@ -72,13 +72,6 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     >>> last, cache = layer(x[:, 4:], x[:, 4:], cache=cache, cache_update_index=4)
     >>> bool(np.allclose(last, whole[:, 4:], atol=1e-6))
     True
-
-    Linear attention needs no memory for each pair of tokens, and its cache does not grow:
-
-    >>> from roformer_tf.layers import EluFeatureMap
-    >>> layer = RotaryMultiHeadAttention(num_heads=4, key_dim=8, feature_map=EluFeatureMap())
-    >>> tuple(layer(x, x, use_causal_mask=True).shape)
-    (2, 5, 32)
 
     Reference: equations 16 and 19 of arXiv 2104.09864; grouped heads: arXiv 2305.13245.
     """
@@ -325,13 +318,9 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     def build_cache(self, batch_size, max_length):
         """Makes an empty key/value cache.
 
-        Args:
-            batch_size, max_length: ints or scalar tensors.
-
-        Returns:
-            Tensor of zeros `(batch_size, 2, max_length, num_key_value_heads, key_dim)`, as in
-            `keras_hub.layers.CachedMultiHeadAttention`. With a feature map the tuple of sums of
-            `LinearAttention.build_cache`, whose size does not depend on `max_length`.
+        It is a tensor of zeros `(batch_size, 2, max_length, num_key_value_heads, key_dim)`, as in
+        `keras_hub.layers.CachedMultiHeadAttention`, or with a feature map the tuple of sums of
+        `LinearAttention.build_cache`.
 
         Raises:
             ValueError: If `value_dim` is not `key_dim`, or `rope_scaling` depends on the length.
