@@ -151,12 +151,9 @@ def rotate(x, cos, sin, layout="half"):
     Computed in float32 and rounded to the dtype of `x` once, at the end.
 
     Args:
-        x: Tensor `(..., length, head_dim)`.
+        x: Tensor `(..., length, head_dim)`. The result has its shape and dtype.
         cos, sin: `tables(...)`, broadcast against `x`.
         layout: `"half"` or `"interleaved"`, the layout of `x`.
-
-    Returns:
-        Tensor of the shape and dtype of `x`.
 
     Raises:
         ValueError: If `layout` is unknown.

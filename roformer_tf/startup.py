@@ -122,8 +122,7 @@ def start():
     """Imports Keras without TensorFlow's start-up lines, and registers this package's classes."""
     # Must be set before TensorFlow loads. Python errors and warnings are not affected.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # TensorFlow turns oneDNN's kernels off where there is no AVX-512, although they are faster there
-    # too: by a seventh to a quarter on an AMD EPYC with AVX2.
+    # TensorFlow turns oneDNN's kernels off where there is no AVX-512, although they are faster there.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with _without_start_up_lines():
         import keras

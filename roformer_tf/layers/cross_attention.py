@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.flat_dense import make_dense
 from roformer_tf.layers.self_attention import Attention
 
 
@@ -58,9 +59,9 @@ class CrossAttention(Attention):
         **kwargs,
     ):
         super().__init__(num_heads, head_dim, dropout, use_bias, kernel_initializer, **kwargs)
-        self.query = self.make_dense("query")
-        self.key_value = self.make_dense("key_value", 2)
-        self.output_dense = self.make_dense("output_dense")
+        self.query = make_dense(self, num_heads * head_dim, "query")
+        self.key_value = make_dense(self, 2 * num_heads * head_dim, "key_value")
+        self.output_dense = make_dense(self, num_heads * head_dim, "output_dense")
 
     def build(self, x_shape, encoder_sequence_shape, *shapes, **named_shapes):
         self.query.build(x_shape)
@@ -86,9 +87,6 @@ class CrossAttention(Attention):
             cache: Output of `build_cache` for `batch` encoder sequences.
             attention_bias: See `call`; the same for all queries.
             training: bool. Whether to apply dropout.
-
-        Returns:
-            Tensor `(beams * batch, length, num_heads * head_dim)`.
         """
         key, value = cache
         query = ops.reshape(

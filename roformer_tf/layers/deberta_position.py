@@ -3,8 +3,8 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.layers.clipped_distances import ClippedDistances, distance_products, near_distances
 from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.relative_position import ClippedDistances, distance_products, near_distances
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

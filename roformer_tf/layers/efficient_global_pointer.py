@@ -2,6 +2,7 @@ import keras
 from keras import ops
 from keras.src.backend.common.masking import get_keras_mask
 
+from roformer_tf.layers.flat_dense import make_dense
 from roformer_tf.layers.global_pointer import GlobalPointer
 
 
@@ -26,9 +27,9 @@ class EfficientGlobalPointer(GlobalPointer):
     """
 
     def build(self, x_shape, padding_mask_shape=None):
-        self.p_dense = self.make_dense(2 * self.head_dim, "p_dense")
+        self.p_dense = make_dense(self, 2 * self.head_dim, "p_dense")
         self.p_dense.build(x_shape)
-        self.q_dense = self.make_dense(2 * self.num_heads, "q_dense")
+        self.q_dense = make_dense(self, 2 * self.num_heads, "q_dense")
         self.q_dense.build((*x_shape[:-1], 2 * self.head_dim))
 
     def call(self, x, padding_mask=None):

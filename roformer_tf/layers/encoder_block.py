@@ -27,8 +27,8 @@ class EncoderBlock(keras.layers.Layer):
         norm: `"layer_norm"` (v1) or `"rms_norm"` (v2).
         epsilon: float. Of the norms.
         use_bias: bool. Whether dense layers have biases (v1 yes, v2 no).
-        position_scheme: a `PositionScheme`, or `None`.
-        feature_map: a `FeatureMap` for linear attention, or `None` for softmax attention.
+        position_scheme: `PositionScheme`, or `None`.
+        feature_map: `FeatureMap` for linear attention, or `None` for softmax attention.
         causal: bool. Whether a query sees only the keys up to its own position. Softmax attention
             follows `attention_bias` instead if that is given.
         kernel_initializer: Initializer of all kernels.

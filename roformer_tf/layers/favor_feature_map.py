@@ -13,10 +13,9 @@ from roformer_tf.layers.feature_map import FeatureMap, scaled_exp
 class FavorFeatureMap(FeatureMap):
     """Positive orthogonal random features (FAVOR+): E[phi(q) . phi(k)] = exp(q . k / sqrt(d)).
 
-    phi(x) = exp(W y - |y|^2 / 2) for y = x / d^(1/4). The rows of W are normal vectors, orthogonal
-    in groups of d. The relative error of an estimate is about
-    exp(|y_q + y_k|^2 / 2) / sqrt(`num_features`): it falls with the number of features, and grows
-    fast with the size of queries and keys. All heads use the same W.
+    phi(x) = exp(W y - |y|^2 / 2) for y = x / d^(1/4). The rows of W, which all heads share, are
+    normal vectors, orthogonal in groups of d. The relative error of an estimate is about
+    exp(|y_q + y_k|^2 / 2) / sqrt(`num_features`).
 
     Args:
         num_features: even positive integer; `d log(d)` by default, as in performer-pytorch.

@@ -2,7 +2,7 @@ import keras
 
 from roformer_tf.activations import get_activation
 from roformer_tf.layers.config import arguments_of
-from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.layers.flat_dense import make_dense
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -45,20 +45,10 @@ class FeedForward(keras.layers.Layer):
         self.activation = get_activation(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        dense = {"use_bias": use_bias, "dtype": self.dtype_policy}
-        self.intermediate_dense = FlatDense(
-            intermediate_dim,
-            activation=self.activation,
-            kernel_initializer=self.kernel_initializer.clone(),
-            name="intermediate_dense",
-            **dense,
+        self.intermediate_dense = make_dense(
+            self, intermediate_dim, "intermediate_dense", activation=self.activation
         )
-        self.output_dense = FlatDense(
-            hidden_dim,
-            kernel_initializer=self.kernel_initializer.clone(),
-            name="output_dense",
-            **dense,
-        )
+        self.output_dense = make_dense(self, hidden_dim, "output_dense")
 
     def build(self, x_shape):
         self.intermediate_dense.build(x_shape)

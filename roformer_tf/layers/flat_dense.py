@@ -38,6 +38,18 @@ class FlatDense(keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)
 
 
+def make_dense(layer, units, name, **options):
+    """Returns a `FlatDense` with the `use_bias`, initializer and dtype policy of a layer."""
+    return FlatDense(
+        units,
+        use_bias=layer.use_bias,
+        kernel_initializer=layer.kernel_initializer.clone(),
+        dtype=layer.dtype_policy,
+        name=name,
+        **options,
+    )
+
+
 def _add_bias(x, bias):
     if keras.config.backend() == "tensorflow":
         # TensorFlow's graph optimizer looks for this operation; `keras.ops` has none by this name.

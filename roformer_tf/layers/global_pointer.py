@@ -5,7 +5,7 @@ from keras.src.backend.common.masking import get_keras_mask
 from roformer_tf import rotary
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.config import arguments_of
-from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.layers.flat_dense import make_dense
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -46,8 +46,8 @@ class GlobalPointer(keras.layers.Layer):
     >>> float(scores[0, 0, 2, 1])
     -inf
 
-    Reference: https://kexue.fm/archives/8373; `GlobalPointer` of bert4keras 0.11.5 (`heads`,
-    `head_size` and `RoPE` there), whose weights it takes.
+    Reference: https://kexue.fm/archives/8373; `GlobalPointer` of bert4keras 0.11.5, whose weights
+    it takes.
     """
 
     def __init__(
@@ -73,18 +73,8 @@ class GlobalPointer(keras.layers.Layer):
         self.tril_mask = tril_mask
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
-    def make_dense(self, units, name):
-        """Returns a projection to `units` features."""
-        return FlatDense(
-            units,
-            use_bias=self.use_bias,
-            kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
     def build(self, x_shape, padding_mask_shape=None):
-        self.dense = self.make_dense(2 * self.num_heads * self.head_dim, "dense")
+        self.dense = make_dense(self, 2 * self.num_heads * self.head_dim, "dense")
         self.dense.build(x_shape)
 
     def compute_mask(self, inputs, previous_mask):

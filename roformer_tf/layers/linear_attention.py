@@ -148,13 +148,8 @@ class LinearAttention(SelfAttention):
     ):
         """Returns causal attention for the next tokens, and the cache with their sums.
 
-        Args:
-            x: Tensor `(batch, length, hidden_dim)`. One or more tokens, such as a prompt.
-            cache: Output of `build_cache`, or of the call before.
-            cache_update_index: int or scalar int tensor. Position of the first of these tokens.
-                Unused if `position` is given.
-            attention_bias: See `call`. For these tokens.
-            position: Context from `position_scheme` for these tokens' positions.
+        Takes the arguments of `SelfAttention.call_with_cache`, with `attention_bias` as in `call`.
+        `cache_update_index` is unused if `position` is given.
 
         Raises:
             ValueError: If the attention is not causal.

@@ -13,8 +13,7 @@ class MaskedLMHead(keras.layers.Layer):
     """Computes logits over the vocabulary from hidden states, tied to the token embedding.
 
     v1: dense to `embedding_dim`, activation, layer norm, transposed embedding, bias. v2
-    (`transform=False`): a bias-free map to `embedding_dim` where the sizes differ, dropout,
-    transposed embedding.
+    (`transform=False`): a bias-free map where the sizes differ, dropout, transposed embedding.
 
     Args:
         token_embedding: The `TokenEmbedding` to tie to.

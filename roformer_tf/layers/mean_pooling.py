@@ -11,12 +11,9 @@ class MeanPooling(keras.layers.Layer):
     without real tokens. This layer sums in float32 and returns zeros.
 
     Call arguments:
-        x: Tensor `(batch, length, features)`.
+        x: Tensor `(batch, length, features)`. The result is `(batch, features)`.
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
             that Keras carries along with `x`.
-
-    Returns:
-        Tensor `(batch, features)`.
 
     Example:
 

@@ -37,7 +37,7 @@ def sparse_multilabel_categorical_crossentropy(y_true, y_pred, mask_zero=False):
 
     Args:
         y_true: int tensor `(..., count)`, the true classes of each example.
-        y_pred: Tensor `(..., classes)` of scores. Those of minus infinity do not count.
+        y_pred: See `multilabel_categorical_crossentropy`.
         mask_zero: bool. Whether class 0 does not count, so that `y_true` may be padded with 0.
 
     Example:
@@ -49,8 +49,8 @@ def sparse_multilabel_categorical_crossentropy(y_true, y_pred, mask_zero=False):
     >>> bool(loss[0] < 1e-3)
     True
 
-    Reference: the function of this name of bert4keras 0.11.5. That one subtracts true classes from
-    the sum over all, which is wrong by more than 1e-7 e^s; this one leaves them out.
+    Reference: the function of this name of bert4keras 0.11.5, which subtracts true classes from the
+    sum over all, and so is wrong by more than 1e-7 e^s; this one leaves them out.
     """
     scores = ops.cast(y_pred, "float32")
     if mask_zero:

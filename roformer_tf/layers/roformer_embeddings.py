@@ -2,7 +2,7 @@ import keras
 
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.layers.flat_dense import make_dense
 from roformer_tf.layers.rms_norm import make_norm
 from roformer_tf.layers.token_embedding import TokenEmbedding
 from roformer_tf.naming import automatic_name
@@ -13,8 +13,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
     """Token and segment embeddings, norm, dropout, and the projection to `hidden_dim` of factorised
     models.
 
-    v1 (`norm="layer_norm"`) normalises and then drops; v2 (`norm="rms_norm"`) drops and then
-    normalises.
+    v1 (`norm="layer_norm"`) drops after the norm, v2 (`norm="rms_norm"`) before it.
 
     Args:
         vocabulary_size: int. Number of token ids.
@@ -88,13 +87,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
         self.dropout_layer = Dropout(dropout, dtype=dtype, name="dropout")
         self.projection = None
         if embedding_dim != hidden_dim:
-            self.projection = FlatDense(
-                hidden_dim,
-                use_bias=use_bias,
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=dtype,
-                name="embedding_hidden_mapping_in",
-            )
+            self.projection = make_dense(self, hidden_dim, "embedding_hidden_mapping_in")
 
     def build(self, token_ids_shape, segment_ids_shape=None, position_embeddings_shape=None):
         self.token_embedding.build(token_ids_shape)

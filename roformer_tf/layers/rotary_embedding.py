@@ -37,14 +37,11 @@ class RotaryEmbedding(keras.layers.Layer):
 
     Call arguments:
         inputs: Tensor with a sequence axis and a feature axis, such as `(batch, length, features)`
-            or `(batch, length, num_heads, features)`.
+            or `(batch, length, num_heads, features)`. The result has the same shape.
         start_index: int or scalar int tensor. Position of the first token.
         positions: Tensor `(length,)` or `(batch, length)` of whole or fractional positions. If
             given, `start_index` is ignored.
         inverse: bool. Whether to rotate back: `layer(layer(x), inverse=True)` is `x`.
-
-    Returns:
-        Tensor of the shape of `inputs`.
 
     Raises:
         ValueError: If the number of rotated features is odd, an axis is out of range, or an option

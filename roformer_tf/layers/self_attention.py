@@ -12,7 +12,7 @@ from roformer_tf.layers.cache import in_plain_graph, is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
-from roformer_tf.layers.flat_dense import FlatDense
+from roformer_tf.layers.flat_dense import make_dense
 from roformer_tf.layers.position_scheme import PositionScheme, tokens_of
 from roformer_tf.portable import is_portable, set_while
 
@@ -53,7 +53,7 @@ def short_up_to(length):
 class Attention(keras.layers.Layer):
     """Base class of `SelfAttention` and `CrossAttention`: heads, softmax, output projection.
 
-    Subclasses create their projections with `make_dense`, and `output_dense` as the last one.
+    Subclasses create their projections, and `output_dense` as the last one.
     """
 
     def __init__(self, num_heads, head_dim, dropout, use_bias, kernel_initializer, **kwargs):
@@ -68,16 +68,6 @@ class Attention(keras.layers.Layer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-
-    def make_dense(self, name, parts=1):
-        """Returns a projection to `parts` vectors of all heads."""
-        return FlatDense(
-            parts * self.num_heads * self.head_dim,
-            use_bias=self.use_bias,
-            kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
-            name=name,
-        )
 
     def average(self, scores, value, attention_bias=None, training=None):
         """Averages values by the softmax of their scores, which sums in float32.
@@ -223,8 +213,8 @@ class SelfAttention(Attention):
                 "context to `x` and leave `position_scheme` out. Received: "
                 f"position_scheme={type(self.position_scheme).__name__}"
             )
-        self.qkv = self.make_dense("qkv", 3)
-        self.output_dense = self.make_dense("output_dense")
+        self.qkv = make_dense(self, 3 * num_heads * head_dim, "qkv")
+        self.output_dense = make_dense(self, num_heads * head_dim, "output_dense")
 
     def build(self, x_shape, *shapes, **named_shapes):
         self.qkv.build(x_shape)

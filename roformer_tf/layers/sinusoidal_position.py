@@ -13,8 +13,8 @@ class SinusoidalPosition(PositionScheme):
     Args:
         embedding_dim: even int. Size of the token embedding.
         max_wavelength: float. Base of the frequencies.
-        scale: float. Factor of the vectors; 1 is equation 4. Sines of size 1 drown token embeddings
-            that start with a standard deviation of 0.02; use a scale of about 0.02 for those.
+        scale: float. Factor of the vectors; 1 is equation 4. Use about 0.02 for token embeddings
+            that start with this standard deviation, which sines of size 1 would drown.
 
     Call arguments: see `PositionScheme`; no table bounds the positions.
 

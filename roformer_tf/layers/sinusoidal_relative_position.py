@@ -3,7 +3,7 @@ import numpy as np
 from keras import ops
 
 from roformer_tf import rotary
-from roformer_tf.layers.clipped_distances import (
+from roformer_tf.layers.relative_position import (
     ClippedDistances,
     distance_averages,
     distance_products,

@@ -2,9 +2,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.layers.clipped_distances import distance_rows
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import BiasScheme, positions_of
+from roformer_tf.layers.relative_position import distance_rows
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

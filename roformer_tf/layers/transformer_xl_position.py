@@ -4,9 +4,9 @@ import keras
 from keras import ops
 
 from roformer_tf import rotary
-from roformer_tf.layers.clipped_distances import distance_products
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import PositionScheme
+from roformer_tf.layers.relative_position import distance_products
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -35,8 +35,7 @@ class LastWeights(keras.callbacks.Callback):
     ['epoch-00002.weights.h5', 'epoch-00003.weights.h5']
     >>> last.average()
 
-    Reference: section 4.1.2 of arXiv 2104.09864 and section 6.1 of Vaswani et al., arXiv
-    1706.03762: the mean of the last 5 checkpoints.
+    Reference: section 4.1.2 of arXiv 2104.09864; section 6.1 of arXiv 1706.03762.
     """
 
     def __init__(self, folder, keep=5):

@@ -24,8 +24,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     >>> [round(float(schedule(step)) * 1e4, 4) for step in (0, 5, 10, 55, 100, 200)]
     [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]
 
-    Reference: `extend_with_piecewise_linear_lr` of bert4keras with `{warmup_steps: 1, total_steps:
-    0}`.
+    Reference: `extend_with_piecewise_linear_lr` of bert4keras.
     """
 
     def __init__(self, peak, total_steps, warmup_steps=0.1, end=0.0):
