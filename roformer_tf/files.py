@@ -128,7 +128,6 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True, before_moving=N
                             before_moving(new, folder)
                         _move_files(new, folder, remove)
         except Exception as error:
-            shutil.rmtree(temporary, ignore_errors=True)
             if _is_disk_full(error):
                 raise _no_room(folder) from error
             raise

@@ -5,7 +5,7 @@ from keras import ops
 from roformer_tf import rotary
 from roformer_tf.checks import check_number, check_one_of
 from roformer_tf.layers.config import arguments_of
-from roformer_tf.rope_scaling import RopeScaling, YaRNScaling, make_rope_scaling
+from roformer_tf.rope_scaling import YaRNScaling, make_rope_scaling
 
 ROPE_TYPES = ("linear", "dynamic", "yarn")
 
@@ -97,7 +97,15 @@ class RotaryEmbedding(keras.layers.Layer):
         self.layout = layout
         self.rotary_dim = rotary_dim
         self.rope_scaling = rope_scaling
-        self._scaling = make_rope_scaling(rope_scaling) if rope_scaling else self._hub_scaling()
+        self._scaling = make_rope_scaling(rope_scaling or None)
+        if not rope_scaling and rope_type == "yarn":
+            self._scaling = YaRNScaling(
+                scaling_factor,
+                original_max_position_embeddings,
+                beta_fast=beta_fast,
+                beta_slow=beta_slow,
+                truncate=truncate,
+            )
         self.built = True
 
     @property
@@ -109,18 +117,6 @@ class RotaryEmbedding(keras.layers.Layer):
     def query_key_factor(self):
         """The factor of outputs, 1 except for YaRN and longrope."""
         return self._scaling.query_key_factor
-
-    def _hub_scaling(self):
-        """Returns the rule for KerasHub's `rope_type`."""
-        if self.rope_type == "yarn":
-            return YaRNScaling(
-                self.scaling_factor,
-                self.original_max_position_embeddings,
-                beta_fast=self.beta_fast,
-                beta_slow=self.beta_slow,
-                truncate=self.truncate,
-            )
-        return RopeScaling()
 
     def call(self, inputs, start_index=0, positions=None, inverse=False):
         rank = len(inputs.shape)
@@ -134,7 +130,12 @@ class RotaryEmbedding(keras.layers.Layer):
 
         features = inputs.shape[-1]
         rotary_dim = features if self.rotary_dim is None else self.rotary_dim
-        self._check_rotary_dim(rotary_dim, features)
+        if not features or rotary_dim % 2 or not 0 < rotary_dim <= features:
+            raise ValueError(
+                "The number of rotated features must be even and at most the size of the feature "
+                "axis, which must be static. Set `rotary_dim`, or another `feature_axis`. "
+                f"Received: rotary_dim={self.rotary_dim}, a feature axis of size {features}"
+            )
         base = self.max_wavelength
         if self.denominator_dim is not None:
             base = base ** (rotary_dim / self.denominator_dim)
@@ -167,14 +168,6 @@ class RotaryEmbedding(keras.layers.Layer):
                 f"feature_axis={self.feature_axis}, and inputs of rank {rank}"
             )
         return axes
-
-    def _check_rotary_dim(self, rotary_dim, features):
-        if not features or rotary_dim % 2 or not 0 < rotary_dim <= features:
-            raise ValueError(
-                "The number of rotated features must be even and at most the size of the feature "
-                "axis, which must be static. Set `rotary_dim`, or another `feature_axis`. "
-                f"Received: rotary_dim={self.rotary_dim}, a feature axis of size {features}"
-            )
 
     def compute_output_shape(self, input_shape):
         return input_shape
