@@ -24,8 +24,9 @@ class ConditionalRandomField(keras.layers.Layer):
             that Keras carries along with `x`.
 
     Returns:
-        float32 tensor `(batch, length, tags, tags)`: score of a tag (last axis) after another one;
-        at the first token of the tag; at padding 0 for the same tag, minus infinity for all others.
+        float32 tensor `(batch, length, tags, tags)`: score of a tag (last axis) after another one,
+        or of the tag alone at the first token. At padding 0 for the same tag, minus infinity for
+        all others.
 
     Raises:
         ValueError: If `lr_multiplier` is not positive.

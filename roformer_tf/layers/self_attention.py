@@ -41,11 +41,7 @@ def inputs_up_to(length):
 
 
 def short_up_to(length):
-    """Returns the length up to which inputs are short, or `None` if `length` itself is not.
-
-    A model traces one graph in `inputs_up_to` of this length for all short inputs, and one for any
-    input when the first long one comes.
-    """
+    """Returns the length up to which a model traces one graph, or `None` if `length` is longer."""
     limit = SelfAttention.chunked_above
     return limit if limit is not None and length <= limit else None
 
