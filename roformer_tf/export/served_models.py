@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from roformer_tf.layers import MeanPooling
 from roformer_tf.layers.self_attention import inputs_up_to
+from roformer_tf.models.batches import longest_input
 from roformer_tf.models.fill_mask import token_of, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import output_kind
-from roformer_tf.models.length_batches import longest_input
 
 STRINGS = {"texts", "first", "second", "question", "context", "left", "right"}
 NUMBERS = {"n", "k", "max_length"}

@@ -3,11 +3,9 @@
 from roformer_tf.models.add_tokens import add_tokens
 from roformer_tf.models.answer_metrics import AnswerMetrics
 from roformer_tf.models.answer_scores import choice_accuracy, entity_f1, reading_scores
-from roformer_tf.models.cloze import cloze_examples, zero_shot
-from roformer_tf.models.conll import read_conll
-from roformer_tf.models.entities import entities_from_words
+from roformer_tf.models.entities import entities_from_words, read_conll
 from roformer_tf.models.entity_tag_loss import EntityTagLoss
-from roformer_tf.models.fill_mask import fill_mask
+from roformer_tf.models.fill_mask import cloze_examples, fill_mask, zero_shot
 from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive
 from roformer_tf.models.roformer_backbone import RoFormerBackbone

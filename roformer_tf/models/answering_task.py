@@ -71,19 +71,10 @@ class AnsweringTask(RoFormerTask):
         max_tokens_per_batch=None,
         **options,
     ):
-        """Returns the answers for each example, in the order given; see the class.
+        """Returns a list with the answers for each example, in the order given; see the class.
 
-        Args:
-            x: The same data as in `fit`, without labels. With model inputs in place of texts, the
-                outputs of the model are returned.
-            batch_size, verbose, steps, callbacks, max_tokens_per_batch: See `RoFormerTask.predict`.
-
-        Returns:
-            List with an entry for each example.
-
-        Raises:
-            ValueError: As `fit`; and if the outputs are NaN.
-            TypeError: As `fit`.
+        Takes the arguments and raises the errors of `RoFormerTask.predict`. With model inputs in
+        place of texts, the outputs of the model are returned.
         """
         is_batches = is_dataset(x) or is_stream(x)
         x = self._check_data(x)
@@ -115,19 +106,16 @@ class AnsweringTask(RoFormerTask):
         callbacks.on_predict_begin()
         for step, rows in enumerate(batches):
             callbacks.on_predict_batch_begin(step)
-            found = self._answer_batch(take_rows(x, rows), len(rows), options)
+            inputs, details = self.pack(take_rows(x, rows))
+            outputs = predict_inputs(self, inputs, may_pad=True)
+            outputs = self.crop(outputs, inputs["token_ids"].shape[-1])
+            check_finite_outputs(outputs, self)
+            found = self.to_answers(self.decoded(outputs, details, len(rows), **options))
             for row, answer in zip(rows, found, strict=True):
                 answers[row] = answer
             callbacks.on_predict_batch_end(step, {"outputs": found})
         callbacks.on_predict_end()
         return answers
-
-    def _answer_batch(self, x, count, options):
-        inputs, details = self.pack(x)
-        outputs = predict_inputs(self, inputs, may_pad=True)
-        outputs = self.crop(outputs, inputs["token_ids"].shape[-1])
-        check_finite_outputs(outputs, self)
-        return self.to_answers(self.decoded(outputs, details, count, **options))
 
     def crop(self, outputs, width):
         """Returns outputs without padding beyond a number of tokens."""

@@ -32,13 +32,7 @@ def check_not_empty(x):
 
 
 def check_is_batched(x):
-    """Raises `ValueError` if `x` is a dataset of single examples: texts, or inputs without a batch.
-
-    >>> check_is_batched(tf.data.Dataset.from_tensor_slices((["天地", "玄黄"], [0, 1])))
-    Traceback (most recent call last):
-    ValueError: The dataset gives single examples, not batches of them. Did you forget \
-`dataset.batch(32)`? Received: a dataset of ...
-    """
+    """Raises `ValueError` if `x` is a dataset of single examples and not of batches."""
     if not is_dataset(x):
         return
     dataset = x
@@ -56,12 +50,7 @@ def check_is_batched(x):
 def string_tensors(x):
     r"""Converts texts, or a tuple of two columns, to string tensors. Leaves a dataset alone.
 
-    Raises:
-        TypeError: If an example is not a string. The message names it.
-        ValueError: If `x` is a single text or pair and not a batch.
-
-    >>> string_tensors(["天", b"\xe5\x9c\xb0"]).shape
-    TensorShape([2])
+    Raises `TypeError` for an example that is not a string, and `ValueError` for a single text.
     """
     if isinstance(x, str | bytes) or (
         isinstance(x, tuple) and any(isinstance(part, str | bytes) for part in x)
@@ -76,27 +65,22 @@ def string_tensors(x):
         return columns
     if is_dataset(x):
         return x
-    if tf.is_tensor(x) or isinstance(x, tf.RaggedTensor):
-        return _flat(to_string_tensor(x))
-    if not isinstance(x, list) and not hasattr(x, "__array__") or isinstance(x, type):
-        raise TypeError(
-            "Expected strings: a list or array of them, or a tuple of two lists for pairs. "
-            f"Received: {list(x) if isinstance(x, dict) else x!r} of type {type(x).__name__}"
-        )
-    texts = x if isinstance(x, list) else np.asarray(x).tolist()
-    if not isinstance(texts, list):
-        raise TypeError(f"Expected a list or array of strings. Received: {texts!r}")
-    for i, text in enumerate(texts):
-        if not isinstance(text, str | bytes) and not tf.is_tensor(text):
+    if not tf.is_tensor(x) and not isinstance(x, tf.RaggedTensor):
+        if not isinstance(x, list) and not hasattr(x, "__array__") or isinstance(x, type):
             raise TypeError(
-                "Every example must be a string; pairs are a tuple of two lists, `(firsts, "
-                f"seconds)`. Received: {text!r} of type {type(text).__name__} as example {i}."
+                "Expected strings: a list or array of them, or a tuple of two lists for pairs. "
+                f"Received: {list(x) if isinstance(x, dict) else x!r} of type {type(x).__name__}"
             )
-    return _flat(to_string_tensor(texts))
-
-
-def _flat(texts):
-    """Returns texts `(batch,)` or `(batch, 1)` as `(batch,)`. Raises `ValueError` for others."""
+        x = x if isinstance(x, list) else np.asarray(x).tolist()
+        if not isinstance(x, list):
+            raise TypeError(f"Expected a list or array of strings. Received: {x!r}")
+        for i, text in enumerate(x):
+            if not isinstance(text, str | bytes) and not tf.is_tensor(text):
+                raise TypeError(
+                    "Every example must be a string; pairs are a tuple of two lists, `(firsts, "
+                    f"seconds)`. Received: {text!r} of type {type(text).__name__} as example {i}."
+                )
+    texts = to_string_tensor(x)
     if isinstance(texts, tf.RaggedTensor) or texts.shape.rank not in (None, 1):
         if texts.shape.rank != 2 or texts.shape[1] != 1:
             raise ValueError(
@@ -109,9 +93,6 @@ def _flat(texts):
 
 def prompt_columns(parts):
     """Returns sources and the starts of their targets as lists, and whether each was a single text.
-
-    Raises:
-        ValueError: If there are more of one than of the other.
 
     >>> prompt_columns(("天地", "玄"))
     ((['天地'], ['玄']), True)
@@ -153,9 +134,6 @@ def stream_to_dataset(stream, convert, encode_labels, shuffle=False):
         convert: Function that checks `x` and `y` and returns the new `x`.
         encode_labels: Function that returns the new `y`.
         shuffle: Whether to shuffle the order of the batches of a `PyDataset` in each epoch.
-
-    Raises:
-        ValueError: If there is no batch, or a batch is not a tuple.
     """
 
     def to_tensors(batch):
@@ -205,9 +183,6 @@ def squeeze_labels(y):
     """Returns labels `(batch, 1)` as `(batch,)`, and other ones as they are.
 
     Keras takes both, but a model that has seen the one fails on the other.
-
-    >>> squeeze_labels([[0], [1]]), squeeze_labels([0, 1])
-    ([0, 1], [0, 1])
     """
     if isinstance(y, list):
         is_column = all(isinstance(label, list | tuple) and len(label) == 1 for label in y)
@@ -229,12 +204,7 @@ def is_columns(x):
 def to_columns(x, y=None, sample_weight=None):
     """Converts `(x, y, sample_weight)` to tensors with one entry for each example.
 
-    Raises:
-        ValueError: If the lengths differ.
-
-    >>> to_columns((["a", "b"], ["c"]), [0, 1])
-    Traceback (most recent call last):
-    ValueError: Inputs, labels and sample weights must be of one length. Received: 2, 1, 2 examples
+    Raises `ValueError` if the lengths differ, or a weight is not a finite number.
     """
 
     def to_tensors(data):
@@ -313,3 +283,10 @@ def take_rows(columns, indices):
     if isinstance(indices, np.ndarray) and np.array_equal(indices, np.arange(count_rows(columns))):
         return columns  # all of them: a gather takes 0.3 ms
     return tree.map_structure(lambda c: None if c is None else tf.gather(c, indices), columns)
+
+
+def longest_input(preprocessor):
+    """Returns the maximum number of tokens that a preprocessor makes of a text."""
+    return getattr(preprocessor, "sequence_length", None) or max(
+        preprocessor.encoder_sequence_length, preprocessor.decoder_sequence_length
+    )

@@ -27,7 +27,13 @@ class CompiledGeneration:
 
     def make_generate_function(self):
         """Returns the compiled `generate_step`; it raises an error if the outputs are NaN."""
-        function = self._make_generate_function()
+        if self.generate_function is not None:
+            return self.generate_function
+        uses_keras = self.run_eagerly or self.generates_with_xla
+        if uses_keras or keras.config.backend() != "tensorflow":
+            function = super().make_generate_function()
+        else:
+            function = self._generate_for_any_shape()
 
         def generate(inputs, stop_token_ids=None):
             outputs = function(inputs, stop_token_ids=stop_token_ids)
@@ -36,12 +42,10 @@ class CompiledGeneration:
             check_finite_outputs(np.where(wrong, np.nan, 0.0), self)
             return outputs
 
+        self.generate_function = generate
         return generate
 
-    def _make_generate_function(self):
-        uses_keras = self.run_eagerly or self.generates_with_xla
-        if self.generate_function or uses_keras or keras.config.backend() != "tensorflow":
-            return super().make_generate_function()
+    def _generate_for_any_shape(self):
         import tensorflow as tf
 
         names = self.generation_inputs
@@ -59,7 +63,6 @@ class CompiledGeneration:
             stop_token_ids = None if stop_token_ids is None else tuple(stop_token_ids)
             return graph(stop_token_ids, longest)(inputs)
 
-        self.generate_function = generate
         return generate
 
     def sample(self, next, token_ids, prompt_mask, stop_token_ids, **kwargs):
@@ -73,8 +76,7 @@ class CompiledGeneration:
             **kwargs: Arguments of the sampler, such as `cache` and `index`.
 
         Returns:
-            Tuple of the token ids, and the mask of the tokens of prompt and text, with its stop
-            token.
+            The token ids, and the mask of the tokens of prompt and text, with its stop token.
         """
         token_ids = remove_stop_tokens(
             token_ids, prompt_mask, stop_token_ids, self.backbone.vocabulary_size

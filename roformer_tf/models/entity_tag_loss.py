@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers import ConditionalRandomFieldLoss
-from roformer_tf.models.entity_spans import tags_of_spans
+from roformer_tf.models.answer_spans import tags_of_spans
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

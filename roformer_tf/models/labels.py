@@ -10,11 +10,7 @@ UNKNOWN_LABEL = "A label is not among the `labels` of the classifier."
 
 
 def label_array(y):
-    """Returns labels as a NumPy array, or `None` if there are none or they are tensors.
-
-    Raises:
-        ValueError: If they are no list or array with an entry for each example.
-    """
+    """Returns labels as a NumPy array, or `None` if there are none or they are tensors."""
     if y is None or hasattr(y, "dtype") and not isinstance(y, np.ndarray):
         return None
     try:
@@ -62,10 +58,8 @@ def check_class_labels(y, num_classes):
 def output_kind(num_classes, activation):
     """Returns what the outputs of a classifier mean.
 
-    Returns:
-        `"softmax"`: logits or probabilities of classes that exclude each other; `"sigmoid"`: of
-        classes that do not; `"binary"`: one probability; `"scores"`: regression, or any other
-        activation.
+    `"softmax"`: logits or probabilities of classes that exclude each other; `"sigmoid"`: of classes
+    that do not; `"binary"`: one probability; `"scores"`: regression, or any other activation.
     """
     if activation is keras.activations.sigmoid:
         return "binary" if num_classes == 1 else "sigmoid"
@@ -81,15 +75,10 @@ def softmax(scores):
 
 
 def ranked(answers, scores, most=None):
-    """Returns a list of `(answer, score)`, the highest score first.
+    """Returns a list of `(answer, score)`, the highest score first; of equal ones the first first.
 
-    Args:
-        answers: Sequence of anything, such as labels.
-        scores: float array with a number for each of them. Of equal ones the first comes first.
-        most: int. How many to return, by default all.
-
-    >>> ranked(["a", "b", "c"], np.array([0.2, 0.5, 0.3]), most=2)
-    [('b', 0.5), ('c', 0.3)]
+    `answers` is a sequence of anything, such as labels; `scores` a float array with a number for
+    each; and `most` how many to return, by default all.
     """
     return [(answers[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")[:most]]
 
@@ -124,41 +113,23 @@ def check_names(labels):
         )
 
 
-def label_numbers(y, labels):
-    """Replaces names of classes by their numbers.
+def label_numbers(y, labels, one_hot):
+    """Replaces names of classes `(batch,)` by their numbers, or by float32 0 and 1 for each class.
 
-    Args:
-        y: Names, a list, array or tensor `(batch,)`.
-        labels: list of strings, the names in their order.
-
-    Returns:
-        int32 tensor `(batch,)`. A name that is none of the labels raises an error.
+    A name that is none of the labels raises an error.
     """
     y = tf.convert_to_tensor(y.tolist() if isinstance(y, np.ndarray) else y)
     same = tf.equal(y[:, tf.newaxis], tf.constant(labels)[tf.newaxis])
     known = tf.reduce_all(tf.reduce_any(same, axis=1))
     with tf.control_dependencies([tf.debugging.Assert(known, [UNKNOWN_LABEL, y])]):
-        return tf.argmax(same, axis=1, output_type=tf.int32)
-
-
-def one_hot(numbers, num_classes):
-    """Returns numbers of classes as float32 0 and 1 for each class, `(batch, num_classes)`."""
-    return tf.one_hot(numbers, num_classes)
+        numbers = tf.argmax(same, axis=1, output_type=tf.int32)
+    return tf.one_hot(numbers, len(labels)) if one_hot else numbers
 
 
 def multi_hot_labels(y, labels):
     """Converts names of labels, one or several for each example, to 0 and 1 for each label.
 
-    Args:
-        y: list with a name, or a list of names, for each example. Anything else is returned as it
-            is.
-        labels: list of strings, all names in their order.
-
-    Returns:
-        float32 array `(examples, len(labels))`.
-
-    Raises:
-        ValueError: If a name is not among the labels.
+    Returns a float32 array `(examples, len(labels))`. Anything but lists of names stays as it is.
 
     >>> multi_hot_labels([["b", "a"], [], "b"], ["a", "b"]).tolist()
     [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0]]

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import count_rows, take_rows
+from roformer_tf.models.batches import count_rows, longest_input, take_rows
 
 DEFAULT_BATCH_SIZE = 32
 COUNTED_TOGETHER = 1024  # texts
@@ -25,11 +25,7 @@ def ladder_width(length):
 
 
 def ladder(longest):
-    """Lists the widths of `ladder_width` for sequences of up to `longest` tokens.
-
-    >>> ladder(40)
-    [16, 24, 32, 48]
-    """
+    """Lists the widths of `ladder_width` for sequences of up to `longest` tokens."""
     widths = [ladder_width(1)]
     while widths[-1] < longest:
         widths.append(ladder_width(widths[-1] + 1))
@@ -108,12 +104,7 @@ def check_batch_limits(batch_size, max_tokens):
 
 
 def count_tokens(preprocessor, x):
-    """Returns the number of tokens of each example: an int array `(examples,)`.
-
-    Args:
-        preprocessor: A preprocessor with a method `count_tokens`.
-        x: string tensor `(examples,)`, or a tuple of two.
-    """
+    """Returns the number of tokens of each example: an int array `(examples,)`."""
     count = count_rows(x)
     starts = range(0, count, COUNTED_TOGETHER)
     parts = (take_rows(x, tf.range(i, min(i + COUNTED_TOGETHER, count))) for i in starts)
@@ -126,7 +117,8 @@ def batches_of_texts(
     """Divides texts into batches of similar length, also fewer than `batch_size`.
 
     Args:
-        preprocessor, x: See `count_tokens`.
+        preprocessor: It counts tokens.
+        x: string tensor `(examples,)`, or a tuple of two.
         batch_size, max_tokens, keep_order: See `length_batches`.
         few_shapes: Whether each shape of a batch costs a program of XLA. Texts are then as long as
             a width of `ladder_width`, and those that fit into one batch are one.
@@ -148,12 +140,11 @@ def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):
     """Makes a dataset of batches of similar length.
 
     Args:
-        columns: `(x, y, sample_weight)`, see `batches.to_columns`.
+        columns: `(x, y, sample_weight)`, see `to_columns`.
         lengths: int array `(examples,)`. Number of tokens of each.
         batch_size, max_tokens: See `length_batches`.
-        shuffle: Whether to draw other batches, in another order, in every epoch. The seed is that
-            of `keras.utils.set_random_seed`. Batches then hold lengths between two widths of
-            `ladder_width`.
+        shuffle: Whether to draw other batches, in another order, in every epoch. Batches then hold
+            lengths between two widths of `ladder_width`.
     """
     if not shuffle:
         batches = length_batches(lengths, batch_size, max_tokens)
@@ -175,11 +166,6 @@ def grouped_windows(dataset, preprocessor, batch_size=None, max_tokens=None):
 
     Examples wait in a bucket until there are enough for a batch, so memory holds at most a batch
     for each width of `ladder_width`.
-
-    Args:
-        dataset: `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`.
-        preprocessor: A preprocessor with a method `count_tokens`.
-        batch_size, max_tokens: See `length_batches`.
     """
 
     def with_lengths(*batch):
@@ -191,25 +177,14 @@ def grouped_windows(dataset, preprocessor, batch_size=None, max_tokens=None):
     return batches.map(lambda _, batch: batch)
 
 
-def longest_input(preprocessor):
-    """Returns the maximum number of tokens that a preprocessor makes of a text."""
-    return getattr(preprocessor, "sequence_length", None) or max(
-        preprocessor.encoder_sequence_length, preprocessor.decoder_sequence_length
-    )
-
-
 def bucketed(dataset, count, longest, batch_size=None, max_tokens=None):
-    """Batches the elements of a dataset in buckets by length.
+    """Batches the single examples of a dataset in buckets by length; what is left comes last.
 
     Args:
         dataset: `tf.data.Dataset` of single examples.
         count: Function from an example to its number of tokens, a scalar int tensor.
         longest: int. Maximum number of tokens of an example.
         batch_size, max_tokens: See `length_batches`.
-
-    Returns:
-        `tf.data.Dataset` of batches. A bucket with enough examples gives a batch; what is left
-        comes last.
     """
     batch_size = check_batch_limits(batch_size, max_tokens)
     widths = ladder(longest)

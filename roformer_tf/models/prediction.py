@@ -27,8 +27,7 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
 
     Args:
         task: a `RoFormerTask` on one device.
-        x: Tensors of examples, as `batches.to_columns` returns them; or a `tf.data.Dataset` of
-            batches of texts.
+        x: Tensors of examples, see `to_columns`; or a `tf.data.Dataset` of batches of texts.
         batch_size, verbose, steps, callbacks: See `keras.Model.predict`.
         max_tokens: int. Maximum number of tokens in a batch, padding included, or `None`.
     """
@@ -103,11 +102,8 @@ def callback_list(task, callbacks, verbose, num_batches):
 def predict_inputs(task, inputs, may_pad):
     """Returns the outputs of one batch of model inputs, as NumPy arrays.
 
-    Args:
-        task: a `RoFormerTask`.
-        inputs: Dictionary of tensors.
-        may_pad: bool. Whether the outputs may be wider than the inputs, where XLA compiles a
-            program for each shape.
+    `may_pad` says whether they may be wider than the inputs, where XLA compiles a program for each
+    shape.
     """
     count = count_rows(inputs)  # a pair of texts may be two rows
     if keras.backend.backend() != "tensorflow":
@@ -120,15 +116,7 @@ def predict_inputs(task, inputs, may_pad):
 
 
 def predict_logits(task, inputs):
-    """Returns the logits of one batch of model inputs, a float32 NumPy array.
-
-    Args:
-        task: a masked or causal language model.
-        inputs: Dictionary of tensors or arrays.
-
-    Raises:
-        ValueError: If they are NaN or infinite.
-    """
+    """Returns the logits of a language model for a batch of inputs: finite float32 numbers."""
     # KerasHub's `predict_on_batch` would preprocess the inputs again.
     outputs = keras.Model.predict_on_batch(task, inputs)
     logits = outputs["logits"] if isinstance(outputs, dict) else outputs
@@ -188,12 +176,7 @@ def _batches(task, columns, batch_size, max_tokens, groups):
 
 
 def _joined(outputs, order=None):
-    """Joins the outputs of batches.
-
-    Args:
-        outputs: list of arrays, or of structures of arrays.
-        order: The indices of the examples of each batch, or `None` if they are in order.
-    """
+    """Joins the outputs of batches, by `order`, the indices of their examples, if it is given."""
     back = None if order is None else np.argsort(np.concatenate(order), kind="stable")
 
     def join(*parts):
@@ -218,12 +201,7 @@ def runs_on_one_device(model):
 
 
 def check_finite_outputs(outputs, model):
-    """Returns a model's outputs, or raises `ValueError` if they are NaN or infinite.
-
-    Args:
-        outputs: NumPy array or `tf.RaggedTensor`, or a structure of them.
-        model: The model, whose dtypes the message explains.
-    """
+    """Returns outputs, NumPy or ragged. Raises `ValueError` if they are NaN or infinite."""
     flat = keras.tree.flatten(outputs)
     arrays = (np.asarray(getattr(output, "flat_values", output)) for output in flat)
     masked = -np.inf if getattr(model, "has_masked_outputs", False) else 0

@@ -57,9 +57,6 @@ class PreprocessorFromPreset(SavedWhole):
             **kwargs: Arguments of the class and, for original and Hugging Face folders, of
                 `RoFormerTokenizer`.
 
-        Returns:
-            An instance of the class.
-
         Raises:
             FileNotFoundError: If there is no such folder, or it has no vocabulary.
             ValueError: If the vocabulary is damaged, or belongs to another kind of tokenizer. The
@@ -74,10 +71,11 @@ class PreprocessorFromPreset(SavedWhole):
                     check_tokenizer(cls, folder)
                 return super().from_preset(str(folder.path), config_file, **kwargs)
             if "tokenizer" not in kwargs:
-                options = _take(kwargs, _tokenizer_arguments())
+                options = _take(kwargs, TOKENIZER_ARGUMENTS)
                 kwargs["tokenizer"] = cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
             if folder.has_weights and folder.identity().family == "bert":
-                _limit_to_positions(kwargs, folder.backbone_arguments("bert"))
+                longest = folder.backbone_arguments("bert")["max_sequence_length"]
+                kwargs.setdefault("sequence_length", min(512, longest))
             return cls(**kwargs)
 
 
@@ -210,7 +208,7 @@ def _pooler(cls, identity, options, kwargs):
 
 
 def _preprocessor(cls, folder, backbone, surgery, kwargs):
-    options = _take(kwargs, _tokenizer_arguments())
+    options = _take(kwargs, TOKENIZER_ARGUMENTS)
     source = "`vocabulary`"
     if "vocabulary" not in options:
         source = str(folder.path / "vocab.txt")
@@ -218,15 +216,10 @@ def _preprocessor(cls, folder, backbone, surgery, kwargs):
     check_vocabulary_size(Vocabulary(options["vocabulary"]), backbone.vocabulary_size, source)
     own = arguments_of(cls)
     arguments = _take(kwargs, [n for n in arguments_of(cls.preprocessor_cls) if n not in own])
-    _limit_to_positions(arguments, backbone.get_config())
+    if backbone.position_scheme_name == "learned":
+        arguments.setdefault("sequence_length", min(512, backbone.max_sequence_length))
     tokenizer = cls.preprocessor_cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
     return cls.preprocessor_cls(tokenizer, **arguments)
-
-
-def _limit_to_positions(arguments, backbone):
-    """Makes a sequence no longer than there are learned positions."""
-    if backbone["position_scheme"] == "learned":
-        arguments.setdefault("sequence_length", min(512, backbone["max_sequence_length"]))
 
 
 def _edited(vocabulary, keep_tokens=None, compound_tokens=None):
@@ -292,10 +285,9 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
 
 
 def with_new_head(cls, folder, load_weights, kwargs):
-    """Builds a task with a new head, if the arguments ask for another one than is saved.
+    """Builds a task with a new head if the arguments ask for another one than is saved, or `None`.
 
-    Returns:
-        The task, or `None` if its head is the saved one. KerasHub decides by `num_classes` alone.
+    KerasHub decides by `num_classes` alone.
     """
     if not _holds_task(folder, cls):
         return None
@@ -344,9 +336,9 @@ def arguments_of(cls):
     return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
 
 
-def _tokenizer_arguments():
-    others = ("sequence_length", "dtype")  # of the preprocessor and the model
-    return [name for name in arguments_of(RoFormerTokenizer) if name not in others]
+TOKENIZER_ARGUMENTS = [  # the others are those of the preprocessor and the model
+    name for name in arguments_of(RoFormerTokenizer) if name not in ("sequence_length", "dtype")
+]
 
 
 def _unknown_arguments(cls, names):

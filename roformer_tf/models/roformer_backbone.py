@@ -282,14 +282,9 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         return self.attention == "softmax" or not scheme.depends_on_length
 
     def build_cache(self, batch_size, max_length):
-        """Returns an empty cache for `call_with_cache`.
+        """Returns an empty cache for `call_with_cache`, a structure of tensors `(batch, ...)`.
 
-        Args:
-            batch_size: int or scalar tensor. Number of sequences.
-            max_length: int or scalar tensor. Maximum number of tokens of a sequence.
-
-        Returns:
-            Structure of tensors `(batch, ...)`.
+        The number of sequences and the maximum number of tokens are ints or scalar tensors.
         """
         cache = {"blocks": [b.build_cache(batch_size, max_length) for b in self.encoder_blocks]}
         if self.attention == "softmax":
@@ -320,7 +315,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             Tuple of the hidden states `(batch, length, hidden_dim)` and the new cache.
 
         Raises:
-            ValueError: If the model does not support a cache, see `supports_cache`, or if there are
+            ValueError: If the model does not support a cache, see `supports_cache`, or there are
                 other inputs.
 
         Example:
@@ -335,8 +330,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         >>> cache = backbone.build_cache(batch_size=1, max_length=8)
         >>> prompt, cache = backbone.call_with_cache({"token_ids": ids[:, :3]}, cache, 0)
         >>> last, cache = backbone.call_with_cache({"token_ids": ids[:, 3:]}, cache, 3)
-        >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
-        >>> bool(np.allclose(last, backbone(inputs)[:, 3:], atol=1e-5))
+        >>> bool(np.allclose(last, backbone({"token_ids": ids})[:, 3:], atol=1e-5))
         True
         """
         if not self.supports_cache:

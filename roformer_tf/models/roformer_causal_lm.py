@@ -215,13 +215,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
     def generate_step(self, inputs, stop_token_ids=None, min_new_tokens=None):
         """Generates one batch, in one graph.
 
-        Args:
-            inputs: The dictionary that `generate` takes without a preprocessor.
-            stop_token_ids: list of ids, or `None`.
-            min_new_tokens: See `generate`, whose last value is the default.
-
-        Returns:
-            Dictionary of `token_ids` and `padding_mask`, see `generate`.
+        Takes what `generate` takes without a preprocessor, and returns the same as tensors.
         """
         prompt_mask = ops.cast(inputs["padding_mask"], "bool")
         token_ids = ops.cast(inputs["token_ids"], "int32")
@@ -264,8 +258,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             segment_ids: int tensor `(batch, length)`, 0 by default.
 
         Returns:
-            Tuple `(logits, hidden_states, cache)`: logits `(batch, length, vocabulary_size)`,
-            hidden states `(batch, length, hidden_dim)`, and the new cache.
+            Tuple of logits `(batch, length, vocabulary_size)`, hidden states
+            `(batch, length, hidden_dim)`, and the new cache.
         """
         inputs = {"token_ids": token_ids}
         if segment_ids is not None:
@@ -384,8 +378,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             exp(-log_likelihood / num_tokens).
 
         Raises:
-            ValueError: If there is no text, `batch_size` is not positive, or the model's outputs
-                are NaN.
+            ValueError: If there is no text, `batch_size` is not positive, or the outputs are NaN.
             TypeError: If an example is not a string.
         """
         check_not_empty(inputs)

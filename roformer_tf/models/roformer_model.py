@@ -80,8 +80,8 @@ class RoFormerModel:
     def compute_outputs(self, inputs, training=None):
         """Computes the outputs from a dictionary of inputs that `complete_inputs` returned.
 
-        Subclasses implement it. The functional graph of the model is this method's, and so is
-        every call. It is not named `forward`, which on PyTorch calls the layer.
+        The functional graph of a model is this method's, and so is every call. It is not named
+        `forward`, which on PyTorch calls the layer.
         """
         raise NotImplementedError
 
@@ -89,9 +89,6 @@ class RoFormerModel:
         """Raises `ValueError` if ids or masks are out of range, or have the wrong shape.
 
         Checks arrays and eager tensors. In a graph the values are not known yet.
-
-        Args:
-            inputs: Dictionary of inputs.
         """
         backbone = getattr(self, "backbone", self)
         arrays = {name: _values(x) for name, x in inputs.items() if name in self.input_dtypes}
@@ -128,9 +125,7 @@ class RoFormerModel:
         """Converts inputs to tensors and adds those that are left out.
 
         Segment ids default to 0, and padding masks to 1 where the token id is not 0, `[PAD]`.
-
-        Raises:
-            ValueError: If token ids are missing, or an input is unknown or has the wrong rank.
+        Raises `ValueError` if token ids are missing, or an input is unknown.
         """
         required = [name for name in self.input_dtypes if name.endswith("token_ids")]
         if not isinstance(inputs, dict) or not set(required) <= set(inputs) <= set(
@@ -142,18 +137,19 @@ class RoFormerModel:
                 f"{type(self).__name__} takes a dictionary with {' and '.join(required)}, and "
                 f"optionally {', '.join(optional)}. Received: {found}"
             )
-        inputs = {
-            name: convert(inputs[name], dtype)
-            for name, dtype in self.input_dtypes.items()
-            if inputs.get(name) is not None
-        }
-        for name in self.input_dtypes:
-            if name not in inputs and name.endswith("padding_mask"):
-                token_ids = inputs[name.replace("padding_mask", "token_ids")]
-                inputs[name] = ops.cast(ops.not_equal(token_ids, 0), "int32")
-            elif name not in inputs and name == "segment_ids":
-                inputs[name] = ops.zeros_like(inputs["token_ids"])
-        return inputs
+        tensors = {}
+        for name, dtype in self.input_dtypes.items():  # token ids come first
+            x = inputs.get(name)
+            if isinstance(x, keras.KerasTensor):
+                tensors[name] = x
+            elif x is not None:
+                tensors[name] = ops.convert_to_tensor(x, dtype)
+            elif name.endswith("padding_mask"):
+                token_ids = tensors[name.replace("padding_mask", "token_ids")]
+                tensors[name] = ops.cast(ops.not_equal(token_ids, 0), "int32")
+            elif name == "segment_ids":
+                tensors[name] = ops.zeros_like(tensors["token_ids"])
+        return tensors
 
     def export(self, filepath, format="tf_saved_model", **kwargs):
         """Exports the model; see `keras.Model.export`.
@@ -213,7 +209,6 @@ class RoFormerModel:
         """Builds the function of `predict`, which serves all batch sizes and widths.
 
         On TensorFlow without XLA it is traced once, and once more when the first long input comes.
-        Keras' own is traced again for the first shapes.
         """
         if self.predict_function is None or force:
             function = self._make_keras_predict_function()
@@ -255,10 +250,9 @@ class RoFormerModel:
     def save_to_preset(self, preset_dir, max_shard_size=10):
         """Saves the model to a folder that `from_preset` reads, completely or not at all.
 
-        Writes a model card, `README.md`, which `keras_hub.upload_preset` sends to the hub with the
-        rest. A `README.md` that you have written or changed stays as it is. Files of another model
-        of which nothing is written, such as the head of a task that was saved there before, are
-        removed. A backbone leaves a tokenizer where it is.
+        Writes a model card, `README.md`, too, unless you have written or changed the one there.
+        Files of another model of which nothing is written, such as the head of a task that was
+        saved there before, are removed. A backbone leaves a tokenizer where it is.
 
         Args:
             preset_dir: str or path. Created if it does not exist.
@@ -301,9 +295,6 @@ class RoFormerModel:
                 `family`, `strict`, `keep_tokens`, `compound_tokens` and `nsp_head` of
                 `load_checkpoint`. With `compound_tokens`, pass the new `vocabulary` too, or
                 `preprocessor=None`.
-
-        Returns:
-            An instance of the class.
 
         Raises:
             FileNotFoundError: If there is no such folder, or a file is missing.
@@ -350,12 +341,8 @@ def _with_any_shape(for_short, for_any, dtypes):
     """Returns a function of batches that traces its first batch with unknown sizes.
 
     It calls the traced graphs themselves: a `tf.function` looks each shape up among all that it has
-    met, which takes 4 ms after 480 of them, as long as a small model.
-
-    Args:
-        for_short: `tf.function` of `[(inputs,)]`, for short inputs.
-        for_any: The same, for all others.
-        dtypes: Dictionary of the dtypes of the inputs.
+    met, which takes 4 ms after 480 of them, as long as a small model. `for_short` and `for_any` are
+    `tf.function`s of `[(inputs,)]`, for short inputs and all others.
     """
     import tensorflow as tf
 
@@ -395,8 +382,3 @@ def _values(x):
         return np.asarray(x)
     except Exception:  # each backend has another error for a tensor in a graph
         return None
-
-
-def convert(x, dtype):
-    """Converts an array to a tensor. A symbolic tensor stays what it is."""
-    return x if isinstance(x, keras.KerasTensor) else ops.convert_to_tensor(x, dtype)

@@ -3,8 +3,11 @@ import numpy as np
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, row_lengths
-from roformer_tf.models.text_preprocessor import TextPreprocessor
+from roformer_tf.models.roformer_preprocessor import (
+    RoFormerPreprocessor,
+    TextPreprocessor,
+    row_lengths,
+)
 from roformer_tf.text.ragged_ops import ranges
 from roformer_tf.text.strings import to_string_tensor
 
@@ -169,14 +172,8 @@ def form_of(x):
 def kept_lengths(lengths, room):
     """Returns how many tokens of each part are kept if the longest part always loses the next one.
 
-    Of equally long parts the first one loses it.
-
-    Args:
-        lengths: list of int32 tensors `(rows,)`.
-        room: int, or int32 tensor `(rows,)`. Number of tokens there is room for.
-
-    Returns:
-        List of int32 tensors `(rows,)`.
+    Of equally long parts the first one loses it. Lengths are int32 tensors `(rows,)`, and so is the
+    `room`, unless it is one number for all.
 
     Reference: `truncate_sequences` of bert4keras' `snippets.py`.
     """
@@ -213,12 +210,7 @@ def _rows(values, counts):
 
 
 def choice_tensor(choices):
-    """Converts the choices of each question to a string tensor `(batch, choices)`, padded with "".
-
-    Raises:
-        ValueError: If a question has no choice, or a choice is empty.
-        TypeError: If a choice is not a string.
-    """
+    """Converts the choices of each question to strings `(batch, choices)`, padded with ""."""
     if tf.is_tensor(choices):
         return choices
     if isinstance(choices, tf.RaggedTensor):

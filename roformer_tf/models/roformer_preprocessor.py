@@ -1,6 +1,6 @@
-import functools
 import types
 
+import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
@@ -50,31 +50,26 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
             Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
             `(batch, length)`.
         """
-        packed = functools.partial(self._packed, extra=extra)
-        return self._of_columns(("pack", extra), packed, x)
 
-    def _of_columns(self, name, function, x):
-        """Calls a function with the columns of `x`: batches in a graph, single texts without."""
+        def packed(*segments):
+            return self.pack_ids(tuple(map(self.tokenizer, segments)), extra)
+
         segments = x if isinstance(x, tuple) else (x,)
-        ranks = {x.shape.rank for x in segments if isinstance(x, tf.Tensor)}
-        if ranks == {1}:
-            return self.as_graph((name, len(segments)), function, *segments)
-        return function(*segments)
-
-    def _packed(self, *segments, extra=0):
-        return self.pack_ids(tuple(self.tokenizer(segment) for segment in segments), extra)
+        return self.as_graph(("pack", extra), packed, *segments)
 
     def as_graph(self, name, function, *texts):
         """Calls a function with columns of strings, as one graph for all batches.
 
-        Its operations one by one take 5 to 15 ms. Inside of a graph they become part of it.
+        Its operations one by one take 5 to 15 ms. Inside of a graph they become part of it. Single
+        texts and lists run without a graph.
 
         Args:
             name: Key of the function.
             function: Takes string tensors of these ranks. Reads the tokenizer and the settings.
             *texts: string tensors `(batch,)` or `(batch, choices)`.
         """
-        if not tf.executing_eagerly():
+        are_batches = all(isinstance(x, tf.Tensor) and x.shape.rank for x in texts)
+        if not tf.executing_eagerly() or not are_batches:
             return function(*texts)
         tokenizer = self.tokenizer
         special = tokenizer.mask_token, tokenizer.sequence_length
@@ -83,6 +78,7 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         if self._compiled.key != key:
             self._compiled.key, self._compiled.functions = key, {}
         functions = self._compiled.functions
+        name = name, *(x.shape.rank for x in texts)
         if name not in functions:
             signature = [tf.TensorSpec([None] * x.shape.rank, tf.string) for x in texts]
             functions[name] = trace_quietly(
@@ -120,16 +116,30 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         Returns:
             int32 tensor `(batch,)`.
         """
-        return self._of_columns("count", self._counts, x)
 
-    def _counts(self, *segments):
-        counts = sum(row_lengths(self.tokenizer(segment)) + 1 for segment in segments) + 1
-        return tf.minimum(counts, self.sequence_length)
+        def counts(*segments):
+            lengths = [row_lengths(self.tokenizer(segment)) + 1 for segment in segments]
+            return tf.minimum(sum(lengths) + 1, self.sequence_length)
+
+        segments = x if isinstance(x, tuple) else (x,)
+        return self.as_graph("count", counts, *segments)
 
     def get_config(self):
         config = super().get_config()
         config.pop("truncate", None)  # KerasHub's own rule, which `truncate_from` replaces
         return {**config, "truncate_from": self.truncate_from, "padding": self.padding}
+
+
+class TextPreprocessor(keras_hub.models.Preprocessor):
+    """`keras_hub.models.Preprocessor` with a tokenizer and a maximum length of sequences."""
+
+    def __init__(self, tokenizer, sequence_length=512, **kwargs):
+        super().__init__(**kwargs)
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+
+    def get_config(self):
+        return {**super().get_config(), "sequence_length": self.sequence_length}
 
 
 def row_lengths(ids):

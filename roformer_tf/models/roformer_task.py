@@ -1,4 +1,3 @@
-import contextlib
 import warnings
 
 import keras
@@ -13,6 +12,7 @@ from roformer_tf.models.batches import (
     is_columns,
     is_dataset,
     is_stream,
+    longest_input,
     split_columns,
     squeeze_labels,
     stream_to_dataset,
@@ -26,7 +26,6 @@ from roformer_tf.models.length_batches import (
     grouped,
     grouped_windows,
     ladder,
-    longest_input,
 )
 from roformer_tf.models.prediction import (
     check_finite_outputs,
@@ -88,9 +87,8 @@ class RoFormerTask(RoFormerModel):
             shuffle: Whether to shuffle the examples, or the batches of a `PyDataset`, in every
                 epoch. Datasets and generators keep their own order.
             group_by_length: Whether to make batches of texts of similar length, which saves most of
-                the padding. With `shuffle` they are others in every epoch, in another order;
-                `keras.utils.set_random_seed` repeats them. The texts of a dataset or generator wait
-                until a batch of their length is full, and `batch_size` counts.
+                the padding. With `shuffle` they differ in every epoch. The texts of a dataset or
+                generator wait until a batch of their length is full, and `batch_size` counts.
             max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included, for
                 `group_by_length`. Without `batch_size` it alone decides how many texts make a
                 batch.
@@ -139,32 +137,27 @@ class RoFormerTask(RoFormerModel):
                 )
             x = grouped_windows(x, self.preprocessor, batch_size, max_tokens_per_batch)
             batch_size = None
-        with name_wrong_labels(), warnings.catch_warnings(), self._knows_longest_input(x):
+        if is_dataset(x) and self._gives_texts(x):
+            self._longest_input = longest_input(self.preprocessor)
+        with name_wrong_labels(), warnings.catch_warnings():
             if group_by_length:  # Keras warns at the end of a dataset of unknown length
                 warnings.filterwarnings("ignore", "Your input ran out of data")
-            history = super().fit(
-                x=x,
-                y=y,
-                sample_weight=sample_weight,
-                batch_size=batch_size,
-                validation_data=validation_data,
-                validation_split=validation_split,
-                shuffle=False,  # shuffled above; Keras would warn that it shuffles no dataset
-                **kwargs,
-            )
+            try:
+                history = super().fit(
+                    x=x,
+                    y=y,
+                    sample_weight=sample_weight,
+                    batch_size=batch_size,
+                    validation_data=validation_data,
+                    validation_split=validation_split,
+                    shuffle=False,  # shuffled above; Keras would warn that it shuffles no dataset
+                    **kwargs,
+                )
+            finally:
+                self._longest_input = None
         if history.epoch and not history.history:
             raise ValueError("The dataset is empty: it gave no batch to train on.")
         return history
-
-    @contextlib.contextmanager
-    def _knows_longest_input(self, x):
-        """Context in which the training step is traced for what the preprocessor makes of texts."""
-        if is_dataset(x) and self._gives_texts(x):
-            self._longest_input = longest_input(self.preprocessor)
-        try:
-            yield
-        finally:
-            self._longest_input = None
 
     def evaluate(
         self,
@@ -183,12 +176,11 @@ class RoFormerTask(RoFormerModel):
         """Returns loss and metrics; see `keras.Model.evaluate`.
 
         Takes the same data and raises the same errors as `fit`. If the loss is a mean over
-        examples, as a classifier's, texts run in batches of similar length, unless `callbacks` ask
-        for those given.
+        examples, as a classifier's, texts run in batches of similar length, unless there are
+        `callbacks`.
 
         Args:
-            x, y, sample_weight: See `fit`.
-            batch_size: int, 32 by default. Not for batches.
+            x, y, sample_weight, batch_size: See `fit`.
             verbose, steps, callbacks, return_dict: See `keras.Model.evaluate`.
             max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included. Not
                 for batches.
@@ -237,19 +229,19 @@ class RoFormerTask(RoFormerModel):
         callbacks=None,
         max_tokens_per_batch=None,
     ):
-        """Returns the model's outputs; see `keras.Model.predict`.
+        """Returns the model's outputs, in the order given; see `keras.Model.predict`.
 
         Texts of mixed length need no sorting: where each has outputs of one shape, as in a
         classifier, they run in batches of similar length, a dataset's within windows of 32 batches.
-        The outputs are in the order given. With `callbacks` the batches are those given.
+        With `callbacks` the batches are those given.
 
         Args:
             x: The same data as in `fit`, without labels.
             batch_size: int, 32 by default. Not for batches.
             verbose, steps, callbacks: See `keras.Model.predict`.
             max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included, which
-                bounds the memory for texts of any length. Without `batch_size` it alone decides how
-                many texts run at once. A longer text is a batch of its own.
+                bounds the memory. Without `batch_size` it alone decides how many texts run at once.
+                A longer text is a batch of its own.
 
         Returns:
             NumPy array, or a structure of them as the model's outputs; a `tf.RaggedTensor` of
@@ -304,22 +296,8 @@ class RoFormerTask(RoFormerModel):
                 vectors are NaN.
             TypeError: If a text is not a string.
 
-        Example:
-
-        >>> import roformer_tf
-        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
-        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
-        >>> backbone = roformer_tf.RoFormerBackbone(
-        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
-        ... )
-        >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
-        >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
-        >>> masked_lm.embed(["天气", "天气好"], pooling="mean").shape
-        (2, 16)
-
         Reference: `test/retrieval.py` of the repository of RoFormer-Sim.
         """
-        check_not_empty(texts)
         self.check_preprocessor()
         return text_vectors(self.backbone, self.preprocessor, texts, pooling, normalize, batch_size)
 
@@ -334,18 +312,6 @@ class RoFormerTask(RoFormerModel):
 
         Raises:
             ValueError: If the task has no preprocessor, or `longest` is not positive.
-
-        Example:
-
-        >>> import roformer_tf
-        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
-        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
-        >>> backbone = roformer_tf.RoFormerBackbone(
-        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
-        ... )
-        >>> preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
-        >>> classifier = roformer_tf.RoFormerTextClassifier(backbone, 2, preprocessor)
-        >>> classifier.warmup()
         """
         check_positive_integer("longest", longest)
         self.check_preprocessor()
@@ -360,15 +326,7 @@ class RoFormerTask(RoFormerModel):
         self.predict(texts, verbose=0)
 
     def convert_labels(self, x, y):
-        """Converts the labels of `fit` that are Python lists of another form than a tensor's.
-
-        Args:
-            x: The examples, as `fit` takes them.
-            y: Their labels, or `None`.
-
-        Raises:
-            ValueError: If the labels are wrong, or do not fit their examples.
-        """
+        """Converts labels that are Python lists of another form than a tensor's."""
         return y
 
     def encode_labels(self, y):

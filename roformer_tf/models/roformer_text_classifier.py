@@ -11,7 +11,6 @@ from roformer_tf.models.labels import (
     label_array,
     label_numbers,
     multi_hot_labels,
-    one_hot,
     output_kind,
     ranked,
     softmax,
@@ -54,22 +53,28 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         Tensor `(batch, num_classes)`.
 
     Raises:
-        ValueError: If `pooling` is unknown, or is `"pooler"` for a backbone without one; if
-            neither `num_classes` nor `labels` is given; or if there are more or fewer `labels` than
-            classes.
+        ValueError: If `pooling` is unknown, or is `"pooler"` for a backbone without one; or if
+            `num_classes` and `labels` are both missing or do not fit.
 
     Example:
 
-    >>> import numpy as np
     >>> import roformer_tf
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+    >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
     >>> backbone = roformer_tf.RoFormerBackbone(
-    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
-    >>> classifier = roformer_tf.RoFormerTextClassifier(backbone, num_classes=3, pooling="mean")
-    >>> ids = np.array([[2, 15, 31, 3]])
-    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
-    >>> classifier.predict(inputs, verbose=0).shape
-    (1, 3)
+    >>> preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+    >>> classifier = roformer_tf.RoFormerTextClassifier(
+    ...     backbone, labels=["bad", "good"], preprocessor=preprocessor
+    ... )
+    >>> history = classifier.fit(["天气好", "天"], ["good", "bad"], verbose=0)
+    >>> classifier.warmup()
+    >>> classifier.predict(["天气"], verbose=0).shape
+    (1, 2)
+    >>> (label, probability), *others = classifier.classify("天气好")
+    >>> label in ("bad", "good"), probability >= 0.5
+    (True, True)
 
     Reference: the fine-tuning scripts of the original repository.
     """
@@ -163,24 +168,6 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
             ValueError: If there is no text, the model has no preprocessor or no classes (use
                 `predict` for regression), or its outputs are NaN.
             TypeError: If a text is not a string.
-
-        Example:
-
-        >>> import roformer_tf
-        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
-        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
-        >>> backbone = roformer_tf.RoFormerBackbone(
-        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
-        ... )
-        >>> classifier = roformer_tf.RoFormerTextClassifier(
-        ...     backbone,
-        ...     labels=["bad", "good"],
-        ...     preprocessor=roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer),
-        ... )
-        >>> history = classifier.fit(["天气好", "天"], ["good", "bad"], verbose=0)
-        >>> (label, probability), *others = classifier.classify("天气好")
-        >>> label in ("bad", "good"), probability >= 0.5
-        (True, True)
         """
         kind = output_kind(self.num_classes, self.activation)
         if kind == "scores":
@@ -216,8 +203,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         kind = str(y.dtype) if is_tensor else np.asarray(y).dtype.kind
         if "string" not in kind and kind not in "UOS":
             return y
-        numbers = label_numbers(y, self.labels)
-        return one_hot(numbers, self.num_classes) if self._has_several_labels() else numbers
+        return label_numbers(y, self.labels, one_hot=self._has_several_labels())
 
     def check_labels(self, y):
         y = label_array(y)

@@ -8,9 +8,7 @@ from roformer_tf.layers import (
     GlobalPointer,
     MultilabelSpanCrossentropy,
 )
-from roformer_tf.models.answering_task import AnsweringTask
-from roformer_tf.models.entities import check_entities, entity_array
-from roformer_tf.models.entity_spans import (
+from roformer_tf.models.answer_spans import (
     best_tags,
     entities_of_spans,
     mask_tags,
@@ -18,6 +16,8 @@ from roformer_tf.models.entity_spans import (
     spans_of_tags,
     to_tensorflow,
 )
+from roformer_tf.models.answering_task import AnsweringTask
+from roformer_tf.models.entities import check_entities, entity_array
 from roformer_tf.models.entity_tag_loss import EntityTagLoss
 from roformer_tf.models.labels import check_names
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output

@@ -24,13 +24,7 @@ POOLINGS = ("pooler", "cls", "mean")
 
 
 def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, batch_size=32):
-    """Returns the vector of each text, computed by a backbone.
-
-    Args:
-        backbone: a `RoFormerBackbone`.
-        preprocessor: a preprocessor of texts, such as `RoFormerTextClassifierPreprocessor`.
-        texts, pooling, normalize, batch_size: See `RoFormerTask.embed`.
-    """
+    """Returns the vector of each text, computed by a backbone; see `RoFormerTask.embed`."""
     check_not_empty(texts)
     check_positive_integer("batch_size", batch_size)
     pooling = checked_pooling(backbone, pooling)
@@ -63,11 +57,7 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
 
 
 def checked_pooling(backbone, pooling):
-    """Returns the pooling to use, by default that of the backbone's pooler.
-
-    Raises:
-        ValueError: If the backbone cannot pool in this way.
-    """
+    """Returns the pooling to use. Raises `ValueError` if the backbone cannot pool in this way."""
     check_one_of("pooling", pooling, POOLINGS, optional=True)
     if not isinstance(backbone, RoFormerBackbone):
         raise ValueError(
@@ -91,12 +81,7 @@ def checked_pooling(backbone, pooling):
 def pool(outputs, padding_mask, pooling, mean_pooling):
     """Returns the vectors `(batch, hidden_dim)` of texts, from a backbone's outputs.
 
-    Args:
-        outputs: Outputs of a `RoFormerBackbone`, tensors or arrays.
-        padding_mask: Tensor or array `(batch, length)`.
-        pooling: One of `POOLINGS`.
-        mean_pooling: Function of hidden states and padding mask, such as `MeanPooling`, for
-            `"mean"`.
+    `mean_pooling` is a function of hidden states and padding mask, such as `MeanPooling`.
     """
     if pooling == "pooler":
         return outputs["pooled_output"]

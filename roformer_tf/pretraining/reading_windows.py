@@ -1,7 +1,7 @@
 import tensorflow as tf
 
 from roformer_tf.models import RoFormerQuestionAnsweringPreprocessor
-from roformer_tf.models.entity_spans import token_spans
+from roformer_tf.models.answer_spans import token_spans
 from roformer_tf.pretraining.example_windows import LabelledWindows
 from roformer_tf.pretraining.reading_files import split_readings
 from roformer_tf.pretraining.shard_windows import (
