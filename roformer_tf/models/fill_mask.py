@@ -39,7 +39,6 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     Example:
 
     >>> import roformer_tf
-    >>> from roformer_tf.models import fill_mask
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
     >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
     >>> backbone = roformer_tf.RoFormerBackbone(
@@ -47,7 +46,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     ... )
     >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
     >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
-    >>> masks = fill_mask(masked_lm, "天[MASK]好[MASK]", top_k=3)
+    >>> masks = roformer_tf.models.fill_mask(masked_lm, "天[MASK]好[MASK]", top_k=3)
     >>> len(masks), len(masks[0])
     (2, 3)
     >>> token, probability = masks[0][0]
@@ -168,7 +167,6 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
     Example:
 
     >>> import roformer_tf
-    >>> from roformer_tf.models import zero_shot
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好", "坏"]
     >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
     >>> backbone = roformer_tf.RoFormerBackbone(
@@ -177,7 +175,7 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
     >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
     >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
     >>> classes = {"positive": "好", "negative": "坏"}
-    >>> answer = zero_shot(masked_lm, "天气", "{text}{mask}", classes)
+    >>> answer = roformer_tf.models.zero_shot(masked_lm, "天气", "{text}{mask}", classes)
     >>> sorted(label for label, probability in answer)
     ['negative', 'positive']
 
@@ -223,7 +221,6 @@ def cloze_examples(masked_lm, texts, labels, pattern, words):
     Example:
 
     >>> import roformer_tf
-    >>> from roformer_tf.models import cloze_examples
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好", "坏"]
     >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
     >>> backbone = roformer_tf.RoFormerBackbone(
@@ -232,10 +229,12 @@ def cloze_examples(masked_lm, texts, labels, pattern, words):
     >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
     >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
     >>> classes = {"positive": "好", "negative": "坏"}
-    >>> examples = cloze_examples(masked_lm, ["天气"], ["positive"], "{text}{mask}", classes)
-    >>> examples[1].tolist()
+    >>> x, y, weights = roformer_tf.models.cloze_examples(
+    ...     masked_lm, ["天气"], ["positive"], "{text}{mask}", classes
+    ... )
+    >>> y.tolist()
     [[7]]
-    >>> history = masked_lm.fit(*examples, verbose=0)
+    >>> history = masked_lm.fit(x, y, weights, verbose=0)
     """
     if len(texts) != len(labels):
         raise ValueError(

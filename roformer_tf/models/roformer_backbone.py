@@ -27,20 +27,18 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     Args:
         vocabulary_size: int. Size of the vocabulary.
         num_layers: int. Number of Transformer blocks.
-        num_heads: int. Number of attention heads. It must divide `hidden_dim` into heads of even
-            size.
+        num_heads: int. Number of attention heads, which divide `hidden_dim` into even sizes.
         hidden_dim: int. Size of the hidden states.
         intermediate_dim: int. Width of the feed-forward networks.
-        embedding_dim: int. Size of the embeddings, `hidden_dim` by default. A smaller size makes
-            factorised embeddings.
+        embedding_dim: int. Size of the embeddings, `hidden_dim` by default; smaller ones are
+            projected.
         num_segments: int. Number of segment ids; 0 for no segment embedding.
         dropout: float. Dropout rate after the embeddings, attention and feed-forward.
         attention_dropout: float. Dropout rate of the attention probabilities.
         activation: `"gelu"` (exact), `"gelu_tanh"`, `"relu"` or any Keras activation.
         norm: `"layer_norm"` (v1), or `"rms_norm"` (v2: the norms have no weights, and no layer has
             a bias).
-        layer_norm_epsilon: float. 1e-12, as the original models were trained. bert4keras uses 1e-7
-            from version 0.11.4 on.
+        layer_norm_epsilon: float. The original's models were trained with 1e-12.
         max_wavelength: float. Base of the rotary frequencies.
         position_scheme: `"rotary"`, `"learned"` (absolute), `"sinusoidal_relative"`, … or `"none"`:
             a key of `roformer_tf.layers.position_schemes.POSITION_SCHEMES`.
@@ -55,10 +53,9 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             `"none"`; not with `masking="unilm"` nor `document_ids`.
         attention_options: dictionary. Arguments of the feature map's class.
         max_sequence_length: int. Number of learned positions. Other schemes have no such bound.
-        masking: `"bidirectional"`, `"causal"` or `"unilm"`. Which keys a query sees besides
-            padding.
-        pooler: `None`, `"tanh"` (BERT) or `"linear"` (RoFormer-Sim). Activation of a dense layer on
-            the vector of `[CLS]`.
+        masking: `"bidirectional"`, `"causal"` or `"unilm"`: which keys a query sees.
+        pooler: `None`, or the activation of a dense layer on the vector of `[CLS]`: `"tanh"` (BERT)
+            or `"linear"` (RoFormer-Sim).
         dtype: dtype policy of all layers.
         **kwargs: Arguments of `keras.Model`, such as `name`.
 
@@ -244,7 +241,6 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         self.pooler_activation = pooler
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         token_ids, padding_mask = inputs["token_ids"], inputs["padding_mask"]
         positions = call_position_schemes(
             self.position_schemes, token_ids, inputs.get("position_ids"), padding_mask
@@ -431,6 +427,14 @@ def initializer_of(norm, num_layers, mode="fan_in"):
     if norm == "rms_norm":
         return keras.initializers.VarianceScaling(1.0 / num_layers, mode, "truncated_normal")
     return keras.initializers.TruncatedNormal(stddev=0.02)
+
+
+def head_dense(backbone, units, name, **options):
+    """Makes the last layer of a task, in float32 under every policy, as softmax and loss need."""
+    initializer = initializer_of(backbone.norm, backbone.num_layers)
+    return keras.layers.Dense(
+        units, kernel_initializer=initializer, dtype="float32", name=name, **options
+    )
 
 
 def sequence_output(backbone_outputs):

@@ -39,8 +39,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
 
     Args:
         backbone: a `RoFormerBackbone` with `masking="causal"` or `"unilm"`.
-        preprocessor: a `RoFormerCausalLMPreprocessor`, or `None` to take token ids instead of
-            strings.
+        preprocessor: a `RoFormerCausalLMPreprocessor`, or `None` to take token ids.
         head_epsilon: float. Epsilon of the layer norm in the head.
         **kwargs: Arguments of `keras.Model`.
 
@@ -99,7 +98,6 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         self.head_epsilon = head_epsilon
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         return self.head(
             sequence_output(self.backbone(inputs, training=training)), training=training
         )
@@ -154,8 +152,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             TypeError: If a prompt is not a string.
         """
         if batch_size is not None:
-            options = (max_length, stop_token_ids, strip_prompt, min_new_tokens)
-            return self._generate_in_batches(inputs, batch_size, options)
+            check_positive_integer("batch_size", batch_size)
+            self.check_preprocessor()
         check_max_length(max_length, "[CLS]")
         if not isinstance(min_new_tokens, int) or min_new_tokens < 0:
             raise ValueError(
@@ -177,7 +175,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         function = self.make_generate_function()
 
         outputs = []
-        batches, is_single = self._prompts(inputs)
+        batches, is_single, order = self._prompts(inputs, batch_size)
         for batch in batches:
             prompt = batch
             if self.preprocessor is not None:
@@ -194,23 +192,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             if self.preprocessor is not None:
                 output = self.preprocessor.generate_postprocess(output)
             outputs.append(output)
-        return self._normalize_generate_outputs(outputs, is_single)
-
-    def _generate_in_batches(self, inputs, batch_size, options):
-        check_positive_integer("batch_size", batch_size)
-        self.check_preprocessor()
-        is_pair = isinstance(inputs, tuple) and len(inputs) == 2
-        parts, is_single = prompt_columns(inputs if is_pair else (inputs,))
-        if is_single or any(is_dataset(part) for part in parts):
-            return self.generate(inputs, *options)
-        check_not_empty(inputs)
-        prompts = string_tensors(tuple(parts) if is_pair else parts[0])
-        results = {}
-        lengths = count_tokens(self.preprocessor, prompts)
-        for rows in length_batches(lengths, batch_size, cost=COST_OF_GENERATION):
-            found = self.generate(take_rows(prompts, rows), *options)
-            results.update(zip(rows.tolist(), found, strict=True))
-        return [results[row] for row in range(len(results))]
+        results = self._normalize_generate_outputs(outputs, is_single)
+        return results if order is None else [results[i] for i in np.argsort(order)]
 
     def generate_step(self, inputs, stop_token_ids=None, min_new_tokens=None):
         """Generates one batch, in one graph.
@@ -321,14 +304,18 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         )
         return self.head(hidden_states)[:, 0], hidden_states[:, 0], cache
 
-    def _prompts(self, inputs):
-        """Returns batches of prompts, and whether there is a single text without a batch axis."""
+    def _prompts(self, inputs, batch_size):
+        """Returns batches of prompts, whether there is a single text, and the order of all texts.
+
+        The order is `None` if it is the one given.
+        """
         if self.preprocessor is None:
-            return self._normalize_generate_inputs(inputs)
+            return *self._normalize_generate_inputs(inputs), None
         is_pair = isinstance(inputs, tuple) and len(inputs) == 2
         parts, is_single = prompt_columns(inputs if is_pair else (inputs,))
         inputs = parts if is_pair else parts[0]
-        if any(is_dataset(part) for part in parts):
+        from_dataset = any(is_dataset(part) for part in parts)
+        if from_dataset:
             spec = getattr(inputs, "element_spec", None)
             if getattr(spec, "dtype", None) != "string" or spec.shape.rank != 1:
                 raise ValueError(
@@ -336,10 +323,16 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
                     f"Received: {spec if spec is not None else type(inputs).__name__}"
                 )
         check_not_empty(inputs)
-        batches, _ = self._normalize_generate_inputs(string_tensors(inputs))
+        inputs, order = string_tensors(inputs), None
+        if batch_size is None or is_single or from_dataset:
+            batches, _ = self._normalize_generate_inputs(inputs)
+        else:
+            lengths = count_tokens(self.preprocessor, inputs)
+            groups = length_batches(lengths, batch_size, cost=COST_OF_GENERATION)
+            batches, order = [take_rows(inputs, rows) for rows in groups], np.concatenate(groups)
         if self.backbone.masking == "unilm" and not is_pair:
             batches = ((batch, [""] * len(batch)) for batch in batches)
-        return batches, is_single
+        return batches, is_single, order
 
     def _check_prompt(self, prompt):
         mask = ops.convert_to_numpy(prompt["padding_mask"]).astype("bool")

@@ -13,8 +13,7 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
 
     Args:
         backbone: a `RoFormerBackbone`.
-        preprocessor: a `RoFormerMaskedLMPreprocessor`, or `None` to take token ids instead of
-            strings.
+        preprocessor: a `RoFormerMaskedLMPreprocessor`, or `None` to take token ids.
         head_epsilon: float. Epsilon of the layer norm in the head, 1e-12 in every version of
             bert4keras.
         **kwargs: Arguments of `keras.Model`.
@@ -64,7 +63,6 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         self.head_epsilon = head_epsilon
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         inputs = dict(inputs)
         mask_positions = inputs.pop("mask_positions", None)
         hidden_states = sequence_output(self.backbone(inputs, training=training))

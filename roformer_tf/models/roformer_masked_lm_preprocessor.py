@@ -19,8 +19,7 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
         tokenizer, sequence_length, truncate_from, padding, **kwargs: See
             `RoFormerTextClassifierPreprocessor`.
         mask_selection_rate: float. Share of the tokens to predict. Special tokens are never chosen.
-        mask_selection_length: int. Size of `mask_positions`. By default this share of
-            `sequence_length`.
+        mask_selection_length: int. Size of `mask_positions`, by default this share of the maximum.
         mask_token_rate: float. Share of the chosen tokens that become `[MASK]`.
         random_token_rate: float. Share of the chosen tokens that become a random token.
 

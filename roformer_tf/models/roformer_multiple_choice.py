@@ -7,7 +7,7 @@ from roformer_tf.layers import MeanPooling
 from roformer_tf.models.answer_spans import answer_lists, answers_of_logits
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import is_dataset, string_tensors
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, head_dense
 from roformer_tf.models.roformer_multiple_choice_preprocessor import (
     RoFormerMultipleChoicePreprocessor,
     choice_tensor,
@@ -27,11 +27,9 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     Args:
         backbone: a `RoFormerBackbone`.
-        preprocessor: a `RoFormerMultipleChoicePreprocessor`, or `None` to take token ids instead of
-            strings.
+        preprocessor: a `RoFormerMultipleChoicePreprocessor`, or `None` to take token ids.
         dropout: float. Dropout rate of the vector that a choice is judged by.
-        pooling: What that vector is: `"cls"` (of the first token), `"mean"` (over tokens), or
-            `"pooler"` (if the backbone has one). A model that was pretrained without a task for
+        pooling: See `RoFormerTextClassifier`. A model that was pretrained without a task for
             `[CLS]` learns more from few examples with `"mean"`.
         **kwargs: Arguments of `keras.Model`.
 
@@ -82,13 +80,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         self.preprocessor = preprocessor
         self.mean_pooling = MeanPooling(name="mean_pooling") if pooling == "mean" else None
         self.output_dropout = keras.layers.Dropout(dropout, dtype="float32", name="output_dropout")
-        # In float32 under every dtype policy: softmax and loss need the precision.
-        self.logits_dense = keras.layers.Dense(
-            1,
-            kernel_initializer=initializer_of(backbone.norm, backbone.num_layers),
-            dtype="float32",
-            name="logits",
-        )
+        self.logits_dense = head_dense(backbone, 1, "logits")
 
         # === Functional model ===
         inputs = {
@@ -97,7 +89,6 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         shape = ops.shape(inputs["token_ids"])
         flat = {name: ops.reshape(x, (-1, shape[2])) for name, x in inputs.items()}
         outputs = self.backbone(flat, training=training)

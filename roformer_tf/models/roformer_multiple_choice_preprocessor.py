@@ -26,8 +26,7 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
     Args:
         tokenizer: a `RoFormerTokenizer`.
         sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
-        pair_segments: bool. Whether a choice has segment id 1. The scripts of the original's v2 use
-            0 everywhere.
+        pair_segments: bool. Whether a choice has segment id 1, unlike the original's v2.
         padding: `"longest"` or `"max_length"`; see `RoFormerTextClassifierPreprocessor`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
@@ -41,7 +40,7 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
     Returns:
         Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
         `(batch, choices, length)`. A choice that is padding has a `padding_mask` of 0 throughout.
-        With `y` or `sample_weight` a tuple `(x, y)` or `(x, y, sample_weight)`.
+        With labels a tuple.
 
     Raises:
         ValueError: If `padding` is unknown, `sequence_length` is less than 8, or `x` has other

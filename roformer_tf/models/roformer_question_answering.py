@@ -8,7 +8,12 @@ from roformer_tf.layers import GlobalPointer, SpanCrossentropy
 from roformer_tf.models.answer_spans import answer_lists, answers_of_scores
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import is_dataset, string_tensors
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
+from roformer_tf.models.roformer_backbone import (
+    RoFormerBackbone,
+    head_dense,
+    initializer_of,
+    sequence_output,
+)
 from roformer_tf.models.roformer_question_answering_preprocessor import (
     RoFormerQuestionAnsweringPreprocessor,
     question_and_context,
@@ -28,8 +33,7 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
 
     Args:
         backbone: a `RoFormerBackbone`.
-        preprocessor: a `RoFormerQuestionAnsweringPreprocessor`, or `None` to take token ids instead
-            of strings.
+        preprocessor: a `RoFormerQuestionAnsweringPreprocessor`, or `None` to take token ids.
         head: `"joint"` scores each pair of a start and an end by a `GlobalPointer`, as the reading
             script of the original's v2; `"separate"` scores starts and ends, as Hugging Face.
         head_dim: even int. Size of the queries and keys of the pointer.
@@ -37,9 +41,8 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
-        inputs: dictionary of the inputs of `RoFormerBackbone`, and `answer_mask`, int `(batch,
-            length)`, 1 for `[CLS]` and for tokens where an answer may start and end. Defaults to
-            all real tokens.
+        inputs: dictionary of the inputs of `RoFormerBackbone`, and optionally `answer_mask`, int
+            `(batch, length)`, 1 for `[CLS]` and for tokens where an answer may start and end.
 
     Returns:
         float32 scores `(batch, start, end)`, or with `head="separate"` `(batch, length, 2)` of
@@ -88,15 +91,17 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         self.backbone = backbone
         self.preprocessor = preprocessor
         self.output_dropout = keras.layers.Dropout(dropout, dtype="float32", name="output_dropout")
-        # In float32 under every dtype policy: scores and losses need the precision.
-        options = {
-            "kernel_initializer": initializer_of(backbone.norm, backbone.num_layers),
-            "dtype": "float32",
-        }
         if head == "joint":
-            self.pointer = GlobalPointer(1, head_dim, use_bias=False, name="pointer", **options)
+            self.pointer = GlobalPointer(
+                1,
+                head_dim,
+                use_bias=False,
+                kernel_initializer=initializer_of(backbone.norm, backbone.num_layers),
+                dtype="float32",  # under every policy: scores and losses need the precision
+                name="pointer",
+            )
         else:
-            self.span_dense = keras.layers.Dense(2, name="span", **options)
+            self.span_dense = head_dense(backbone, 2, "span")
 
         # === Functional model ===
         answer_mask = keras.Input((None,), dtype="int32", name="answer_mask")
@@ -104,7 +109,6 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         inputs = dict(inputs)
         mask = inputs.pop("answer_mask", None)
         mask = inputs["padding_mask"] if mask is None else mask

@@ -28,8 +28,7 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
     Args:
         vocabulary_size: int. Size of the vocabulary of source and target.
         num_layers: int. Number of blocks of the encoder, and by default of the decoder.
-        num_heads: int. Number of attention heads. It must divide `hidden_dim` into heads of even
-            size.
+        num_heads: int. Number of attention heads, which divide `hidden_dim` into even sizes.
         hidden_dim: int. Size of the hidden states and of the embeddings.
         intermediate_dim: int. Width of the feed-forward networks.
         num_decoder_layers: int. Number of blocks of the decoder, `num_layers` by default.
@@ -38,11 +37,9 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         activation: `"relu"`, `"gelu"` or any Keras activation.
         layer_norm_epsilon: float. Epsilon of the layer norms.
         max_wavelength: float. Base of the rotary frequencies.
-        position_scheme: `"rotary"`, `"sinusoidal"`, … or `"none"`: a key of
-            `roformer_tf.layers.position_schemes.POSITION_SCHEMES`, for the self-attention of both
-            sides.
+        position_scheme: `"rotary"`, `"sinusoidal"`, … or `"none"`; see `RoFormerBackbone`.
         position_options: dictionary. Further arguments of the position scheme's class.
-        max_sequence_length: int. Number of learned positions. Other schemes have no such bound.
+        max_sequence_length: int. Number of learned positions; others have no such bound.
         dtype: dtype policy of all layers.
         **kwargs: Arguments of `keras.Model`, such as `name`.
 
@@ -188,7 +185,6 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         self.max_sequence_length = max_sequence_length
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         source_mask = inputs["encoder_padding_mask"]
         encoder_sequence = self.encode(inputs["encoder_token_ids"], source_mask, training)
         decoder_sequence = self.decode(

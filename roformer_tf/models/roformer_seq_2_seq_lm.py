@@ -27,13 +27,11 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
     """Translation model: logits of the next token of the target, given the source.
 
     The output shares the embedding table. `fit` trains on pairs of raw strings, `generate`
-    translates raw strings, using the `sampler` passed to `compile`. The encoder runs once for each
-    source; the decoder caches the keys and values of earlier tokens and of the encoder's output.
+    translates raw strings, using the `sampler` passed to `compile`.
 
     Args:
         backbone: a `RoFormerSeq2SeqBackbone`.
-        preprocessor: a `RoFormerSeq2SeqLMPreprocessor`, or `None` to take token ids instead of
-            strings.
+        preprocessor: a `RoFormerSeq2SeqLMPreprocessor`, or `None` to take token ids.
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
@@ -83,7 +81,6 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         )
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         hidden_states = self.backbone(inputs, training=training)["decoder_sequence_output"]
         return self.backbone.token_embedding(hidden_states, reverse=True)
 
@@ -251,7 +248,6 @@ def translate(task, texts, batch_size=32, max_length=None):
     Example:
 
     >>> import roformer_tf
-    >>> from roformer_tf.models import translate
     >>> from roformer_tf.text import train_sentencepiece
     >>> proto = train_sentencepiece(["a cat", "ein Hund"], vocabulary_size=20)
     >>> tokenizer = roformer_tf.RoFormerSentencePieceTokenizer(proto)
@@ -261,7 +257,7 @@ def translate(task, texts, batch_size=32, max_length=None):
     >>> preprocessor = roformer_tf.RoFormerSeq2SeqLMPreprocessor(tokenizer)
     >>> translator = roformer_tf.RoFormerSeq2SeqLM(backbone, preprocessor)
     >>> translator.compile(sampler="greedy")
-    >>> len(translate(translator, ["a cat", "", "a"], max_length=5))
+    >>> len(roformer_tf.models.translate(translator, ["a cat", "", "a"], max_length=5))
     3
     """
     task.check_preprocessor()

@@ -27,7 +27,7 @@ class RoFormerSim(RoFormerCausalLM):
 
     Args:
         backbone: a `RoFormerBackbone` with `masking="unilm"` and `pooler="linear"`.
-        preprocessor: a `RoFormerSimPreprocessor`, or `None` to take token ids instead of strings.
+        preprocessor: a `RoFormerSimPreprocessor`, or `None` to take token ids.
         head_epsilon: float. Epsilon of the layer norm in the head.
         **kwargs: Arguments of `keras.Model`.
 
@@ -74,7 +74,6 @@ class RoFormerSim(RoFormerCausalLM):
         super().__init__(backbone, preprocessor, head_epsilon, **kwargs)
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         outputs = self.backbone(inputs, training=training)
         logits = self.head(outputs["sequence_output"], training=training)
         return {"logits": logits, "pooled_output": outputs["pooled_output"]}

@@ -4,7 +4,7 @@ from keras import ops
 
 from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy, grouped_accuracy
 from roformer_tf.models.labels import check_class_labels
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, head_dense
 from roformer_tf.models.roformer_sim_classifier_preprocessor import (
     RoFormerSimClassifierPreprocessor,
 )
@@ -23,8 +23,7 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
 
     Args:
         backbone: a `RoFormerBackbone` with a pooler, such as that of a `RoFormerSim`.
-        preprocessor: a `RoFormerSimClassifierPreprocessor`, or `None` to take token ids instead of
-            strings.
+        preprocessor: a `RoFormerSimClassifierPreprocessor`, or `None` to take token ids.
         groups: tuple of ints. Number of classes of each task. With `(2, 3)` labels 0 and 1 belong
             to the first, 2 to 4 to the second. The softmax is over the classes of one task.
         **kwargs: Arguments of `keras.Model`.
@@ -77,13 +76,7 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
-        self.logits_dense = keras.layers.Dense(
-            sum(groups),
-            use_bias=False,
-            kernel_initializer=initializer_of(backbone.norm, backbone.num_layers),
-            dtype="float32",
-            name="logits",
-        )
+        self.logits_dense = head_dense(backbone, sum(groups), "logits", use_bias=False)
 
         # === Functional model ===
         inputs = {
@@ -93,7 +86,6 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
         super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         vectors = self.pair_vectors(inputs, training=training)
         a, b = vectors[:, 0], vectors[:, 1]
         return self.logits_dense(ops.concatenate([a, b, ops.abs(a - b)], axis=-1))

@@ -22,9 +22,8 @@ class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
         sample_weight: Weights, passed through.
 
     Returns:
-        Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
-        `(batch, 2, length)`, or `(2, length)` for two strings. With `y` or `sample_weight` a tuple
-        `(x, y)` or `(x, y, sample_weight)`.
+        Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each `(batch, 2,
+        length)`, or `(2, length)` for two strings. With labels a tuple.
 
     Raises:
         ValueError: If `x` is not a pair.

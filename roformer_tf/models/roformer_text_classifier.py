@@ -15,7 +15,7 @@ from roformer_tf.models.labels import (
     ranked,
     softmax,
 )
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, head_dense
 from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
@@ -35,8 +35,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         backbone: a `RoFormerBackbone`.
         num_classes: int. Number of classes; 1 for regression or a single probability. By default
             the number of `labels`.
-        preprocessor: a `RoFormerTextClassifierPreprocessor`, or `None` to take token ids instead of
-            strings.
+        preprocessor: a `RoFormerTextClassifierPreprocessor`, or `None` to take token ids.
         activation: Activation of the outputs: `None` for logits, `"softmax"` or `"sigmoid"`.
         dropout: float. Dropout rate of the pooled vector.
         pooling: `"cls"` (the vector of the first token), `"mean"` (over tokens), or `"pooler"` (if
@@ -113,14 +112,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         self.preprocessor = preprocessor
         self.mean_pooling = MeanPooling(name="mean_pooling") if pooling == "mean" else None
         self.output_dropout = keras.layers.Dropout(dropout, dtype="float32", name="output_dropout")
-        # In float32 under every dtype policy: softmax and loss need the precision.
-        self.logits_dense = keras.layers.Dense(
-            num_classes,
-            activation=activation,
-            kernel_initializer=initializer_of(backbone.norm, backbone.num_layers),
-            dtype="float32",
-            name="logits",
-        )
+        self.logits_dense = head_dense(backbone, num_classes, "logits", activation=activation)
 
         # === Functional model ===
         super().__init__(
@@ -128,7 +120,6 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         )
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         outputs = self.backbone(inputs, training=training)
         return self.head_outputs(outputs, inputs["padding_mask"], training)
 

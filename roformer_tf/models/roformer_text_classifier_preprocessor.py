@@ -21,8 +21,7 @@ class RoFormerTextClassifierPreprocessor(
         padding: `"longest"` pads to the longest sequence of the batch, which costs least on
             TensorFlow and PyTorch. `"max_length"` pads to `sequence_length`, for XLA and JAX, which
             compile a program for each shape.
-        pair_segments: bool. Whether the second text of a pair has segment id 1. The scripts of the
-            original's v2 use 0 everywhere.
+        pair_segments: bool. Whether the second text has segment id 1, unlike the original's v2.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:

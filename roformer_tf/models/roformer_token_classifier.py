@@ -20,7 +20,12 @@ from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.entities import check_entities, entity_array
 from roformer_tf.models.entity_tag_loss import EntityTagLoss
 from roformer_tf.models.labels import check_names
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
+from roformer_tf.models.roformer_backbone import (
+    RoFormerBackbone,
+    head_dense,
+    initializer_of,
+    sequence_output,
+)
 from roformer_tf.models.roformer_token_classifier_preprocessor import (
     RoFormerTokenClassifierPreprocessor,
 )
@@ -47,10 +52,9 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
     Args:
         backbone: a `RoFormerBackbone`.
         labels: list of strings. Names of the types.
-        preprocessor: a `RoFormerTokenClassifierPreprocessor`, or `None` to take token ids instead
-            of strings.
-        head: `"global_pointer"` or `"efficient_global_pointer"`, which score every span, so that
-            entities may be nested; `"crf"` or `"softmax"`, which tag every token.
+        preprocessor: a `RoFormerTokenClassifierPreprocessor`, or `None` to take token ids.
+        head: `"global_pointer"` or `"efficient_global_pointer"`, which score every span, also
+            nested ones; `"crf"` or `"softmax"`, which tag every token.
         head_dim: even int. Size of the queries and keys of a pointer.
         dropout: float. Dropout rate before the head.
         lr_multiplier: float. Factor of the learning rate of a CRF's transitions.
@@ -118,23 +122,16 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
         self.backbone = backbone
         self.preprocessor = preprocessor
         self.output_dropout = keras.layers.Dropout(dropout, dtype="float32", name="output_dropout")
-        # In float32 under every dtype policy: scores and losses need the precision.
-        initializer = initializer_of(backbone.norm, backbone.num_layers)
         if head in POINTERS:
             self.pointer = POINTERS[head](
                 len(self.labels),
                 head_dim,
-                kernel_initializer=initializer,
-                dtype="float32",
+                kernel_initializer=initializer_of(backbone.norm, backbone.num_layers),
+                dtype="float32",  # under every policy: scores and losses need the precision
                 name="pointer",
             )
         else:
-            self.tag_dense = keras.layers.Dense(
-                2 * len(self.labels) + 1,
-                kernel_initializer=initializer,
-                dtype="float32",
-                name="tags",
-            )
+            self.tag_dense = head_dense(backbone, 2 * len(self.labels) + 1, "tags")
         if head == "crf":
             self.field = ConditionalRandomField(lr_multiplier, dtype="float32", name="crf")
 
@@ -144,7 +141,6 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
         )
 
     def compute_outputs(self, inputs, training=None):
-        """Computes the outputs from all inputs; see `RoFormerModel.compute_outputs`."""
         x = sequence_output(self.backbone(inputs, training=training))
         x = self.output_dropout(x, training=training)
         mask = inputs["padding_mask"]
