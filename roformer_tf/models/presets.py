@@ -1,17 +1,13 @@
+"""Builds models from original and Hugging Face checkpoints, and from saved presets."""
+
 import inspect
-from typing import Self
 
 import keras
 
 from roformer_tf.checkpoint import load_checkpoint
-from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.original_config import check_sizes
-from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size, edited_size
-from roformer_tf.naming import automatic_name
 from roformer_tf.text import RoFormerTokenizer
-from roformer_tf.text.familiar_names import FamiliarName
-from roformer_tf.text.strings import check_one_length, to_string_tensor
 
 KERAS_ARGUMENTS = ("name", "trainable", "compile")
 _CLASSIFIERS = (  # which need neither a pooler nor a masked-LM head
@@ -25,70 +21,6 @@ _CLASSES = {
     "preprocessors",
     "RoFormerSeq2SeqBackbone": "RoFormerSeq2SeqBackbone, RoFormerSeq2SeqLM and its preprocessor",
 }
-
-
-class PreprocessorFromPreset(SavedWhole):
-    """Mixin of preprocessors: `from_preset` takes every kind of folder, `call` a pair of texts."""
-
-    from_pretrained = FamiliarName()
-
-    def __init__(self, *args, name=None, **kwargs):
-        tokenizer = args[0] if args else kwargs.get("tokenizer")
-        if tokenizer is not None and not callable(tokenizer):
-            raise TypeError(f"`tokenizer` must be a tokenizer layer. Received: {tokenizer!r}")
-        super().__init__(*args, name=name or automatic_name(type(self)), **kwargs)
-
-    def build(self, input_shape=None):
-        # KerasHub would make packers here, which always pad to the full length.
-        self.built = True
-
-    def __call__(self, x, y=None, sample_weight=None, **kwargs):
-        # By keyword: KerasHub takes a lone tuple for `(x, y)`, and would lose the second text.
-        return super().__call__(_texts(x), y=y, sample_weight=sample_weight, **kwargs)
-
-    @classmethod
-    def from_preset(cls, preset, config_file="preprocessor.json", **kwargs) -> Self:
-        """Builds the preprocessor from a folder.
-
-        Args:
-            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one
-                written by `save_to_preset`; a `.zip` file of one; or `"hf://user/name"`.
-            config_file: str. Name of the preprocessor's file in the latter.
-            **kwargs: Arguments of the class and, for original and Hugging Face folders, of
-                `RoFormerTokenizer`.
-
-        Raises:
-            FileNotFoundError: If there is no such folder, or it has no vocabulary.
-            ValueError: If the vocabulary is damaged, or belongs to another kind of tokenizer. The
-                message names the class that can be built from the folder.
-        """
-        if is_kerashub_source(preset):  # KerasHub downloads it
-            return super().from_preset(str(preset), config_file, **kwargs)
-        with checked_folder(preset, weights=False) as folder:
-            check_backbone_class(cls, folder)
-            if folder.layout == "preset":
-                if "tokenizer" not in kwargs:
-                    check_tokenizer(cls, folder)
-                return super().from_preset(str(folder.path), config_file, **kwargs)
-            if "tokenizer" not in kwargs:
-                options = _take(kwargs, TOKENIZER_ARGUMENTS)
-                kwargs["tokenizer"] = cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
-            if folder.has_weights and folder.identity().family == "bert":
-                longest = folder.backbone_arguments("bert")["max_sequence_length"]
-                kwargs.setdefault("sequence_length", min(512, longest))
-            return cls(**kwargs)
-
-
-def _texts(x):
-    """Returns strings of any form as tensors. Raises errors that say which is no string."""
-    if isinstance(x, dict):
-        return {name: _texts(part) for name, part in x.items()}
-    if not isinstance(x, tuple):
-        is_python = isinstance(x, list | str | bytes) or type(x).__module__ == "numpy"
-        return to_string_tensor(x) if is_python else x
-    parts = tuple(map(_texts, x))
-    check_one_length(parts)
-    return parts
 
 
 def check_backbone_class(cls, folder):
@@ -131,8 +63,8 @@ def from_checkpoint(cls, folder, load_weights, kwargs):
     identity.warn_if_from_name("family", folder)
     if load_weights and kwargs.get("strict", True):
         check_sizes(folder.config, folder.arrays, str(folder.config_file))
-    surgery = _take(kwargs, ("keep_tokens", "compound_tokens"))
-    options = {"family": identity.family, **_take(kwargs, ("strict", "nsp_head"))}
+    surgery = take(kwargs, ("keep_tokens", "compound_tokens"))
+    options = {"family": identity.family, **take(kwargs, ("strict", "nsp_head"))}
     is_task = cls.backbone_cls is not None
     backbone_cls = cls.backbone_cls or cls
     own = arguments_of(cls) if is_task else []
@@ -142,9 +74,10 @@ def from_checkpoint(cls, folder, load_weights, kwargs):
     backbone = kwargs.pop("backbone", None)
     if backbone is None:
         names = [name for name in arguments_of(backbone_cls) if name not in own]
-        overrides = _take(kwargs, names if is_task else (*names, *KERAS_ARGUMENTS))
+        overrides = take(kwargs, names if is_task else (*names, *KERAS_ARGUMENTS))
         arguments = dict(folder.backbone_arguments(identity.family))
-        arguments["vocabulary_size"] = edited_size(arguments["vocabulary_size"], **surgery)
+        if surgery:
+            arguments["vocabulary_size"] = edited_size(arguments["vocabulary_size"], **surgery)
         if "masking" not in overrides:
             arguments["masking"] = _masking(cls, folder, identity)
         arguments["pooler"] = _pooler(cls, identity, options, kwargs)
@@ -208,14 +141,17 @@ def _pooler(cls, identity, options, kwargs):
 
 
 def _preprocessor(cls, folder, backbone, surgery, kwargs):
-    options = _take(kwargs, TOKENIZER_ARGUMENTS)
-    source = "`vocabulary`"
-    if "vocabulary" not in options:
-        source = str(folder.path / "vocab.txt")
-        options["vocabulary"] = _edited(folder.vocabulary, **surgery).tokens
-    check_vocabulary_size(Vocabulary(options["vocabulary"]), backbone.vocabulary_size, source)
+    options = take(kwargs, TOKENIZER_ARGUMENTS)
+    if "vocabulary" in options:
+        vocabulary, source = Vocabulary(options["vocabulary"]), "`vocabulary`"
+    else:
+        vocabulary, source = folder.vocabulary, str(folder.path / "vocab.txt")
+        if surgery:
+            vocabulary = _edited(vocabulary, **surgery)
+            options["vocabulary"] = vocabulary.tokens
+    check_vocabulary_size(vocabulary, backbone.vocabulary_size, source)
     own = arguments_of(cls)
-    arguments = _take(kwargs, [n for n in arguments_of(cls.preprocessor_cls) if n not in own])
+    arguments = take(kwargs, [n for n in arguments_of(cls.preprocessor_cls) if n not in own])
     if backbone.position_scheme_name == "learned":
         arguments.setdefault("sequence_length", min(512, backbone.max_sequence_length))
     tokenizer = cls.preprocessor_cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
@@ -349,5 +285,6 @@ def _unknown_arguments(cls, names):
     )
 
 
-def _take(kwargs, names):
+def take(kwargs, names):
+    """Removes the arguments of these names from `kwargs`, and returns them."""
     return {name: kwargs.pop(name) for name in list(names) if name in kwargs}

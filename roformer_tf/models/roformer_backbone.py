@@ -12,6 +12,8 @@ from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models.presets import arguments_of
 from roformer_tf.models.roformer_model import RoFormerModel
 
+POOLINGS = ("pooler", "cls", "mean")
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
@@ -442,3 +444,30 @@ def sequence_output(backbone_outputs):
     if isinstance(backbone_outputs, dict):
         return backbone_outputs["sequence_output"]
     return backbone_outputs
+
+
+def pool(outputs, padding_mask, pooling, mean_pooling):
+    """Returns the vectors `(batch, hidden_dim)` of texts, from a backbone's outputs.
+
+    `mean_pooling` is a function of hidden states and padding mask, such as `MeanPooling`.
+    """
+    if pooling == "pooler":
+        return outputs["pooled_output"]
+    tokens = sequence_output(outputs)
+    return mean_pooling(tokens, padding_mask) if pooling == "mean" else tokens[:, 0]
+
+
+def check_head_pooling(backbone, pooling):
+    """Raises `ValueError` if there is no such pooling, or the backbone lacks it."""
+    check_one_of("pooling", pooling, POOLINGS)
+    if pooling == "pooler":
+        check_pooler(backbone, "`pooling='pooler'`")
+
+
+def check_pooler(backbone, task):
+    """Raises `ValueError` if a backbone has no pooler, which makes the vector of a text."""
+    if getattr(backbone, "pooler", None) is None:
+        raise ValueError(
+            f"{task} needs a backbone with a pooler: make it with `pooler='linear'`. "
+            "Received: a backbone with pooler=None"
+        )

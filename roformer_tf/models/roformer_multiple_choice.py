@@ -7,13 +7,17 @@ from roformer_tf.layers import MeanPooling
 from roformer_tf.models.answer_spans import answer_lists, answers_of_logits
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import is_dataset, string_tensors
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, head_dense
+from roformer_tf.models.roformer_backbone import (
+    RoFormerBackbone,
+    check_head_pooling,
+    head_dense,
+    pool,
+)
 from roformer_tf.models.roformer_multiple_choice_preprocessor import (
     RoFormerMultipleChoicePreprocessor,
     choice_tensor,
     form_of,
 )
-from roformer_tf.models.text_vectors import check_head_pooling, pool
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

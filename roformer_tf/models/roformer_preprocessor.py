@@ -1,16 +1,91 @@
 import types
+from typing import Self
 
 import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
+from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
+from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checks import check_one_of
-from roformer_tf.models.presets import PreprocessorFromPreset
+from roformer_tf.models.presets import (
+    TOKENIZER_ARGUMENTS,
+    check_backbone_class,
+    check_tokenizer,
+    take,
+)
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
+from roformer_tf.naming import automatic_name
 from roformer_tf.portable import trace_quietly
 from roformer_tf.text import PairPacker, RoFormerTokenizer
+from roformer_tf.text.familiar_names import FamiliarName
+from roformer_tf.text.strings import check_one_length, to_string_tensor
 
 PADDINGS = ("longest", "max_length")
+
+
+class PreprocessorFromPreset(SavedWhole):
+    """Mixin of preprocessors: `from_preset` takes every kind of folder, `call` a pair of texts."""
+
+    from_pretrained = FamiliarName()
+
+    def __init__(self, *args, name=None, **kwargs):
+        tokenizer = args[0] if args else kwargs.get("tokenizer")
+        if tokenizer is not None and not callable(tokenizer):
+            raise TypeError(f"`tokenizer` must be a tokenizer layer. Received: {tokenizer!r}")
+        super().__init__(*args, name=name or automatic_name(type(self)), **kwargs)
+
+    def build(self, input_shape=None):
+        # KerasHub would make packers here, which always pad to the full length.
+        self.built = True
+
+    def __call__(self, x, y=None, sample_weight=None, **kwargs):
+        # By keyword: KerasHub takes a lone tuple for `(x, y)`, and would lose the second text.
+        return super().__call__(_texts(x), y=y, sample_weight=sample_weight, **kwargs)
+
+    @classmethod
+    def from_preset(cls, preset, config_file="preprocessor.json", **kwargs) -> Self:
+        """Builds the preprocessor from a folder.
+
+        Args:
+            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one
+                written by `save_to_preset`; a `.zip` file of one; or `"hf://user/name"`.
+            config_file: str. Name of the preprocessor's file in the latter.
+            **kwargs: Arguments of the class and, for original and Hugging Face folders, of
+                `RoFormerTokenizer`.
+
+        Raises:
+            FileNotFoundError: If there is no such folder, or it has no vocabulary.
+            ValueError: If the vocabulary is damaged, or belongs to another kind of tokenizer. The
+                message names the class that can be built from the folder.
+        """
+        if is_kerashub_source(preset):  # KerasHub downloads it
+            return super().from_preset(str(preset), config_file, **kwargs)
+        with checked_folder(preset, weights=False) as folder:
+            check_backbone_class(cls, folder)
+            if folder.layout == "preset":
+                if "tokenizer" not in kwargs:
+                    check_tokenizer(cls, folder)
+                return super().from_preset(str(folder.path), config_file, **kwargs)
+            if "tokenizer" not in kwargs:
+                options = take(kwargs, TOKENIZER_ARGUMENTS)
+                kwargs["tokenizer"] = cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
+            if folder.has_weights and folder.identity().family == "bert":
+                longest = folder.backbone_arguments("bert")["max_sequence_length"]
+                kwargs.setdefault("sequence_length", min(512, longest))
+            return cls(**kwargs)
+
+
+def _texts(x):
+    """Returns strings of any form as tensors. Raises errors that say which is no string."""
+    if isinstance(x, dict):
+        return {name: _texts(part) for name, part in x.items()}
+    if not isinstance(x, tuple):
+        is_python = isinstance(x, list | str | bytes) or type(x).__module__ == "numpy"
+        return to_string_tensor(x) if is_python else x
+    parts = tuple(map(_texts, x))
+    check_one_length(parts)
+    return parts
 
 
 class RoFormerPreprocessor(PreprocessorFromPreset):

@@ -4,8 +4,12 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checks import check_one_of
-from roformer_tf.models.presets import PreprocessorFromPreset
-from roformer_tf.models.roformer_preprocessor import PADDINGS, check_sequence_length, row_lengths
+from roformer_tf.models.roformer_preprocessor import (
+    PADDINGS,
+    PreprocessorFromPreset,
+    check_sequence_length,
+    row_lengths,
+)
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.text import RoFormerSentencePieceTokenizer
 from roformer_tf.text.strings import to_string_tensor

@@ -5,11 +5,11 @@ from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import check_not_empty
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive, nearest_is_positive
 from roformer_tf.models.labels import ranked
+from roformer_tf.models.roformer_backbone import check_pooler
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_masked_lm import token_loss
 from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
-from roformer_tf.models.text_vectors import check_pooler
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

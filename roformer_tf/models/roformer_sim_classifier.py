@@ -4,12 +4,11 @@ from keras import ops
 
 from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy, grouped_accuracy
 from roformer_tf.models.labels import check_class_labels
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, head_dense
+from roformer_tf.models.roformer_backbone import RoFormerBackbone, check_pooler, head_dense
 from roformer_tf.models.roformer_sim_classifier_preprocessor import (
     RoFormerSimClassifierPreprocessor,
 )
 from roformer_tf.models.roformer_task import RoFormerTask
-from roformer_tf.models.text_vectors import check_pooler
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

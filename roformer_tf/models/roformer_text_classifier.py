@@ -15,12 +15,16 @@ from roformer_tf.models.labels import (
     ranked,
     softmax,
 )
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, head_dense
+from roformer_tf.models.roformer_backbone import (
+    RoFormerBackbone,
+    check_head_pooling,
+    head_dense,
+    pool,
+)
 from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
-from roformer_tf.models.text_vectors import check_head_pooling, pool
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -12,15 +12,13 @@ from roformer_tf.models.prediction import (
     has_program_for_each_shape,
     pad_to_ladder,
 )
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
+from roformer_tf.models.roformer_backbone import POOLINGS, RoFormerBackbone, pool
 from roformer_tf.models.roformer_multiple_choice_preprocessor import (
     RoFormerMultipleChoicePreprocessor,
 )
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
     RoFormerTextClassifierPreprocessor,
 )
-
-POOLINGS = ("pooler", "cls", "mean")
 
 
 def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, batch_size=32):
@@ -78,35 +76,8 @@ def checked_pooling(backbone, pooling):
     return pooling or "pooler"
 
 
-def pool(outputs, padding_mask, pooling, mean_pooling):
-    """Returns the vectors `(batch, hidden_dim)` of texts, from a backbone's outputs.
-
-    `mean_pooling` is a function of hidden states and padding mask, such as `MeanPooling`.
-    """
-    if pooling == "pooler":
-        return outputs["pooled_output"]
-    tokens = sequence_output(outputs)
-    return mean_pooling(tokens, padding_mask) if pooling == "mean" else tokens[:, 0]
-
-
 def _mean(tokens, padding_mask):
     weights = np.asarray(padding_mask, "float32")
     total = np.einsum("blh,bl->bh", np.asarray(tokens, "float32"), weights)
     # a batch on JAX may have rows that are all padding
     return total / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
-
-
-def check_head_pooling(backbone, pooling):
-    """Raises `ValueError` if there is no such pooling, or the backbone lacks it."""
-    check_one_of("pooling", pooling, POOLINGS)
-    if pooling == "pooler":
-        check_pooler(backbone, "`pooling='pooler'`")
-
-
-def check_pooler(backbone, task):
-    """Raises `ValueError` if a backbone has no pooler, which makes the vector of a text."""
-    if getattr(backbone, "pooler", None) is None:
-        raise ValueError(
-            f"{task} needs a backbone with a pooler: make it with `pooler='linear'`. "
-            "Received: a backbone with pooler=None"
-        )
