@@ -26,21 +26,18 @@ def entity_array(entities, labels):
     numbers = {name: number for number, name in enumerate(labels)}
     rows = []
     for i, row in enumerate(entities):
-        rows.append([_entity(entity, numbers, labels, i) for entity in _entries(row, i)])
+        if isinstance(row, np.ndarray):
+            row = [entity for entity in row.tolist() if entity[0] != -1]
+        if not isinstance(row, list | tuple):
+            raise ValueError(
+                f"The entities of text {i} must be a list of `(start, end, type)`. "
+                f"Received: {row!r}"
+            )
+        rows.append([_entity(entity, numbers, labels, i) for entity in row])
     array = np.full((len(rows), max([1, *map(len, rows)]), 3), -1, "int32")
     for target, row in zip(array, rows, strict=True):
         target[: len(row)] = np.reshape(np.array(row, "int32"), (-1, 3))
     return array
-
-
-def _entries(row, i):
-    if isinstance(row, np.ndarray):
-        row = [entity for entity in row.tolist() if entity[0] != -1]
-    if not isinstance(row, list | tuple):
-        raise ValueError(
-            f"The entities of text {i} must be a list of `(start, end, type)`. Received: {row!r}"
-        )
-    return row
 
 
 def _entity(entity, numbers, labels, i):

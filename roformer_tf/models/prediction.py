@@ -31,7 +31,8 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
         batch_size, verbose, steps, callbacks: See `keras.Model.predict`.
         max_tokens: int. Maximum number of tokens in a batch, padding included, or `None`.
     """
-    is_one_shape = has_rows_of_one_shape(task)
+    # Whether all examples have outputs of one shape, whatever their number of tokens.
+    is_one_shape = all(None not in output.shape[1:] for output in tree.flatten(task.output))
     groups = is_one_shape and not callbacks
 
     def divided(columns):
@@ -126,11 +127,6 @@ def predict_logits(task, inputs):
 def has_program_for_each_shape(model):
     """Whether XLA compiles a program for each shape of a batch: on JAX, or as the user asked."""
     return keras.backend.backend() == "jax" or bool(model.jit_compile)
-
-
-def has_rows_of_one_shape(model):
-    """Whether all examples have outputs of one shape, whatever their number of tokens."""
-    return all(None not in output.shape[1:] for output in tree.flatten(model.output))
 
 
 def pad_to_ladder(inputs):

@@ -55,15 +55,12 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
     >>> backbone = roformer_tf.RoFormerBackbone(
     ...     vocabulary_size=9, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
-    >>> chooser = roformer_tf.RoFormerMultipleChoice(
-    ...     backbone, roformer_tf.RoFormerMultipleChoicePreprocessor(tokenizer)
-    ... )
+    >>> preprocessor = roformer_tf.RoFormerMultipleChoicePreprocessor(tokenizer)
+    >>> chooser = roformer_tf.RoFormerMultipleChoice(backbone, preprocessor)
     >>> x = {"question": ["谁", "谁"], "choices": [["我", "你"], ["你", "我", "和"]]}
     >>> history = chooser.fit(x, [0, 1], verbose=0)
-    >>> answers = chooser.predict(x, verbose=0)
-    >>> [len(answer) for answer in answers]
+    >>> [len(answer) for answer in chooser.predict(x, verbose=0)]
     [2, 3]
-    >>> index, choice, probability = answers[0][0]
 
     Reference: `clue/c3.py` and `clue/chid.py` of the original's v2.
     """

@@ -24,18 +24,14 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
     tokens on the longer side, those far from the gap.
 
     Args:
-        tokenizer: a `RoFormerTokenizer`.
-        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        tokenizer, sequence_length, padding, **kwargs: See `RoFormerTextClassifierPreprocessor`.
         pair_segments: bool. Whether a choice has segment id 1, unlike the original's v2.
-        padding: `"longest"` or `"max_length"`; see `RoFormerTextClassifierPreprocessor`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: dictionary of string tensors: `question` `(batch,)`, `choices` `(batch, choices)` and
             optionally `context` `(batch,)`; or `left` `(batch,)`, `choices` and `right` `(batch,)`.
             Questions with fewer choices than others are padded with "".
-        y: Labels, passed through.
-        sample_weight: Weights, passed through.
+        y, sample_weight: Labels and weights, passed through.
 
     Returns:
         Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each

@@ -17,13 +17,10 @@ class RoFormerQuestionAnsweringPreprocessor(RoFormerPreprocessor, TextPreprocess
     sequences, overlapping chunks, so there may be more sequences than questions.
 
     Args:
-        tokenizer: a `RoFormerTokenizer`.
-        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        tokenizer, sequence_length, padding, **kwargs: See `RoFormerTextClassifierPreprocessor`.
         stride: int. Number of tokens that neighboring chunks of a context share.
         max_question_length: int. Number of tokens of a question, at most half of `sequence_length`.
         pair_segments: bool. Whether the context has segment id 1, unlike the original's v2.
-        padding: `"longest"` or `"max_length"`; see `RoFormerTextClassifierPreprocessor`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: dictionary of `question` and `context`, each a string, or list or tensor of strings; or a

@@ -23,8 +23,7 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     Args:
         backbone: a `RoFormerBackbone` with a pooler, such as that of a `RoFormerSim`.
         preprocessor: a `RoFormerSimClassifierPreprocessor`, or `None` to take token ids.
-        groups: tuple of ints. Number of classes of each task. With `(2, 3)` labels 0 and 1 belong
-            to the first, 2 to 4 to the second. The softmax is over the classes of one task.
+        groups: tuple of ints. Number of classes of each task; see `GroupedCrossentropy`.
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
@@ -46,9 +45,8 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32,
     ...     masking="unilm", pooler="linear",
     ... )
-    >>> classifier = roformer_tf.RoFormerSimClassifier(
-    ...     backbone, roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer)
-    ... )
+    >>> preprocessor = roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer)
+    >>> classifier = roformer_tf.RoFormerSimClassifier(backbone, preprocessor)
     >>> history = classifier.fit((["天气好", "好天"], ["好天气", "天"]), [1, 4], verbose=0)
     >>> classifier.embed("天气").shape
     (16,)

@@ -18,8 +18,7 @@ class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
 
     Call arguments:
         x: Tuple of two lists or tensors of strings.
-        y: Labels, passed through.
-        sample_weight: Weights, passed through.
+        y, sample_weight: Labels and weights, passed through.
 
     Returns:
         Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each `(batch, 2,

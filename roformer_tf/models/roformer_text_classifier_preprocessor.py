@@ -26,8 +26,7 @@ class RoFormerTextClassifierPreprocessor(
 
     Call arguments:
         x: string, or list or tensor of strings, or a tuple of two of them for pairs.
-        y: Labels, passed through.
-        sample_weight: Weights, passed through.
+        y, sample_weight: Labels and weights, passed through.
 
     Returns:
         Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each

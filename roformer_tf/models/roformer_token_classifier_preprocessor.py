@@ -16,11 +16,8 @@ class RoFormerTokenClassifierPreprocessor(RoFormerPreprocessor, TextPreprocessor
     chunks, so there may be more sequences than texts.
 
     Args:
-        tokenizer: a `RoFormerTokenizer`.
-        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        tokenizer, sequence_length, padding, **kwargs: See `RoFormerTextClassifierPreprocessor`.
         stride: int. Number of tokens that chunks share. Entities longer than half of it may be cut.
-        padding: `"longest"` or `"max_length"`; see `RoFormerTextClassifierPreprocessor`.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: string, or list or tensor of strings.
