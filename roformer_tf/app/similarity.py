@@ -7,7 +7,7 @@ from roformer_tf.app.shown import bars
 from roformer_tf.app.texts import check_texts, example_texts, lines_of
 from roformer_tf.models import RoFormerSim, RoFormerSimClassifier
 from roformer_tf.models.labels import ranked
-from roformer_tf.models.text_vectors import text_vectors
+from roformer_tf.models.prediction import text_vectors
 
 TITLE = "Compare sentences"
 

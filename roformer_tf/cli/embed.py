@@ -48,7 +48,7 @@ def embedder(model, preprocessor, pooling):
     """
     import functools
 
-    from roformer_tf.models.text_vectors import text_vectors
+    from roformer_tf.models.prediction import text_vectors
 
     if hasattr(model, "embed"):
         return functools.partial(model.embed, pooling=pooling)

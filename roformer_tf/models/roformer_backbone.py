@@ -82,9 +82,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     >>> backbone = roformer_tf.RoFormerBackbone(
     ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
-    >>> ids = np.array([[2, 15, 31, 3]])
-    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
-    >>> tuple(backbone(inputs).shape)
+    >>> tuple(backbone({"token_ids": np.array([[2, 15, 31, 3]])}).shape)
     (1, 4, 16)
 
     Reference: arXiv 2104.09864; `RoFormer` and `RoFormerV2` of bert4keras' `models.py`.

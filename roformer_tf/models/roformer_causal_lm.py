@@ -62,11 +62,10 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
     ... )
     >>> causal_lm = roformer_tf.RoFormerCausalLM(backbone)
     >>> ids = np.array([[2, 15, 31, 3]])
-    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    >>> inputs = {"token_ids": ids, "padding_mask": 0 * ids + 1}
     >>> tuple(causal_lm(inputs).shape)
     (1, 4, 100)
-    >>> scores = causal_lm.score(inputs)
-    >>> scores["num_tokens"].tolist()
+    >>> causal_lm.score(inputs)["num_tokens"].tolist()
     [3]
 
     Reference: `application="lm"` and `"unilm"` of bert4keras' `models.py`.

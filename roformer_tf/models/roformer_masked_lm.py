@@ -34,8 +34,7 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
     ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
     >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone)
-    >>> ids = np.array([[2, 15, 31, 3]])
-    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    >>> inputs = {"token_ids": np.array([[2, 15, 31, 3]])}
     >>> tuple(masked_lm(inputs).shape)
     (1, 4, 100)
     >>> tuple(masked_lm({**inputs, "mask_positions": np.array([[2]])}).shape)

@@ -77,7 +77,9 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
         return keras.utils.pack_x_y_sample_weight(inputs, y, sample_weight)
 
     def pack(self, x):
-        """Tokenizes and packs a dictionary of string tensors."""
+        """Tokenizes and packs a dictionary of string tensors; single texts for `embed`, too."""
+        if not isinstance(x, dict):
+            return super().pack(x)
         x = {name: _dense(x[name]) for name in form_of(x)}
         names = tuple(x)
         return self.as_graph(
@@ -140,6 +142,8 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
 
     @preprocessing_function
     def count_tokens(self, x):
+        if not isinstance(x, dict):
+            return super().count_tokens(x)
         names, choices = form_of(x), _dense(x["choices"])
         of_choices = row_lengths(self.tokenizer.graph(tf.reshape(choices, [-1])))
         counts = tf.reduce_max(tf.reshape(of_choices, tf.shape(choices)), axis=1) + 1 + len(names)

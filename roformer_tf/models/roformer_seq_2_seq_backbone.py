@@ -63,10 +63,7 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
     ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
     >>> source, target = np.array([[2, 15, 31, 3]]), np.array([[2, 7, 8]])
-    >>> outputs = backbone({
-    ...     "encoder_token_ids": source, "encoder_padding_mask": 0 * source + 1,
-    ...     "decoder_token_ids": target, "decoder_padding_mask": 0 * target + 1,
-    ... })
+    >>> outputs = backbone({"encoder_token_ids": source, "decoder_token_ids": target})
     >>> tuple(outputs["decoder_sequence_output"].shape)
     (1, 3, 16)
 

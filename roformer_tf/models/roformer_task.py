@@ -33,10 +33,10 @@ from roformer_tf.models.prediction import (
     has_program_for_each_shape,
     predict_batches,
     runs_on_one_device,
+    text_vectors,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
 from roformer_tf.models.roformer_model import RoFormerModel
-from roformer_tf.models.text_vectors import text_vectors
 
 
 class RoFormerTask(RoFormerModel):
