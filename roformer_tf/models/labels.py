@@ -75,7 +75,7 @@ def softmax(scores):
 
 
 def ranked(answers, scores, most=None):
-    """Returns a list of `(answer, score)`, the highest score first; of equal ones the first first.
+    """Returns a list of `(answer, score)`, the highest score first. Equal ones keep their order.
 
     `answers` is a sequence of anything, such as labels; `scores` a float array with a number for
     each; and `most` how many to return, by default all.

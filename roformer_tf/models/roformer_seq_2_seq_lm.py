@@ -220,10 +220,8 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
     def run_on(self, texts):
         self.generate(texts, max_length=8)
 
-    def _check_data(self, x, y=None, shuffle=False):
-        is_text = self.preprocessor is not None and not self.is_preprocessed(x)
-        x = as_pair(x) if isinstance(x, dict) and is_text else x
-        return super()._check_data(x, y, shuffle)
+    def text_tensors(self, x):
+        return super().text_tensors(as_pair(x) if isinstance(x, dict) else x)
 
 
 def translate(task, texts, batch_size=32, max_length=None):
