@@ -31,11 +31,8 @@ def check_not_empty(x):
         )
 
 
-def check_is_batched(x):
-    """Raises `ValueError` if `x` is a dataset of single examples and not of batches."""
-    if not is_dataset(x):
-        return
-    dataset = x
+def check_is_batched(dataset):
+    """Raises `ValueError` if a dataset gives single examples and not batches."""
     x, *_ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     named = x.items() if isinstance(x, dict) else [("", part) for part in tree.flatten(x)]
     for name, spec in named:

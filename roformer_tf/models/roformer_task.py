@@ -371,13 +371,14 @@ class RoFormerTask(RoFormerModel):
         """Returns `x` with texts as string tensors. Checks examples and labels."""
         if is_stream(x):
             return stream_to_dataset(x, self._check_data, self.encode_labels, shuffle)
-        if is_dataset(x) and y is not None:
-            raise ValueError(
-                "A dataset gives inputs and labels together: make it of `(texts, labels)`. "
-                f"Received: y of type {type(y).__name__} beside a dataset"
-            )
         check_not_empty(x)
-        check_is_batched(x)
+        if is_dataset(x):
+            if y is not None:
+                raise ValueError(
+                    "A dataset gives inputs and labels together: make it of `(texts, labels)`. "
+                    f"Received: y of type {type(y).__name__} beside a dataset"
+                )
+            check_is_batched(x)
         if self.is_preprocessed(x):
             self.check_inputs(x)
         elif self.preprocessor is not None:
