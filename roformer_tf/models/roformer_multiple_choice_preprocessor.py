@@ -130,15 +130,12 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
             choices = ids["choices"][:, : room - 2]
             lengths = row_lengths(ids["left"]), row_lengths(ids["right"])
             of_left, of_right = kept_lengths(lengths, room - row_lengths(choices))
-            skipped = tf.cast(row_lengths(ids["left"]) - of_left, tf.int64)
-            starts = ids["left"].row_starts() + skipped
-            positions = ranges(tf.cast(starts, tf.int32), of_left)
-            left = _rows(tf.gather(ids["left"].values, positions), of_left)
-            return {"left": left, "choices": choices, "right": _first(ids["right"], of_right)}
+            left = _part(ids["left"], of_left, row_lengths(ids["left"]) - of_left)
+            return {"left": left, "choices": choices, "right": _part(ids["right"], of_right)}
         names = [name for name in ("choices", "question", "context") if name in ids]
         kept = kept_lengths([row_lengths(ids[name]) for name in names], room)
         kept = dict(zip(names, kept))
-        return {name: _first(part, kept[name]) for name, part in ids.items()}
+        return {name: _part(part, kept[name]) for name, part in ids.items()}
 
     @preprocessing_function
     def count_tokens(self, x):
@@ -198,13 +195,10 @@ def _dense(texts):
     return texts.to_tensor("") if isinstance(texts, tf.RaggedTensor) else texts
 
 
-def _first(rows, counts):
-    """Returns the first tokens of each row."""
-    starts = tf.cast(rows.row_starts(), tf.int32)
-    return _rows(tf.gather(rows.values, ranges(starts, counts)), counts)
-
-
-def _rows(values, counts):
+def _part(rows, counts, skipped=0):
+    """Returns the first tokens of each row, or those after the first `skipped`."""
+    starts = tf.cast(rows.row_starts(), tf.int32) + skipped
+    values = tf.gather(rows.values, ranges(starts, counts))
     return tf.RaggedTensor.from_row_lengths(values, tf.cast(counts, tf.int64))
 
 
