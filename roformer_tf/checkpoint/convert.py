@@ -10,32 +10,32 @@ import numpy as np
 
 from roformer_tf import rotary
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.digests import add_digests
-from roformer_tf.checkpoint.folder import (
-    check_layout,
-    checked_folder,
-    compare_shapes,
-    has_weights,
-)
+from roformer_tf.checkpoint.folder import CheckpointFolder, checked_folder, compare_shapes
 from roformer_tf.checkpoint.hugging_face import (
     HF_CONFIG_FILE,
     HF_WEIGHTS_FILE,
     import_safetensors,
 )
+from roformer_tf.checkpoint.model_files import add_digests
 from roformer_tf.checkpoint.original_config import (
     check_sizes,
     masking_of,
-    sizes_of_config,
     spell_settings,
 )
 from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE, write_checkpoint
+from roformer_tf.checkpoint.saving import check_layout
 from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_files
 
 LAYOUTS = ("original", "huggingface")
 # files that belong to the model that is overwritten
-_STALE = (VOCABULARY_FILE, "*.safetensors*", "tf_model*.h5*", "pytorch_model*.bin*",
-          "tokenizer_config.json")  # fmt: skip
+_STALE = (
+    VOCABULARY_FILE,
+    "*.safetensors*",
+    "tf_model*.h5*",
+    "pytorch_model*.bin*",
+    "tokenizer_config.json",
+)
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,12 @@ def convert(source, target, to=None, family=None, overwrite=False):
     Reference: `RoFormerForMaskedLM` of Hugging Face's transformers.
     """
     with checked_folder(source) as folder:
-        return _convert(folder, target, to, family, overwrite)
+        to = _checked_layout(folder, target, to, overwrite)
+        return _convert(folder, Path(target), to, family)
 
 
-def _convert(folder, target, to, family, overwrite):
+def _checked_layout(folder, target, to, overwrite):
+    """Returns the layout to write, or raises an error if the target must not be written."""
     if folder.layout not in LAYOUTS:
         raise ValueError(
             f"{folder.path} was written by `save_to_preset`. Load it with `from_preset` and write "
@@ -120,7 +122,21 @@ def _convert(folder, target, to, family, overwrite):
         )
     check_one_of("to", to, LAYOUTS, optional=True)
     to = to or LAYOUTS[1 - LAYOUTS.index(folder.layout)]
-    _check_target(folder, target, to, overwrite)
+    if Path(target).resolve() == folder.path.resolve():
+        raise ValueError(
+            f"`target` must be another folder than the source. Received: {target} for both"
+        )
+    check_layout(target, to)
+    holds_model = Path(target).is_dir() and CheckpointFolder(Path(target), to).has_weights
+    if holds_model and not overwrite:
+        raise FileExistsError(
+            f"{target} already holds a model. Pass another folder, or `overwrite=True` "
+            "(--overwrite) to replace it."
+        )
+    return to
+
+
+def _convert(folder, target, to, family):
     config, arrays = folder.config, folder.arrays
     found = folder.identity(family)
     if found.family != "roformer":
@@ -130,7 +146,7 @@ def _convert(folder, target, to, family, overwrite):
             f"Known from: {found.reasons[0]}. If that is wrong, pass family='roformer'."
         )
     arguments = folder.backbone_arguments("roformer")
-    check_sizes(config, arrays, str(folder.config_file))
+    sizes = check_sizes(config, arrays, str(folder.config_file))
     if to == "original" and arguments.get("position_options"):
         raise ValueError(
             "The original has no rotated values, and would compute different numbers from the "
@@ -140,10 +156,10 @@ def _convert(folder, target, to, family, overwrite):
         arguments,
         initializer_range=config.get("initializer_range", 0.02),
         masking=masking_of(config),
-        max_position_embeddings=sizes_of_config(config).num_positions,
+        max_position_embeddings=sizes.num_positions,
         pooler=config.get("pooler"),
     )
-    variables = _select(arrays, sizes_of_config(config))
+    variables = _select(arrays, sizes)
     add = partial(add_digests, stale=_STALE)
     with replace_files(target, remove=_STALE, before_moving=add) as temporary:
         if to == "original":
@@ -160,21 +176,7 @@ def _convert(folder, target, to, family, overwrite):
         if (folder.path / VOCABULARY_FILE).is_file():
             shutil.copyfile(folder.path / VOCABULARY_FILE, temporary / VOCABULARY_FILE)
     dropped = tuple(name for name in arrays.shapes if name not in variables)
-    return ConvertReport(Path(target), to, tuple(variables), dropped)
-
-
-def _check_target(folder, target, to, overwrite):
-    """Raises an error if the target holds a model that must not be overwritten."""
-    if Path(target).resolve() == folder.path.resolve():
-        raise ValueError(
-            f"`target` must be another folder than the source. Received: {target} for both"
-        )
-    check_layout(target, to)
-    if Path(target).is_dir() and has_weights(Path(target)) and not overwrite:
-        raise FileExistsError(
-            f"{target} already holds a model. Pass another folder, or `overwrite=True` "
-            "(--overwrite) to replace it."
-        )
+    return ConvertReport(target, to, tuple(variables), dropped)
 
 
 def _select(arrays, sizes):
@@ -198,12 +200,10 @@ def _select(arrays, sizes):
 def _write_hugging_face(folder, arrays, variables, settings, arguments):
     """Writes the weights and adds Hugging Face's entries to `settings`."""
     safetensors = import_safetensors()
-    architecture = "RoFormerModel"
+    architecture, prefix = "RoFormerModel", "roformer."  # which names its tensors without it
     if any(variable.group == "mlm" for variable in variables.values()):
         kind = "CausalLM" if settings["is_decoder"] else "MaskedLM"
-        architecture = f"RoFormerFor{kind}"
-    # RoFormerModel alone names its tensors without the prefix
-    prefix = "roformer." if architecture == "RoFormerModel" else ""
+        architecture, prefix = f"RoFormerFor{kind}", ""
     tensors = {}
     for name, variable in variables.items():
         array = arrays.read(name)

@@ -1,7 +1,8 @@
-"""Turns what reading a folder may raise into one kind of error: what, where, and what to do."""
+"""Explains the errors of reading a model's files: what is wrong, where, and what to do."""
 
 import contextlib
 import json
+import os
 import stat
 import traceback
 from pathlib import Path
@@ -15,10 +16,10 @@ COPY = "Copy it again from where it was saved."
 
 @contextlib.contextmanager
 def named_errors(path):
-    """Names `path` in every error that reading it raises, and explains those from below.
+    """Names `path` in every error that reading it raises.
 
-    An error that this package raises says what was expected already; it only gets the path, if it
-    lacks that. Any other, of Keras, HDF5, safetensors or Python itself, becomes a `ValueError`.
+    An error that this package raises only gets the path, if it lacks that. Any other, of Keras,
+    HDF5, safetensors or Python itself, becomes a `ValueError`.
 
     >>> with named_errors("model.bin"):
     ...     [][0]
@@ -31,7 +32,8 @@ def named_errors(path):
         message, kind = str(error), type(error)
         if isinstance(error, Warning):  # where warnings are errors
             raise
-        if _is_own(error):
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if last.filename.startswith(_PACKAGE) and (last.line or "").startswith("raise "):
             if str(path) in message or kind not in (ValueError, TypeError, FileNotFoundError):
                 raise
             raise kind(f"{message} (while loading {path})") from error
@@ -40,12 +42,6 @@ def named_errors(path):
             "damaged or was written by another version, or an argument does not fit it. "
             "`python -m roformer_tf inspect` shows what it holds."
         ) from error
-
-
-def _is_own(error):
-    """Whether a line of this package that was written to raise it did so."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return last.filename.startswith(_PACKAGE) and (last.line or "").startswith("raise ")
 
 
 def _reason(message):
@@ -58,11 +54,9 @@ def _reason(message):
 
 
 def check_file(file, purpose):
-    """Raises an error unless `file` is a regular file with its own content.
+    """Raises an error unless a path is a regular file, and not a Git LFS pointer.
 
-    Args:
-        file: Path.
-        purpose: str. What it is for, and what to do if it is missing.
+    The error says its `purpose`: what the file is for, and what to do if it is missing.
     """
     try:
         mode = file.stat().st_mode
@@ -76,11 +70,6 @@ def check_file(file, purpose):
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise ValueError(f"{file} must be a file, but is {kind}: {purpose}")
-    check_not_lfs_pointer(file)
-
-
-def check_not_lfs_pointer(file):
-    """Raises `ValueError` if `file` is a Git LFS pointer."""
     with open(file, "rb") as stream:
         if stream.read(len(_LFS_HEADER)) == _LFS_HEADER:
             raise ValueError(
@@ -90,12 +79,7 @@ def check_not_lfs_pointer(file):
 
 
 def read_json(file, purpose):
-    """Reads a JSON object.
-
-    Raises:
-        FileNotFoundError: If the file is missing.
-        ValueError: If it is not a JSON object. The message contains line and column.
-    """
+    """Reads a JSON object; see `check_file`."""
     check_file(file, purpose)
     try:
         content = json.loads(file.read_text(encoding="utf-8-sig"))
@@ -117,6 +101,26 @@ def read_json(file, purpose):
     return content
 
 
+def files_of_index(index, ending):
+    """Returns the files beside an index of shards that it names."""
+    weight_map = read_json(index, "it names the files of weights.").get("weight_map")
+    names = []
+    for part in weight_map.values() if isinstance(weight_map, dict) else ():
+        names += part if isinstance(part, list) else [part]
+    if not names or not all(
+        isinstance(name, str) and name == os.path.basename(name) and name.endswith(ending)
+        for name in names
+    ):
+        raise ValueError(
+            f'{index} must hold {{"weight_map": {{tensor: file, …}}}} with the names of '
+            f"{ending} files beside it. Received: {str(weight_map)[:100]}"
+        )
+    files = [index.parent / name for name in sorted(set(names))]
+    for file in files:
+        check_file(file, "the index names it.")
+    return files
+
+
 def largest_size(stored):
     """Returns how many bytes may come from so many stored ones, if they are not a zip bomb."""
     return max(2**20, 100 * stored)
@@ -124,12 +128,7 @@ def largest_size(stored):
 
 @contextlib.contextmanager
 def open_h5(file):
-    """Opens a file of weights that Keras wrote.
-
-    Raises:
-        FileNotFoundError: If the file is missing.
-        ValueError: If it is damaged.
-    """
+    """Opens an HDF5 file of weights."""
     check_file(file, "it holds weights of the model.")
     try:
         with h5py.File(file) as stored:

@@ -1,6 +1,7 @@
 """Opens the folder of a model: finds its layout, family, settings, vocabulary and arrays."""
 
 import contextlib
+import os
 import re
 import warnings
 from dataclasses import dataclass, field
@@ -8,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 from roformer_tf.checkpoint.damage import named_errors, read_json
-from roformer_tf.checkpoint.digests import check_digests
+from roformer_tf.checkpoint.hub import download, is_hub_source
 from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, WEIGHTS_FILES, HuggingFaceArrays
 from roformer_tf.checkpoint.mapping import FAMILIES, find_family
+from roformer_tf.checkpoint.model_files import check_digests
 from roformer_tf.checkpoint.original_config import backbone_arguments, masking_of
 from roformer_tf.checkpoint.original_files import (
     CONFIG_FILE,
@@ -19,8 +21,8 @@ from roformer_tf.checkpoint.original_files import (
     nothing_found,
 )
 from roformer_tf.checkpoint.preset import PresetArrays, check_part, check_preset_sizes
-from roformer_tf.checkpoint.sources import is_hub_source, is_kerashub_source, local_path
 from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
+from roformer_tf.checkpoint.zip_file import split_zip, unpack
 from roformer_tf.checks import check_one_of
 from roformer_tf.files import finish_replacing
 
@@ -76,35 +78,37 @@ def open_folder(path, weights=True):
     >>> folder.arrays.read("bert/embeddings/word_embeddings").shape
     (100, 16)
     """
-    path, name = local_path(path, weights)
-    return _open(path, name)
-
-
-def _open(path, name=None):
-    if path.is_dir():
-        _finish_replacing(path)
-    return CheckpointFolder(path, _layout(path), name)
+    if is_hub_source(path):
+        path, name = download(path, weights)
+    else:
+        path, name = Path(str(path)), None
+        archive = None if path.is_dir() else split_zip(path)
+        path = path if archive is None else unpack(*archive)
+    return CheckpointFolder(path, find_layout(path), name)
 
 
 @contextlib.contextmanager
 def checked_folder(path, weights=True):
-    """Opens the folder of a model to load it: checks its files, and names it in every error.
-
-    Args:
-        path: str or path, see `open_folder`.
-        weights: bool. Whether to fetch and check the files of weights, too.
-
-    Yields:
-        `CheckpointFolder`.
-    """
+    """Opens a folder as `open_folder` does, checks its files, and names it in every error."""
     with named_errors(path):
         folder = open_folder(path, weights)
         folder.check_files(weights)
         yield folder
 
 
-def _finish_replacing(path):
-    """Completes a save that was killed while it moved its files."""
+def is_kerashub_source(source):
+    """Whether KerasHub downloads a model: from `kaggle://…` and others, but not `hf://…`."""
+    return "://" in str(source) and not is_hub_source(source)
+
+
+def find_layout(path):
+    """Returns the layout of the model at a path, after completing a save that was killed."""
+    if not path.is_dir():
+        if path.name in WEIGHTS_FILES and path.is_file():
+            return "huggingface"
+        if path.is_file() or any(path.parent.glob(f"{path.name}.*")):
+            return "original"
+        raise FileNotFoundError(nothing_found(path))
     try:
         finish_replacing(path)
     except OSError as error:
@@ -114,57 +118,20 @@ def _finish_replacing(path):
             f"moved there ({error.strerror}). Make the folder writable and load it once, or save "
             "the model again",
         ) from error
-
-
-def check_layout(path, layout):
-    """Raises `FileExistsError` if a folder holds a model in another layout.
-
-    Two models in one folder would hide each other.
-
-    Raises:
-        ValueError: If `path` is not on this machine.
-    """
-    if is_hub_source(path) or is_kerashub_source(path):
-        raise ValueError(
-            "Expected a folder on this machine to save to. Save there first, then "
-            f"`keras_hub.upload_preset({str(path)!r}, folder)`. Received: {path}"
-        )
-    try:
-        folder = _open(Path(str(path)))
-    except FileNotFoundError:
-        return
-    if folder.layout != layout and (folder.has_weights or folder.config_file.exists()):
-        raise FileExistsError(
-            f"{folder.path} holds a model in the {folder.layout} layout, and this one is saved in "
-            f"the {layout} layout. Save it to another folder, or remove the other model first."
-        )
-
-
-def _layout(path):
-    if not path.is_dir():
-        if path.name in WEIGHTS_FILES and path.is_file():
-            return "huggingface"
-        if path.is_file() or any(path.parent.glob(f"{path.name}.*")):
-            return "original"
-        raise FileNotFoundError(nothing_found(path))
     if (path / "task.json").exists():
         return "preset"
     if any(path.glob(CONFIG_FILE)) or any(path.glob("*.index")):
         return "original"
     if (path / HF_CONFIG_FILE).is_file():
-        is_preset = "registered_name" in _readable_json(path / HF_CONFIG_FILE)
-        is_preset = is_preset or (path / "metadata.json").exists()  # its config.json is damaged
-        return "preset" if is_preset else "huggingface"
+        if (path / "metadata.json").exists():
+            return "preset"
+        with contextlib.suppress(ValueError, OSError):  # `CheckpointFolder.config` explains them
+            if "registered_name" in read_json(path / HF_CONFIG_FILE, ""):
+                return "preset"
+        return "huggingface"
     if any(path.glob(VOCABULARY_FILE)) or any(path.glob("*.data-*-of-*")):
         return "original"
     raise FileNotFoundError(nothing_found(path))
-
-
-def _readable_json(file):
-    try:
-        return read_json(file, "")
-    except (ValueError, OSError):
-        return {}  # `CheckpointFolder.config` explains what is wrong
 
 
 class CheckpointFolder:
@@ -220,12 +187,10 @@ class CheckpointFolder:
             return Vocabulary(self.path / "assets" / "tokenizer" / "vocabulary.txt")
         return Vocabulary(self.path / VOCABULARY_FILE)
 
-    @cached_property
+    @property
     def backbone_class(self):
         """Name of the backbone's class."""
-        if self.layout == "preset":
-            return self.config.get("class_name", "")
-        return "RoFormerBackbone"
+        return self.config["class_name"] if self.layout == "preset" else "RoFormerBackbone"
 
     @cached_property
     def tokenizer_class(self):
@@ -236,25 +201,14 @@ class CheckpointFolder:
         return "RoFormerTokenizer" if (self.path / VOCABULARY_FILE).exists() else None
 
     def part(self, name):
-        """Returns the stored configuration of a part of a preset, or `None` if there is none.
-
-        Args:
-            name: str. `"task.json"`, `"preprocessor.json"` or `"tokenizer.json"`.
-
-        Raises:
-            ValueError: If the file is damaged.
-        """
+        """Returns the configuration in a file of a preset such as `"task.json"`, or `None`."""
         file = self.path / name
-        if not file.exists() and not file.is_symlink():
+        if not os.path.lexists(file):
             return None
         return check_part(read_json(file, "it holds a part of the model."), file)
 
     def check_files(self, weights=True):
-        """Raises an error if a file has changed since it was saved, or a preset is damaged.
-
-        Args:
-            weights: bool. Whether to check the files of weights, too.
-        """
+        """Raises an error if a file has changed since it was saved, or a preset is damaged."""
         check_digests(self.path, weights)
         if self.layout == "preset":
             self.config  # noqa: B018  (reads and checks config.json)
@@ -266,7 +220,8 @@ class CheckpointFolder:
     @property
     def has_weights(self):
         """Whether the folder contains an original or Hugging Face checkpoint."""
-        return has_weights(self.path)
+        files = (self.path / name for name in WEIGHTS_FILES)
+        return any(self.path.glob("*.index")) or any(file.is_file() for file in files)
 
     def identity(self, family=None, strict=True):
         """Finds out family, masking and pooler.
@@ -278,9 +233,6 @@ class CheckpointFolder:
 
         Returns:
             `Identity`.
-
-        Raises:
-            ValueError: If `family` is unknown.
         """
         if self.layout == "preset":
             arguments = self.config.get("config", {})
@@ -297,9 +249,9 @@ class CheckpointFolder:
             if strict:
                 raise
             config = {}
-        names, from_name = set(self.arrays.shapes), {}
+        names, from_name = self.arrays.shapes, {}
         name = self._name or self.path.resolve().name
-        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+        words = re.split(r"[^a-z0-9]+", name.lower())
         reason = f"family {family!r}: passed as `family`"
         if family is None:
             family, reason = _family(names, config, words, from_name)
@@ -333,14 +285,10 @@ class CheckpointFolder:
             )
 
     def tokenizer_arguments(self, vocabulary=None, **overrides):
-        """Returns the arguments of `RoFormerTokenizer` for a checkpoint.
+        """Returns the arguments of `RoFormerTokenizer` for a checkpoint, with `overrides`.
 
-        The vocabulary decides between word and character level. Case and special tokens are read
-        from Hugging Face's `tokenizer_config.json`, if there is one.
-
-        Args:
-            vocabulary: Path, list of tokens or dict of token to id. Defaults to the folder's own.
-            **overrides: More arguments of the tokenizer.
+        The vocabulary, by default the folder's own, decides between word and character level. Case
+        and special tokens are read from Hugging Face's `tokenizer_config.json`, if there is one.
         """
         parsed = self.vocabulary if vocabulary is None else Vocabulary(vocabulary)
         arguments = {"vocabulary": parsed.tokens, "word_level": has_words(parsed.ids)}
@@ -389,11 +337,6 @@ class Identity:
                 UserWarning,
                 stacklevel=4,
             )
-
-
-def has_weights(path):
-    """Whether a folder contains an original or Hugging Face checkpoint."""
-    return any(path.glob("*.index")) or any((path / name).is_file() for name in WEIGHTS_FILES)
 
 
 def is_optimizer_slot(name):

@@ -34,13 +34,9 @@ def download(source, weights=True):
 
     Returns:
         Tuple of the path of the folder in the cache, and the name of the repository.
-
-    Raises:
-        ValueError: If the source has another form, or a file is not what the hub says it is.
-        FileNotFoundError: If there is no such repository, revision or file, or no model in it.
-        PermissionError: If the hub asks for a token, or refuses it.
-        ConnectionError: If the hub cannot be reached and the cache does not have the files.
     """
+    import huggingface_hub
+
     match = _SOURCE.fullmatch(str(source))
     if match is None or _NO_REVISION.match(match["revision"] or ""):
         raise ValueError(
@@ -48,17 +44,18 @@ def download(source, weights=True):
             f"Received: {source}"
         )
     repo = match["repo"]
-    options = {"revision": match["revision"], "endpoint": os.environ.get("HF_ENDPOINT") or None}
+    endpoint = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
+    options = {"revision": match["revision"], "endpoint": endpoint}
     with _named(source, **options):
         names, problem = _list_files(repo, **options)
         if names is None:
-            folder = _cached(source, repo, weights, problem, **options)
-            needed = needed_files(_names_of_files(folder), weights)
-        else:
-            if not is_model(names):
-                raise FileNotFoundError(nothing_found(source, names))
+            folder, names = _cached(source, repo, weights, problem, **options)
+            needed = needed_files(names, weights)
+        elif is_model(names):
             needed = needed_files(names, weights)
             folder = _fetch(repo, needed, **options)
+        else:
+            raise FileNotFoundError(nothing_found(source, names))
     _check(source, folder, needed)
     return folder, repo.rpartition("/")[2]
 
@@ -98,27 +95,24 @@ def _fetch(repo, names, revision, endpoint, **options):
 
 
 def _cached(source, repo, weights, problem, revision, endpoint):
-    """Returns the folder of a model in the cache, when the hub cannot be reached."""
+    """Returns a folder in the cache and the names of its files, when the hub cannot be reached."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:
+    names = []
+    with contextlib.suppress(LocalEntryNotFoundError):
         folder = _fetch(repo, ["*.none"], revision, endpoint, local_files_only=True)
-        names = _names_of_files(folder)
-    except LocalEntryNotFoundError:
-        names = []
+        names = [
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        ]
     settings, everything = (set(needed_files(names, weights=w)) for w in (False, True))
     if not is_model(names) or (weights and settings == everything):
         raise ConnectionError(
             f"{source} cannot be fetched, and the cache does not have "
-            f"{'all of it' if names else 'it'}: the hub at {_endpoint(endpoint)} cannot be reached "
+            f"{'all of it' if names else 'it'}: the hub at {endpoint} cannot be reached "
             f"({problem}). Check the network; set HF_ENDPOINT for a "
             "mirror; or copy the folder and load it by its path."
         )
-    return folder
-
-
-def _names_of_files(folder):
-    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    return folder, names
 
 
 def _check(source, folder, names):
@@ -154,7 +148,6 @@ def _named(source, revision, endpoint):
     """Explains the errors of `huggingface_hub`."""
     from huggingface_hub import errors
 
-    where = _endpoint(endpoint)
     try:
         yield
     except (ConnectionError, ValueError, FileNotFoundError) as error:
@@ -165,13 +158,13 @@ def _named(source, revision, endpoint):
             ) from error
         if isinstance(error, errors.LocalEntryNotFoundError):
             raise ConnectionError(
-                f"{source} could not be fetched from {where}: {_reason(error)} What is complete "
+                f"{source} could not be fetched from {endpoint}: {_reason(error)} What is complete "
                 "stays in the cache: load the model again."
             ) from error
         raise
     except errors.GatedRepoError as error:
         raise PermissionError(
-            f"{source} is gated: accept its conditions on {where} in a browser, then log in with "
+            f"{source} is gated: accept its conditions on {endpoint} in a browser, then log in with "
             "`hf auth login` or set HF_TOKEN."
         ) from error
     except errors.RevisionNotFoundError as error:
@@ -180,34 +173,37 @@ def _named(source, revision, endpoint):
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(
-            f"{source} does not exist at {where}, or is private. Check the name; for a private "
+            f"{source} does not exist at {endpoint}, or is private. Check the name; for a private "
             "one, log in with `hf auth login` or set HF_TOKEN."
         ) from error
     except errors.EntryNotFoundError as error:
+        url = getattr(getattr(error, "response", None), "url", "unknown")
         raise FileNotFoundError(
-            f"{source} lacks a file that its list of files names: {_url(error)}. Load it again; if "
-            "that does not help, tell its owner or the operator of the mirror."
+            f"{source} lacks a file that its list of files names: {url}. Load it again; if that "
+            "does not help, tell its owner or the operator of the mirror."
         ) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
             raise PermissionError(
-                f"{source} is refused by {where} ({status}): the token is wrong or lacks "
+                f"{source} is refused by {endpoint} ({status}): the token is wrong or lacks "
                 "permission. Log in with `hf auth login`, or set HF_TOKEN."
             ) from error
-        raise ConnectionError(f"{source} cannot be fetched: {where} answered {status}.") from error
+        raise ConnectionError(
+            f"{source} cannot be fetched: {endpoint} answered {status}."
+        ) from error
     except OSError as error:
         if error.errno is not None:  # of this machine, such as a full disk
             raise OSError(
                 error.errno, f"{source} cannot be written to the cache: {error.strerror}"
             ) from error
         raise ConnectionError(
-            f"{source} was cut off while it was fetched from {where}: "
+            f"{source} was cut off while it was fetched from {endpoint}: "
             f"{_reason(error)} Load the model again."
         ) from error
     except Exception as error:
         raise ConnectionError(
-            f"{source} could not be fetched from {where} ({type(error).__name__}): "
+            f"{source} could not be fetched from {endpoint} ({type(error).__name__}): "
             f"{_reason(error)} What is complete stays in the cache: load the model again."
         ) from error
 
@@ -216,13 +212,3 @@ def _reason(error):
     """Returns the first line of an error's message, as a sentence."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return f"{line.rstrip('.'):.300}."
-
-
-def _endpoint(endpoint):
-    from huggingface_hub import constants
-
-    return endpoint or constants.ENDPOINT
-
-
-def _url(error):
-    return str(error.response.url) if getattr(error, "response", None) is not None else "unknown"

@@ -1,23 +1,39 @@
-"""Hugging Face's layout of RoFormer v1, read through the names of the original."""
+"""Hugging Face's layout of RoFormer v1, read through the names of the original.
+
+The tensors are in `model.safetensors`, in `pytorch_model.bin` (see `torch_file.py`), or in
+`tf_model.h5` of the TensorFlow models. The names in the latter become those of the PyTorch models,
+by the rule of Hugging Face's own conversion:
+
+    roformer/tf_ro_former_model/roformer/encoder/layer_._0/attention/self/query/kernel:0
+    roformer.encoder.layer.0.attention.self.query.weight
+
+Reference: `modeling_tf_roformer.py` and `modeling_tf_pytorch_utils.py` of transformers 4.
+"""
 
 import os
 import re
 
+import h5py
 import numpy as np
 
 from roformer_tf.checkpoint import mapping
-from roformer_tf.checkpoint.damage import check_file, named_errors, read_json
-from roformer_tf.checkpoint.tf_h5_file import TensorFlowTensors
+from roformer_tf.checkpoint.damage import (
+    check_file,
+    files_of_index,
+    largest_size,
+    named_errors,
+    open_h5,
+)
 from roformer_tf.checkpoint.torch_file import TorchTensors
 
 HF_CONFIG_FILE = "config.json"
 HF_WEIGHTS_FILE = "model.safetensors"
-_INDEX = ".index.json"  # after the name of a file that is stored in shards
+INDEX = ".index.json"  # after the name of a file that is stored in shards
 # The first of them that is there is read.
 WEIGHTS_FILES = tuple(
     name + ending
     for name in (HF_WEIGHTS_FILE, "tf_model.h5", "pytorch_model.bin")
-    for ending in ("", _INDEX)
+    for ending in ("", INDEX)
 )
 
 _LAYER = re.compile(r"\bencoder\.layer\.(\d+)\.")
@@ -28,6 +44,8 @@ _DERIVED = (
     "cls.predictions.decoder.weight",
     "cls.predictions.decoder.bias",
 )
+# Keras' name of a weight -> PyTorch's
+_LAST = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embeddings": "weight"}
 
 
 class HuggingFaceArrays:
@@ -42,11 +60,6 @@ class HuggingFaceArrays:
         source: Path. The weights file.
         shapes, dtypes: dict. Map *original* names to shapes in the original's orientation and to
             NumPy dtypes. A tensor that is not in the table keeps its own name.
-
-    Raises:
-        FileNotFoundError: If a file is missing.
-        ValueError: If a file is damaged, or the model is not RoFormer v1.
-        ImportError: If `safetensors` is needed and not installed.
     """
 
     def __init__(self, path, config):
@@ -62,81 +75,59 @@ class HuggingFaceArrays:
             name = next(present, HF_WEIGHTS_FILE)
         self.source = folder / name
         check_file(self.source, "it holds the weights.")
-        self._tensors = _Tensors(self.source)
-        layers = {match[1] for match in map(_LAYER.search, self._tensors.names) if match}
-        # any sizes do, as only the names are used
-        sizes = mapping.Sizes(2, len(layers), 1, 2, 2, embedding_dim=4, num_segments=1)
-        table = {v.hugging_face: v for v in mapping.variables("roformer", sizes) if v.hugging_face}
-        self._theirs = {}
-        for stored in self._tensors.names:
-            # `RoFormerModel` saves the tensors of `RoFormerForMaskedLM` without the prefix
-            full = stored if stored.startswith(("roformer.", "cls.")) else f"roformer.{stored}"
-            if not full.endswith(_DERIVED):
-                self._theirs[table[full].name if full in table else stored] = stored
+        whole = name.removesuffix(INDEX)
+        ending, open_file = next(item for item in _READERS.items() if whole.endswith(item[0]))
+        files = [self.source] if name == whole else files_of_index(self.source, ending)
+        # their name -> the file that holds the tensor
+        self._files = {name: file for file in map(open_file, files) for name in file.names}
+        self._theirs = self._original_names()
         self.shapes, self.dtypes = {}, {}
         for ours in sorted(self._theirs):
-            shape, dtype = self._tensors.describe(self._theirs[ours])
-            if dtype.kind != "f" and ours != self._theirs[ours]:
+            stored = self._theirs[ours]
+            shape, dtype = self._files[stored].describe(stored)
+            if dtype.kind != "f" and ours != stored:
                 raise ValueError(
-                    f"{self.source} is damaged: the weight {self._theirs[ours]} must have a float "
-                    f"dtype. Received: {dtype}"
+                    f"{self.source} is damaged: the weight {stored} must have a float dtype. "
+                    f"Received: {dtype}"
                 )
             self.shapes[ours] = shape[::-1] if ours.endswith("/kernel") else shape
             self.dtypes[ours] = dtype
+        self._check_tied_output()
+
+    def _original_names(self):
+        """Maps original names to theirs."""
+        layers = {match[1] for match in map(_LAYER.search, self._files) if match}
+        # any sizes do, as only the names are used
+        sizes = mapping.Sizes(2, len(layers), 1, 2, 2, embedding_dim=4, num_segments=1)
+        table = {v.hugging_face: v for v in mapping.variables("roformer", sizes) if v.hugging_face}
+        names = {}
+        for stored in sorted(self._files):
+            # `RoFormerModel` saves the tensors of `RoFormerForMaskedLM` without the prefix
+            full = stored if stored.startswith(("roformer.", "cls.")) else f"roformer.{stored}"
+            if not full.endswith(_DERIVED):
+                names[table[full].name if full in table else stored] = stored
+        return names
+
+    def _check_tied_output(self):
         decoder, embeddings = _DERIVED[2], self._theirs.get("bert/embeddings/word_embeddings")
-        if decoder in self._tensors.names and embeddings is not None:
-            shapes = (self._tensors.describe(name)[0] for name in (decoder, embeddings))
-            tied = len(set(shapes)) == 1 and np.array_equal(
-                self._tensors.read(decoder), self._tensors.read(embeddings)
+        if decoder not in self._files or embeddings is None:
+            return
+        files = [(self._files[name], name) for name in (decoder, embeddings)]
+        shapes = {file.describe(name)[0] for file, name in files}
+        if len(shapes) > 1 or not np.array_equal(*(file.read(name) for file, name in files)):
+            raise ValueError(
+                f"{self.source} has an output projection, {decoder}, that differs from the "
+                "word embedding. The original and this package tie the two: train the model "
+                "with tie_word_embeddings=True."
             )
-            if not tied:
-                raise ValueError(
-                    f"{self.source} has an output projection, {decoder}, that differs from the "
-                    "word embedding. The original and this package tie the two: train the model "
-                    "with tie_word_embeddings=True."
-                )
 
     def read(self, name):
         """Returns one tensor by its original name, in the original's orientation."""
-        array = self._tensors.read(self._theirs[name])
+        stored = self._theirs[name]
+        array = self._files[stored].read(stored)
         return np.ascontiguousarray(array.T) if name.endswith("/kernel") else array
 
     read_tensor = read
-
-
-class _Tensors:
-    """The tensors of a file, or of all its shards."""
-
-    def __init__(self, file):
-        kind = file.name.removesuffix(_INDEX)
-        kind, open_file = next(item for item in _READERS.items() if kind.endswith(item[0]))
-        files = _shards(file, kind) if file.name.endswith(_INDEX) else [file]
-        self._of = {name: part for part in map(open_file, files) for name in part.names}
-        self.names = sorted(self._of)
-
-    def describe(self, name):
-        return self._of[name].describe(name)
-
-    def read(self, name):
-        return self._of[name].read(name)
-
-
-def _shards(index, ending):
-    """Returns the files that an index of shards names."""
-    weight_map = read_json(index, "it names the files of weights.").get("weight_map")
-    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
-    if not names or not all(
-        isinstance(name, str) and name == os.path.basename(name) and name.endswith(ending)
-        for name in names
-    ):
-        raise ValueError(
-            f'{index} must hold {{"weight_map": {{tensor: file, …}}}} with the names of '
-            f"{ending} files beside it. Received: {str(weight_map)[:100]}"
-        )
-    shards = [index.parent / name for name in sorted(set(names))]
-    for shard in shards:
-        check_file(shard, "the index names it.")
-    return shards
 
 
 def import_safetensors():
@@ -151,18 +142,19 @@ def import_safetensors():
 
 
 class _SafeTensors:
+    """The tensors of one `.safetensors` file. All readers have these names and methods."""
+
     def __init__(self, file):
         self._file = file
+        safetensors = import_safetensors()
         try:
-            self._stream = import_safetensors().safe_open(file, framework="numpy")
-        except ImportError:
-            raise
+            self._stream = safetensors.safe_open(file, framework="numpy")
         except Exception as error:  # SafetensorError, OSError, MemoryError, …
             raise ValueError(
                 f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): {error}. "
                 "Copy it again."
             ) from error
-        self.names = sorted(self._stream.keys())
+        self.names = self._stream.keys()
 
     def describe(self, name):
         part = self._stream.get_slice(name)
@@ -180,4 +172,68 @@ class _SafeTensors:
             return self._stream.get_tensor(name).astype(self.describe(name)[1], copy=False)
 
 
-_READERS = {".safetensors": _SafeTensors, ".h5": TensorFlowTensors, ".bin": TorchTensors}
+class _H5Tensors:
+    """The tensors of one `.h5` file, under the names and in the orientation of PyTorch."""
+
+    def __init__(self, file):
+        self._file, self.names, self._about = file, {}, {}  # names: PyTorch's -> the path
+        with open_h5(file) as stored:
+            paths = []
+            stored.visititems(lambda path, node: paths.append((path, node)))
+            for path, node in sorted(paths, key=lambda item: item[0], reverse=True):
+                if isinstance(node, h5py.Dataset):
+                    self._add(path, node, stored)
+
+    def _add(self, path, node, stored):
+        if node.external or node.is_virtual:
+            raise ValueError(
+                f"{self._file} is refused: {path} is stored in another file, which need not be one "
+                "of weights. Copy the model again from where it was saved."
+            )
+        # HDF5 stores no numbers that were never written, and compresses
+        if node.nbytes > largest_size(self._file.stat().st_size):
+            raise ValueError(
+                f"{self._file} is refused: {path} has {node.nbytes:,} bytes, far more than the file, "
+                "and would fill the memory. Copy the model again from where it was saved."
+            )
+        name = _torch_name(path)
+        about = node.shape, node.dtype
+        first = self.names.setdefault(name, path)
+        if first == path:
+            self._about[name] = about
+        # the group of the output head repeats the embeddings that it shares
+        elif self._about[name] != about or not np.array_equal(stored[first][()], node[()]):
+            raise ValueError(
+                f"{self._file} is damaged: {path} and {first} are the same tensor, but their "
+                "numbers differ. Copy it again from where it was saved."
+            )
+
+    def describe(self, name):
+        shape, dtype = self._about[name]
+        return (shape[::-1] if self._is_kernel(name) else shape), dtype
+
+    def read(self, name):
+        with open_h5(self._file) as stored:
+            array = stored[self.names[name]][()]
+        return array.T if self._is_kernel(name) else array
+
+    def _is_kernel(self, name):
+        return self.names[name].endswith(("/kernel:0", "/kernel"))
+
+
+def _torch_name(path):
+    """Returns the name in the PyTorch model of a variable of the TensorFlow model.
+
+    >>> _torch_name("mlm___cls/tf_ro_former_for_masked_lm/mlm___cls/predictions/bias:0")
+    'cls.predictions.bias'
+    >>> _torch_name("roformer/encoder/layer_._0/output/LayerNorm/gamma:0")
+    'roformer.encoder.layer.0.output.LayerNorm.weight'
+    """
+    parts = path.split(":")[0].split("/")
+    tops = [i for i, part in enumerate(parts) if part == "roformer" or "___" in part]
+    parts = parts[tops[-1] if tops else 0 :]  # a layer's group, and the model's own name
+    parts = [part.split("___")[-1].replace("_._", ".") for part in parts]
+    return ".".join([*parts[:-1], _LAST.get(parts[-1], parts[-1])])
+
+
+_READERS = {".safetensors": _SafeTensors, ".h5": _H5Tensors, ".bin": TorchTensors}

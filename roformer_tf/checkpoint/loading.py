@@ -17,6 +17,12 @@ _OPTIONAL = {
     "bert/embeddings/token_type_embeddings": "segments",
 }
 _SIZES = [field.name for field in fields(mapping.Sizes) if field.name != "num_positions"]
+# What to do if a group of variables is missing.
+_FIXES = {
+    "mlm": "load into `model.backbone` to keep a new head",
+    "pooler": "build the backbone with pooler=None",
+    "nsp": "leave out nsp_head=True",
+}
 _BACKBONE_ARGUMENTS = {
     "roformer": "norm='layer_norm'",
     "roformer_v2": "norm='rms_norm', activation='relu', layer_norm_epsilon=1e-7",
@@ -33,13 +39,10 @@ class ModelBinding:
         nsp_head: bool. Whether the classifier on the pooler is the original's next-sentence head.
 
     Attributes:
-        model, backbone: The model and its backbone.
+        backbone: The model's backbone.
         family: str. A key of `mapping.FAMILIES`.
         groups: list of str. The groups of variables that the model has.
         variables: dict. Maps original names to `mapping.Variable`, in the order of the table.
-
-    Raises:
-        ValueError: If `model` is not a RoFormer, or `nsp_head` is set but it has no such head.
     """
 
     def __init__(self, model, nsp_head=False):
@@ -49,8 +52,9 @@ class ModelBinding:
                 "`model` must be a RoFormerBackbone or a task that has one as `backbone`. "
                 f"Received: {type(model).__name__}"
             )
-        self.model, self.backbone = model, backbone
+        self.label = f"{type(model).__name__} {model.name!r}"  # in error messages
         self.family = family_of(backbone)
+        self.model, self.backbone = model, backbone
         self.groups = ["embeddings", "encoder"]
         if backbone.num_segments:
             self.groups.append("segments")
@@ -77,11 +81,6 @@ class ModelBinding:
         rotary_values = bool((backbone.position_options or {}).get("on_values"))
         table = mapping.variables(self.family, sizes, self.groups, rotary_values)
         self.variables = {variable.name: variable for variable in table}
-
-    @property
-    def label(self):
-        """The model's name in error messages."""
-        return f"{type(self.model).__name__} {self.model.name!r}"
 
     def by_weight(self):
         """Maps the dotted path of each weight to its list of variables."""
@@ -236,8 +235,7 @@ def load_checkpoint(
         )
     edits = {"keep_tokens": keep_tokens, "compound_tokens": compound_tokens}
     edits = {name: tokens for name, tokens in edits.items() if tokens is not None}
-    reader = folder.arrays
-    binding = ModelBinding(model, nsp_head)
+    reader, binding = folder.arrays, ModelBinding(model, nsp_head)
     _check_family(folder, binding, family)
     report = _compare(reader, binding, edits)
     if strict and not report.complete:
@@ -248,30 +246,24 @@ def load_checkpoint(
         if variables:
             weight = binding.variable(name)
             _assign(weight, variables, reader, edits)
-            if strict and not keras.ops.all(keras.ops.isfinite(weight.value)):
-                raise _not_finite(" and ".join(v.name for v in variables), reader.source)
+            if strict:
+                names = " and ".join(v.name for v in variables)
+                check_finite([weight], reader.source, names)
     return report
 
 
-def check_finite(weights, source):
-    """Raises `ValueError` if a weight holds NaN or infinity, and names it.
-
-    Args:
-        weights: list of variables.
-        source: The file or folder that they were read from.
-    """
+def check_finite(weights, source, name=None):
+    """Raises `ValueError` if one of the weights read from `source` holds NaN or infinity."""
     for weight in weights:
-        if keras.backend.is_float_dtype(weight.dtype):
-            if not keras.ops.all(keras.ops.isfinite(weight.value)):
-                raise _not_finite(weight.path, source)
-
-
-def _not_finite(name, source):
-    return ValueError(
-        f"The weight {name} in {source} holds NaN or infinite values, so every output would be "
-        "NaN. The file is damaged, or the training diverged before it was saved: use an earlier "
-        "checkpoint. If a float16 model was saved, train in bfloat16."
-    )
+        if not keras.backend.is_float_dtype(weight.dtype):
+            continue
+        if not keras.ops.all(keras.ops.isfinite(weight.value)):
+            raise ValueError(
+                f"The weight {name or weight.path} in {source} holds NaN or infinite values, so "
+                "every output would be NaN. The file is damaged, or the training diverged before "
+                "it was saved: use an earlier checkpoint. If a float16 model was saved, train in "
+                "bfloat16."
+            )
 
 
 def _assign(weight, variables, reader, edits):
@@ -339,45 +331,36 @@ def _compare(reader, binding, edits):
 
 
 def _complaint(report, binding, edits):
-    parts = {
-        "Missing in the checkpoint": [f"{n} {binding.variables[n].shape}" for n in report.missing],
-        "Unexpected in the checkpoint": report.unexpected,
-        "Wrong shape": [
-            f"{name}: the model has {ours}, the checkpoint {theirs}"
-            for name, (ours, theirs) in report.wrong_shape.items()
-        ],
-    }
     lines = [
         f"{report.source} does not fit {binding.label}: {len(report.missing)} missing, "
         f"{len(report.unexpected)} unexpected, {len(report.wrong_shape)} of wrong shape."
     ]
-    for title, names in parts.items():
+    shapes = (
+        f"{name}: the model has {ours}, the checkpoint {theirs}"
+        for name, (ours, theirs) in report.wrong_shape.items()
+    )
+    for title, names in {
+        "Missing in the checkpoint": [f"{n} {binding.variables[n].shape}" for n in report.missing],
+        "Unexpected in the checkpoint": report.unexpected,
+        "Wrong shape": list(shapes),
+    }.items():
         if names:
             lines += [f"{title} ({len(names)}):", *(f"  {name}" for name in names)]
     lines.append("What to do:")
-    lines += [f"  {hint}" for hint in _hints(report, binding, edits)]
-    return "\n".join(lines)
-
-
-def _hints(report, binding, edits):
-    fixes = {
-        "mlm": "load into `model.backbone` to keep a new head",
-        "pooler": "build the backbone with pooler=None",
-        "nsp": "leave out nsp_head=True",
-    }
-    missing = {binding.variables[name].group for name in report.missing}
-    for group, fix in fixes.items():
-        if group in missing:
-            yield f"The checkpoint has no {mapping.GROUPS[group]}: {fix}."
+    groups = {binding.variables[name].group for name in report.missing}
+    for group, fix in _FIXES.items():
+        if group in groups:
+            lines.append(f"  The checkpoint has no {mapping.GROUPS[group]}: {fix}.")
     if "bert/embeddings/word_embeddings" in report.wrong_shape:
         edited = " after keep_tokens and compound_tokens" if edits else ""
         ours, theirs = report.wrong_shape["bert/embeddings/word_embeddings"]
-        yield (
-            f"The model has {ours[0]} tokens, the checkpoint{edited} {theirs[0]}: build the model "
+        lines.append(
+            f"  The model has {ours[0]} tokens, the checkpoint{edited} {theirs[0]}: build the model "
             f"with vocabulary_size={theirs[0]}, or pick the tokens with keep_tokens."
         )
-    yield (
-        "Compare the model's arguments with the settings that `python -m roformer_tf inspect` "
-        "shows, or build it with `from_preset(folder)`."
-    )
-    yield "strict=False loads what fits and leaves the rest as it is."
+    lines += [
+        "  Compare the model's arguments with the settings that `python -m roformer_tf inspect` "
+        "shows, or build it with `from_preset(folder)`.",
+        "  strict=False loads what fits and leaves the rest as it is.",
+    ]
+    return "\n".join(lines)

@@ -1,20 +1,27 @@
-"""Which files of a folder make a model: those to fetch from the hub or to unpack."""
+"""The files of a model: which ones loading reads, and their digests in `SHA256SUMS`."""
 
 import fnmatch
+import hashlib
+import os
+import re
+from pathlib import PurePath
 
-from roformer_tf.checkpoint.digests import DIGESTS_FILE
-from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, WEIGHTS_FILES
+from roformer_tf.checkpoint.damage import check_file
+from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, INDEX, WEIGHTS_FILES
 from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE
 
+DIGESTS_FILE = "SHA256SUMS"
+CARD_FILE = "README.md"  # for people, who may edit it
 _SETTINGS = ("*.json", VOCABULARY_FILE, "checkpoint", DIGESTS_FILE)
-_ASSETS = "assets/*"  # also in its folders
 _PRESET_WEIGHTS = ("*.weights.h5", "*.weights_*.h5")
 _ORIGINAL_WEIGHTS = ("*.index", "*.data-*-of-*")
+_WEIGHTS = ("*.h5", "*.safetensors", "*.bin", *_ORIGINAL_WEIGHTS)
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def is_model(names):
     """Whether the files of a folder look like a model, by their names in it."""
-    return any(name in (CONFIG_FILE, HF_CONFIG_FILE) or _is(name, ("*.index",)) for name in names)
+    return any(_is(name, (CONFIG_FILE, HF_CONFIG_FILE, "*.index")) for name in names)
 
 
 def needed_files(names, weights=True):
@@ -23,11 +30,8 @@ def needed_files(names, weights=True):
     A release may hold the same weights in several forms. Only one of them is read.
 
     Args:
-        names: iterable of str. Paths in the folder, separated by `/`.
+        names: list of str. Paths in the folder, separated by `/`.
         weights: bool. Whether weights are needed, or settings and vocabulary alone.
-
-    Returns:
-        List of names.
 
     >>> release = ["config.json", "vocab.txt", "pytorch_model.bin", "tf_model.h5", "logo.png"]
     >>> needed_files(release)
@@ -35,25 +39,91 @@ def needed_files(names, weights=True):
     >>> needed_files(release, weights=False)
     ['config.json', 'vocab.txt']
     """
-    names = list(names)
     top = [name for name in names if "/" not in name]
     needed = [name for name in top if _is(name, _SETTINGS)]
-    needed += [name for name in names if fnmatch.fnmatchcase(name, _ASSETS)]
-    return needed + (_weights(top) if weights else [])
-
-
-def _weights(names):
-    preset = [name for name in names if _is(name, _PRESET_WEIGHTS)]
-    if preset:
-        return preset
-    if any(_is(name, (CONFIG_FILE, "*.index")) for name in names):
-        return [name for name in names if _is(name, _ORIGINAL_WEIGHTS)]
-    first = next((name for name in WEIGHTS_FILES if name in names), None)
-    if first is None or not first.endswith(".index.json"):
-        return [name for name in names if name == first]
-    ending = first.removesuffix(".index.json").rpartition(".")[2]
-    return [name for name in names if name.endswith(f".{ending}")]  # the shards
+    needed += [name for name in names if _is(name, ("assets/*",))]  # also in its folders
+    if not weights:
+        return needed
+    if any(_is(name, _PRESET_WEIGHTS) for name in top):
+        patterns = _PRESET_WEIGHTS
+    elif any(_is(name, (CONFIG_FILE, "*.index")) for name in top):
+        patterns = _ORIGINAL_WEIGHTS
+    else:
+        patterns = [name for name in WEIGHTS_FILES if name in top][:1]
+        if patterns and patterns[0].endswith(INDEX):
+            patterns = ["*." + patterns[0].removesuffix(INDEX).rpartition(".")[2]]  # the shards
+    return needed + [name for name in top if _is(name, patterns)]
 
 
 def _is(name, patterns):
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def add_digests(new, folder, stale=()):
+    """Writes `SHA256SUMS` for new files, before they are moved to a folder.
+
+    Files of the folder that stay keep their digests. `sha256sum --check SHA256SUMS` checks them
+    without this package.
+
+    Args:
+        new: Path. The new files.
+        folder: Path. Where they are moved.
+        stale: tuple of str. Patterns of the files of `folder` that are removed.
+    """
+    digests = {}
+    if (folder / DIGESTS_FILE).is_file():
+        replaced = (*(path.name for path in new.iterdir()), *stale)
+        for name, digest in read_digests(folder).items():
+            top = name.split("/")[0]
+            if not any(fnmatch.fnmatch(top, pattern) for pattern in replaced):
+                digests[name] = digest
+    for path in new.rglob("*"):
+        if path.is_file() and path.name != DIGESTS_FILE:
+            digests[path.relative_to(new).as_posix()] = file_digest(path)
+    text = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
+    (new / DIGESTS_FILE).write_text(text, encoding="utf-8", newline="\n")
+
+
+def read_digests(folder):
+    """Returns the digests of a folder by the names of the files."""
+    file = folder / DIGESTS_FILE
+    check_file(file, "it holds digests of the model's files. Without it nothing is checked.")
+    text = file.read_bytes().decode("utf-8", errors="replace")
+    matches = [_LINE.fullmatch(line) for line in text.splitlines()]
+    if not matches or None in matches:
+        raise ValueError(
+            f"{file} is damaged: expected lines such as those of `sha256sum`. Copy the folder "
+            "again; or delete this file to load the model without a check."
+        )
+    return {match[2]: match[1] for match in matches}
+
+
+def check_digests(folder, weights=True):
+    """Raises an error if a file has changed since it was saved. Does nothing without `SHA256SUMS`.
+
+    Args:
+        folder: Path.
+        weights: bool. Whether to check the files of weights, too, which takes some 0.5 s per GB.
+    """
+    if not os.path.lexists(folder / DIGESTS_FILE):
+        return
+    for name, digest in read_digests(folder).items():
+        file = folder / name
+        if name == CARD_FILE or (not weights and _is(file.name, _WEIGHTS)):
+            continue
+        # links may lead elsewhere, as those in the cache of the Hugging Face hub do
+        if os.path.isabs(name) or ".." in PurePath(name).parts:
+            raise ValueError(f"{folder / DIGESTS_FILE} names a file outside of its folder: {name}")
+        check_file(file, f"it was saved with the model ({DIGESTS_FILE} has its digest).")
+        if file_digest(file) != digest:
+            raise ValueError(
+                f"{file} has changed since it was saved: its SHA-256 is not that of "
+                f"{DIGESTS_FILE}. Copy it again from where it was saved. If you changed it on "
+                f"purpose, delete its line in {folder / DIGESTS_FILE}."
+            )
+
+
+def file_digest(file):
+    """Returns the SHA-256 of a file as a string."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -61,6 +61,7 @@ _ACTIVATIONS = {
 }
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _EPSILONS = {"layer_norm": 1e-12, "rms_norm": 1e-7}
+_DEFAULTS = {"num_segments": 2, "dropout": 0.0, "attention_dropout": 0.0}
 
 
 def backbone_arguments(config, family, source=CONFIG_FILE):
@@ -88,7 +89,7 @@ def backbone_arguments(config, family, source=CONFIG_FILE):
     >>> arguments["dropout"], arguments["norm"], arguments["layer_norm_epsilon"]
     (0.1, 'rms_norm', 1e-07)
     """
-    norm = FAMILIES[family].norm
+    traits = FAMILIES[family]
     settings = _settings(config, source)
     _check_supported(config, settings, source)
     activation = settings["activation"]
@@ -97,12 +98,12 @@ def backbone_arguments(config, family, source=CONFIG_FILE):
     arguments = {
         **settings,
         "activation": _ACTIVATIONS[activation.lower()],
-        "norm": norm,
-        "layer_norm_epsilon": settings["layer_norm_epsilon"] or _EPSILONS[norm],
-        "position_scheme": FAMILIES[family].position_scheme,
+        "norm": traits.norm,
+        "layer_norm_epsilon": settings["layer_norm_epsilon"] or _EPSILONS[traits.norm],
+        "position_scheme": traits.position_scheme,
     }
-    if FAMILIES[family].positions:
-        arguments["max_sequence_length"] = sizes_of_config(config, source).num_positions
+    if traits.positions:
+        arguments["max_sequence_length"] = _num_positions(config)
     if config.get("rotary_value"):
         # Hugging Face rotates the values and does not rotate their average back
         arguments["position_options"] = {"on_values": "absolute"}
@@ -119,13 +120,7 @@ def masking_of(config):
     if masking is None:
         return "causal" if config.get("is_decoder") else None
     where, rule = "the checkpoint's settings", f"one of {MASKINGS}"
-    _check(
-        isinstance(masking, str) and masking in MASKINGS,
-        "masking",
-        where,
-        rule,
-        f"masking={masking!r}",
-    )
+    _check(masking in MASKINGS, "masking", where, rule, f"masking={masking!r}")
     return masking
 
 
@@ -134,8 +129,11 @@ def sizes_of_config(config, source=CONFIG_FILE):
     settings = _settings(config, source)
     sizes = {name: settings[name] for name in Sizes.__dataclass_fields__ if name in settings}
     sizes["embedding_dim"] = sizes["embedding_dim"] or sizes["hidden_dim"]
-    positions = config.get("max_position", config.get("max_position_embeddings", 512))
-    return Sizes(**sizes, num_positions=positions)
+    return Sizes(**sizes, num_positions=_num_positions(config))
+
+
+def _num_positions(config):
+    return config.get("max_position", config.get("max_position_embeddings", 512))
 
 
 def original_config(backbone):
@@ -183,7 +181,7 @@ def spell_settings(arguments, **others):
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _settings(config, source=CONFIG_FILE):
+def _settings(config, source):
     """Returns the settings by our names, after a check of every entry that is read."""
     missing = [names[0] for names in _REQUIRED.values() if config.get(names[0]) is None]
     if missing:
@@ -191,48 +189,39 @@ def _settings(config, source=CONFIG_FILE):
             f"{source} lacks {', '.join(f'`{name}`' for name in missing)}. "
             f"It has: {', '.join(config) or 'nothing'}."
         )
-    defaults = {"num_segments": 2, "dropout": 0.0, "attention_dropout": 0.0}
     settings = {}
     for name, spellings in _SPELLINGS.items():
-        given = (config[spelling] for spelling in spellings if config.get(spelling) is not None)
-        settings[name] = next(given, defaults.get(name))
-        if name in _LARGEST and settings[name] is not None:
-            _check_integer(config, spellings, settings[name], name, source)
+        spelling = next((s for s in spellings if config.get(s) is not None), spellings[-1])
+        value = config.get(spelling)
+        settings[name] = _DEFAULTS.get(name) if value is None else value
+        if name in _LARGEST and value is not None:
+            rule = "0 or a positive integer" if name == "num_segments" else "a positive integer"
+            holds = _is_integer(value) and value >= (name != "num_segments")
+            _check(holds, spelling, source, rule, repr(value))
+            _check(value <= _LARGEST[name], spelling, source, f"at most {_LARGEST[name]:,}", value)
     for name, (low, high) in _NUMBERS.items():
-        value = config.get(name)
-        holds = is_number(value) and low <= value <= high
-        rule = f"a number from {low:g} to {high:g}"
-        _check(value is None or holds, name, source, rule, repr(value))
+        value = config.get(name, low)
+        holds = value is None or (is_number(value) and low <= value <= high)
+        _check(holds, name, source, f"a number from {low:g} to {high:g}", repr(value))
     for name in _FLAGS:
-        _check(
-            config.get(name) in (None, False, True), name, source, "true or false", config.get(name)
-        )
+        value = config.get(name)
+        _check(value in (None, False, True), name, source, "true or false", value)
     for name in _POSITIONS:
         value = config.get(name)
-        holds = isinstance(value, int) and is_number(value) and 0 < value < 2**31
-        _check(value is None or holds, name, source, "a positive integer", repr(value))
+        holds = value is None or (_is_integer(value) and 0 < value < 2**31)
+        _check(holds, name, source, "a positive integer", repr(value))
+    pooler = config.get("pooler")
     rule = "'tanh', 'linear' or absent"
-    _check(
-        config.get("pooler") in (None, "tanh", "linear"),
-        "pooler",
-        source,
-        rule,
-        config.get("pooler"),
-    )
+    _check(pooler in (None, "tanh", "linear"), "pooler", source, rule, pooler)
     return settings
 
 
-def _check_integer(config, spellings, value, name, source):
-    spelling = next((s for s in spellings if config.get(s) is not None), spellings[-1])
-    lowest = 0 if name == "num_segments" else 1
-    holds = isinstance(value, int) and is_number(value) and lowest <= value
-    rule = "a positive integer" if lowest else "0 or a positive integer"
-    _check(holds, spelling, source, rule, repr(value))
-    _check(value <= _LARGEST[name], spelling, source, f"at most {_LARGEST[name]:,}", value)
+def _is_integer(value):
+    return isinstance(value, int) and is_number(value)
 
 
 def check_sizes(config, arrays, source=CONFIG_FILE):
-    """Raises `ValueError` if sizes in the settings are not those of the weights.
+    """Returns the `Sizes` in settings. Raises `ValueError` if they are not those of the weights.
 
     Reads shapes only, so that no model of a wrong size is built.
 
@@ -263,20 +252,21 @@ def check_sizes(config, arrays, source=CONFIG_FILE):
             f"{source} does not fit {arrays.source}: {'; '.join(differences)}. One of the two "
             "belongs to another model. Copy both from the same release."
         )
+    return sizes
 
 
 def _check_supported(config, settings, source):
     hidden_dim, num_heads = settings["hidden_dim"], settings["num_heads"]
+    head_dim, rest = divmod(hidden_dim, num_heads)
     rule = (
         "an even multiple of `num_attention_heads`, since RoPE rotates pairs of features of each "
         "head"
     )
     received = f"hidden_size={hidden_dim}, num_attention_heads={num_heads}"
-    _check(hidden_dim % (2 * num_heads) == 0, "hidden_size", source, rule, received)
-    head_dim = hidden_dim // num_heads
+    _check(rest == 0 and head_dim % 2 == 0, "hidden_size", source, rule, received)
+    rule = f"hidden_size / num_attention_heads = {head_dim}, as in RoFormerBackbone"
     for name in ("attention_head_size", "attention_key_size"):
         value = config.get(name)
-        rule = f"hidden_size / num_attention_heads = {head_dim}, as in RoFormerBackbone"
         _check(value in (None, 0, head_dim), name, source, rule, f"{name}={value}")
     value = config.get("residual_attention_scores")
     rule = "absent or false: RoFormerBackbone does not have them"

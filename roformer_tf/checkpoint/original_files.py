@@ -29,10 +29,6 @@ def find_checkpoint(path):
 
     Returns:
         Tuple of the prefix that TensorFlow expects, and the list of paths of its data shards.
-
-    Raises:
-        FileNotFoundError: If there is no checkpoint, or its index or a data shard is missing.
-        ValueError: If a folder holds several checkpoints, or a file is a Git LFS pointer.
     """
     path = Path(path)
     if path.name in (CONFIG_FILE, VOCABULARY_FILE, "checkpoint") and path.is_file():
@@ -45,13 +41,12 @@ def find_checkpoint(path):
         prefix = path.with_name(_SHARD.sub("", path.name))
     index = Path(f"{prefix}.index")
     shards = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))
+    if not os.path.lexists(index) and shards:
+        raise FileNotFoundError(
+            f"The index of the checkpoint is missing: expected {index} beside {shards[0].name}. "
+            "Copy the `.index` file from the checkpoint's source; it cannot be rebuilt."
+        )
     if not os.path.lexists(index):
-        if shards:
-            raise FileNotFoundError(
-                f"The index of the checkpoint is missing: expected {index} beside "
-                f"{shards[0].name}. Copy the `.index` file from the checkpoint's source; it cannot "
-                "be rebuilt."
-            )
         raise FileNotFoundError(nothing_found(path))
     check_file(index, "it lists the weights.")
     count = max((int(_SHARD.search(s.name)[2]) for s in shards if _SHARD.search(s.name)), default=1)
@@ -90,7 +85,7 @@ def nothing_found(path, names=None):
 
     Args:
         path: Path; or str, for a place on the hub.
-        names: iterable of str. The names of the files there, if `path` is no folder.
+        names: iterable of str. The names of the files there, if `path` is not a folder.
     """
     kinds = (
         f"Expected an original folder ({CONFIG_FILE}, {CHECKPOINT_NAME}.index and "
@@ -103,15 +98,10 @@ def nothing_found(path, names=None):
         names = [entry.name for entry in path.iterdir()] if names is None else names
         present = ", ".join(sorted(names)[:10]) or "nothing"
         return f"No checkpoint in {path}. {kinds}; found {present}."
+    reason = f"it is not a folder, and there is no {path.name}.index in {path.parent}"
     if not path.exists() and not path.parent.is_dir():
-        return (
-            f"No checkpoint at {path}: the folder {path.parent} does not exist. {kinds}, or the "
-            "prefix of a TF1 checkpoint."
-        )
-    return (
-        f"No checkpoint at {path}: it is not a folder, and there is no {path.name}.index in "
-        f"{path.parent}. {kinds}, or the prefix of a TF1 checkpoint."
-    )
+        reason = f"the folder {path.parent} does not exist"
+    return f"No checkpoint at {path}: {reason}. {kinds}, or the prefix of a TF1 checkpoint."
 
 
 class OriginalArrays:
@@ -123,10 +113,6 @@ class OriginalArrays:
     Attributes:
         source: Path. The prefix.
         shapes, dtypes: dict. Map variable names, which are sorted, to shapes and NumPy dtypes.
-
-    Raises:
-        FileNotFoundError: If a file is missing.
-        ValueError: If a file is damaged, cut off or a Git LFS pointer, or the format is not TF1's.
     """
 
     def __init__(self, path):

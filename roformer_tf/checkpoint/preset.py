@@ -5,7 +5,7 @@ import re
 
 import h5py
 
-from roformer_tf.checkpoint.damage import check_file, open_h5, read_json
+from roformer_tf.checkpoint.damage import files_of_index, open_h5
 
 
 class PresetArrays:
@@ -13,7 +13,9 @@ class PresetArrays:
 
     def __init__(self, folder):
         self.source, self.shapes, self.dtypes, self._files = folder, {}, {}, {}
-        _check_shards(folder / "model.weights.json")
+        index = folder / "model.weights.json"
+        if os.path.lexists(index):
+            files_of_index(index, ".h5")  # for its errors: all files are read
         for file in sorted(folder.glob("*.weights*.h5")):
             prefix = "" if file.name.startswith("model") else f"{file.name.split('.')[0]}/"
             with open_h5(file) as stored:
@@ -32,22 +34,6 @@ class PresetArrays:
             return stored[key][()]
 
 
-def _check_shards(index):
-    """Raises an error if an index of shards, where there is one, names no files beside it."""
-    if not os.path.lexists(index):
-        return
-    weight_map = read_json(index, "it names the files of weights.").get("weight_map")
-    names = list(weight_map.values()) if isinstance(weight_map, dict) else [None]
-    names = [name for part in names for name in (part if isinstance(part, list) else [part])]
-    for name in names:
-        if not isinstance(name, str) or os.path.basename(name) != name or not name:
-            raise ValueError(
-                f'{index} must hold {{"weight_map": {{layer: file, …}}}} with names of files '
-                f"beside it. Received: {name!r:.100}"
-            )
-        check_file(index.parent / name, "the index of shards names it.")
-
-
 def check_part(config, file):
     """Returns the configuration of an object in a preset if it has the form that Keras writes."""
     wanted = {"class_name": str, "registered_name": str, "config": dict}
@@ -64,10 +50,7 @@ def check_part(config, file):
 
 
 def check_preset_sizes(folder):
-    """Raises `ValueError` if the sizes in a preset's settings are not those of its weights.
-
-    They would be noticed only when a model of these sizes has been built.
-    """
+    """Raises an error, before a model is built, if a preset's sizes are not those of its weights."""
     arrays = folder.arrays
     if not arrays.shapes:
         return
@@ -84,10 +67,8 @@ def check_preset_sizes(folder):
                     f"`{name}` in {file} must be the length of an axis of the weights beside it. "
                     f"Received: {name}={size!r}"
                 )
-        for name, layer in (
-            ("num_layers", "encoder_block"),
-            ("num_decoder_layers", "decoder_block"),
-        ):
+        blocks = {"num_layers": "encoder_block", "num_decoder_layers": "decoder_block"}
+        for name, layer in blocks.items():
             stored = {m[0] for m in re.finditer(rf"{layer}(_\d+)?/", "\n".join(arrays.shapes))}
             if stored and name in config and config[name] != len(stored):
                 raise ValueError(

@@ -70,10 +70,10 @@ def load_vocabulary(path):
 
     Source: `load_vocab` of bert4keras 0.11.5.
     """
-    return assign_ids(read_tokens(path))
+    return assign_ids(_read_tokens(path))
 
 
-def read_tokens(path):
+def _read_tokens(path):
     """Returns the tokens of a vocabulary file, one per line."""
     check_file(
         Path(path),
@@ -111,9 +111,6 @@ def assign_ids(tokens):
 
 def list_tokens(ids):
     """Returns the lines of a vocabulary file that gives these ids: the inverse of `assign_ids`.
-
-    Raises:
-        ValueError: If no vocabulary file gives these ids.
 
     >>> list_tokens({"[PAD]": 0, "[UNK]": 1})
     ['[PAD]', '[UNK]']
@@ -162,8 +159,7 @@ def simplify_vocabulary(vocabulary, startswith=("[PAD]", "[UNK]", "[CLS]", "[SEP
 
     Source: `load_vocab(simplified=True)` of bert4keras 0.11.5.
     """
-    is_dict = isinstance(vocabulary, dict)
-    ids = vocabulary if is_dict else assign_ids(vocabulary_tokens(vocabulary))
+    ids = vocabulary if isinstance(vocabulary, dict) else Vocabulary(vocabulary).ids
     missing = [token for token in startswith if token not in ids]
     if missing:
         raise ValueError(
@@ -176,26 +172,6 @@ def simplify_vocabulary(vocabulary, startswith=("[PAD]", "[UNK]", "[CLS]", "[SEP
         if token not in startswith and (len(token) == 1 or not alone):
             tokens.append(token)
     return assign_ids(tokens), [ids[token] for token in tokens]
-
-
-def vocabulary_tokens(vocabulary):
-    """Returns the list of tokens of a path, a list of tokens, or a dict of token to id."""
-    if isinstance(vocabulary, str | os.PathLike):
-        return read_tokens(vocabulary)
-    if isinstance(vocabulary, dict):
-        return list_tokens(vocabulary)
-    tokens = list(vocabulary)
-    if not tokens:
-        raise ValueError("The vocabulary is empty; expected a list of tokens.")
-    wrong = next(
-        (t for t in tokens if not isinstance(t, str) or len(t.split()) > 1 or t.strip() != t), None
-    )
-    if wrong is not None:
-        raise ValueError(
-            "Every token of the vocabulary must be a string without white space, as in a "
-            f"vocabulary file. Received: {wrong!r}"
-        )
-    return tokens
 
 
 def has_words(ids):
@@ -226,7 +202,13 @@ class Vocabulary:
     """
 
     def __init__(self, vocabulary):
-        self.tokens = vocabulary_tokens(vocabulary)
+        if isinstance(vocabulary, str | os.PathLike):
+            self.tokens = _read_tokens(vocabulary)
+        elif isinstance(vocabulary, dict):
+            self.tokens = list_tokens(vocabulary)
+        else:
+            self.tokens = list(vocabulary)
+            _check_tokens(self.tokens)
         self.ids = assign_ids(self.tokens)
         self.size = max(self.ids.values()) + 1
         self._token_of = {i: token for token, i in self.ids.items()}
@@ -235,9 +217,45 @@ class Vocabulary:
         """Returns the token of an id, or `None` if a repeated token left the id unused."""
         return self._token_of.get(i)
 
+    def grown(self, new):
+        """Returns the tokens and some new ones. Raises `ValueError` if these get ids of others."""
+        tokens = [*self.tokens, *new]
+        if new and assign_ids(tokens)[new[0]] < self.size:
+            raise ValueError(
+                "The vocabulary repeats tokens at its end, so that a new token would get the id of "
+                "another one. Remove the repeated lines at the end of its file. Received: a last "
+                f"token {self.tokens[-1]!r}"
+            )
+        return tokens
+
     def digest(self):
         """Returns the SHA-256 of the tokens, in hexadecimal digits."""
         return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
+
+
+def _check_tokens(tokens):
+    if not tokens:
+        raise ValueError("The vocabulary is empty; expected a list of tokens.")
+    for token in tokens:
+        if not isinstance(token, str) or len(token.split()) > 1 or token.strip() != token:
+            raise ValueError(
+                "Every token of the vocabulary must be a string without white space, as in a "
+                f"vocabulary file. Received: {token!r}"
+            )
+
+
+def check_has_tokens(vocabulary, tokens):
+    """Raises `ValueError` if a `Vocabulary` lacks some special or added tokens."""
+    missing = set(tokens) - set(vocabulary.ids)
+    if missing:
+        tip = "Check that the file is the checkpoint's `vocab.txt`"
+        if vocabulary.tokens[0].startswith("\ufeff"):
+            tip = "Its first line begins with a byte order mark: save it as UTF-8 without one"
+        raise ValueError(
+            f"The vocabulary lacks the special or added tokens {sorted(missing)}; it has "
+            f"{vocabulary.size} tokens that begin with {vocabulary.tokens[:3]}. {tip}; or pass its "
+            "own special tokens, e.g. `mask_token=None` if it has none."
+        )
 
 
 def check_vocabulary_size(vocabulary, vocabulary_size, source):
@@ -270,13 +288,6 @@ def edit_rows(rows, keep_tokens=None, compound_tokens=None):
     Returns:
         Array of shape `(edited_size(…), …)` and the dtype of `rows`.
 
-    Raises:
-        ValueError: If an id is out of range or weights do not match their ids.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from roformer_tf.checkpoint.vocabulary import edit_rows
     >>> edit_rows(np.array([0.0, 1.0, 2.0, 3.0]), keep_tokens=[3, 1], compound_tokens=[[0, 1]])
     array([3., 1., 2.])
 

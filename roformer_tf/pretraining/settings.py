@@ -8,7 +8,7 @@ import tomllib
 import typing
 from pathlib import Path
 
-from roformer_tf.checkpoint.sources import is_hub_source
+from roformer_tf.checkpoint.hub import is_hub_source
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer
 
 OBJECTIVES = ("masked_lm", "causal_lm", "unilm")

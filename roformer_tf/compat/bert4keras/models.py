@@ -7,8 +7,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from roformer_tf.checkpoint.digests import DIGESTS_FILE, add_digests
 from roformer_tf.checkpoint.loading import ModelBinding, load_checkpoint
+from roformer_tf.checkpoint.model_files import DIGESTS_FILE, add_digests
 from roformer_tf.checkpoint.original_config import backbone_arguments
 from roformer_tf.checkpoint.saving import original_tensors
 from roformer_tf.checkpoint.vocabulary import edited_size
