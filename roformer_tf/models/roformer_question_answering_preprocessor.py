@@ -6,7 +6,7 @@ from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.answer_spans import token_spans
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, TextPreprocessor
 from roformer_tf.models.roformer_token_classifier_preprocessor import check_stride
-from roformer_tf.text.chunks import chunk_tokens, include_marks
+from roformer_tf.text.ragged_ops import chunk_tokens, include_marks
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

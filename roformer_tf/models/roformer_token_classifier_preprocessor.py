@@ -4,7 +4,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.answer_spans import token_spans
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, TextPreprocessor
-from roformer_tf.text.chunks import chunk_tokens, include_marks
+from roformer_tf.text.ragged_ops import chunk_tokens, include_marks
 from roformer_tf.text.strings import to_string_tensor
 
 

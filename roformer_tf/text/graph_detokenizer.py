@@ -134,18 +134,8 @@ def _describe(token):
     return text, kind, (CJK if is_cjk(text[-1]) else OTHER) if text else UNCHANGED
 
 
-def detokenize_pairs(detokenizer, ids, end_token_id, separator):
-    """Converts ids to text, with a separator between texts that an end token separates.
-
-    Args:
-        detokenizer: `GraphDetokenizer`.
-        ids: RaggedTensor int32 `(batch, tokens)`.
-        end_token_id: int.
-        separator: str.
-
-    Returns:
-        string tensor `(batch,)`.
-    """
+def detokenize_pairs(detokenizer, end_token_id, separator, ids):
+    """Calls a `GraphDetokenizer`, with a separator between texts that an end token separates."""
     with tf.device("CPU"):
         ids = ids.with_row_splits_dtype(tf.int64)
         ends = tf.where(tf.equal(ids.values, end_token_id))[:, 0] + 1

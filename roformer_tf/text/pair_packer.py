@@ -1,9 +1,11 @@
-"""Packs segments of token ids into the dense inputs of a model."""
+"""One or two segments with their special tokens, truncated as bert4keras truncates them."""
 
 import functools
 
 import numpy as np
 import tensorflow as tf
+
+from roformer_tf.checks import check_one_of
 
 
 class PairPacker:
@@ -11,9 +13,7 @@ class PairPacker:
 
     The sequence is `[start] first [end]` or `[start] first [end] second [end]`. It is truncated as
     in bert4keras (one token at a time from the longest segment, from the first of two equally long
-    ones) and padded. Uses core TensorFlow ops only, so it works eagerly, in `tf.data` and in a
-    SavedModel. Unlike `keras_hub.layers.MultiSegmentPacker` it truncates as the original does, and
-    its padding mask does not depend on the ids.
+    ones) and padded. Core TensorFlow ops only: it works eagerly, in `tf.data` and in a SavedModel.
 
     Preprocessors call it in a method decorated with KerasHub's `preprocessing_function`, which
     converts the outputs to tensors of the Keras backend::
@@ -38,8 +38,7 @@ class PairPacker:
         dict of int32 tensors `(batch, length)`, or `(length,)` for unbatched segments: `token_ids`;
         `segment_ids`, 0 for the first segment and its special tokens, 1 for the second, 0 for
         padding; `padding_mask`, 1 for tokens and 0 for padding. The mask depends on the lengths,
-        not on the ids. It is an integer because a boolean input breaks `fit` under
-        `tf.distribute.MirroredStrategy`.
+        not on the ids. It is no boolean, which would break `fit` under `MirroredStrategy`.
 
     Raises:
         ValueError: If there are not one or two segments, their ranks differ, `sequence_length` has
@@ -55,8 +54,6 @@ class PairPacker:
     [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0, 0]]
     >>> inputs["padding_mask"].numpy().tolist()
     [[1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0, 0]]
-    >>> packer(([5, 6],))["token_ids"].numpy().tolist()
-    [101, 5, 6, 102, 0, 0, 0, 0]
 
     Source: `encode` and `truncate_sequences` of bert4keras 0.11.5.
     """
@@ -242,3 +239,42 @@ def join_segments(rows, start, end, maxlen, index, repeat_start=False):
         segment_ids = tf.where(inside, number, segment_ids)
         begin += keep
     return token_ids, segment_ids, lengths
+
+
+def packing_options(tokenizer, max_length, maxlen, truncate_from, pattern):
+    """Checks arguments of `RoFormerTokenizer.encode`; returns those of `encode_texts`."""
+    if maxlen is not None and max_length is not None:
+        raise ValueError(
+            "`maxlen` is bert4keras' name of `max_length`: pass one of them. "
+            f"Received: max_length={max_length!r}, maxlen={maxlen!r}"
+        )
+    name, limit = ("max_length", max_length) if maxlen is None else ("maxlen", maxlen)
+    check_one_of("pattern", pattern, ("S*E*E", "S*ES*E"))
+    has_start, has_end = tokenizer.start_token is not None, tokenizer.end_token is not None
+    lowest = int(has_end)
+    if limit is not None and (not isinstance(limit, int) or limit < lowest):
+        raise ValueError(
+            f"`{name}` must be None or an integer of at least {lowest}. Received: {limit!r}"
+        )
+    index = truncation_index(truncate_from, has_start, has_end)
+    return {"maxlen": limit, "index": index, "repeat_start": pattern == "S*ES*E"}
+
+
+def encode_texts(tokenizer, texts, return_offsets, **options):
+    """Encodes a tuple of one or two string tensors; see `RoFormerTokenizer.encode`."""
+    with tf.device("CPU"):
+        flat = [tf.reshape(text, [-1]) for text in texts]
+        start, end = tokenizer.start_token_id, tokenizer.end_token_id
+        if return_offsets:
+            rows = [tokenizer.graph.tokenize_with_offsets(text) for text in flat]
+            ids, *offsets = zip(*rows, strict=True)
+        else:
+            ids, offsets = [tokenizer.graph(text) for text in flat], []
+        token_ids, segment_ids, lengths = join_segments(ids, start, end, **options)
+        # special tokens cover no character
+        nothing = (None if start is None else 0, None if end is None else 0)
+        joined = [join_segments(part, *nothing, **options)[0] for part in offsets]
+        outputs = token_ids, segment_ids, *joined
+        if texts[0].shape.rank == 0:
+            return tuple(output[0] for output in outputs)
+        return tuple(tf.RaggedTensor.from_tensor(output, lengths) for output in outputs)

@@ -1,6 +1,7 @@
 """The original tokenizer of RoFormer as a Keras layer."""
 
 import os
+from functools import partial
 from typing import Self
 
 import keras
@@ -10,26 +11,32 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.saving import SavedWhole
+from roformer_tf.checkpoint.vocabulary import Vocabulary, check_has_tokens
+from roformer_tf.files import replace_file
 from roformer_tf.naming import automatic_name
-from roformer_tf.text.encoding import checked_texts, encode_texts, packing_options
 from roformer_tf.text.familiar_names import FamiliarNames
-from roformer_tf.text.graph_detokenizer import detokenize_pairs
-from roformer_tf.text.graph_tokenizer import tokenize_with_word_starts
-from roformer_tf.text.pair_packer import to_ragged_ids
-from roformer_tf.text.strings import map_strings, to_string_tensor
-from roformer_tf.text.tokenizer_vocabulary import (
-    TABLES_FILE,
-    VOCABULARY_FILE,
-    TokenizerVocabulary,
+from roformer_tf.text.graph_detokenizer import GraphDetokenizer, detokenize_pairs
+from roformer_tf.text.graph_tokenizer import GraphTokenizer, tokenize_with_word_starts
+from roformer_tf.text.marked_tokens import MarkedTokens, checked_new_tokens
+from roformer_tf.text.pair_packer import encode_texts, packing_options, to_ragged_ids
+from roformer_tf.text.strings import checked_texts, map_strings, to_string_tensor
+from roformer_tf.text.tokenizer_tables import (
+    TokenizerTables,
+    build_tables,
+    load_or_build_tables,
 )
 
+VOCABULARY_FILE = "vocabulary.txt"
+TABLES_FILE = "tokenizer_tables.npz"
 SPECIAL_TOKENS = ("pad_token", "unk_token", "start_token", "end_token", "mask_token")
+ARGUMENTS = (
+    *("word_level", "lowercase", "user_words", "dictionary", *SPECIAL_TOKENS, "word_maxlen"),
+    *("sequence_length", "special_tokens_in_strings", "added_tokens"),
+)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerTokenizer(
-    TokenizerVocabulary, FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenizer
-):
+class RoFormerTokenizer(FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenizer):
     r"""The original tokenizer of RoFormer: the same token ids as bert4keras on every input.
 
     At word level, as the released word models were trained, it removes case and accents, then
@@ -40,8 +47,8 @@ class RoFormerTokenizer(
     Core TensorFlow ops only: the layer runs eagerly under every Keras backend, in `tf.data` and in
     a `tf.function`, and a `tf.Module` with `tokenizer.graph` can be saved and served.
 
-    Building the tables of jieba's dictionary takes about four seconds. They are saved as assets of
-    the layer, and kept in a cache folder (set `ROFORMER_TF_CACHE` to choose it).
+    Building the tables of jieba's dictionary takes about four seconds. They are saved with the
+    layer, and kept in a cache folder (`ROFORMER_TF_CACHE`).
 
     Args:
         vocabulary: Path of a vocabulary file, list of tokens, or dict of token -> id, as
@@ -59,8 +66,8 @@ class RoFormerTokenizer(
         sequence_length: int or None. Truncates and pads each sequence to this length.
         special_tokens_in_strings: bool. Whether "[MASK]" and the other special tokens in a text
             are these tokens, and not text.
-        added_tokens: list of str, or None. Tokens of the vocabulary that are found in a text as
-            they are written, before it is tokenized. See `add_tokens`.
+        added_tokens: list of str. Tokens of the vocabulary that are found in a text as they are
+            written; see `add_tokens`.
         dtype: `"int32"`.
         **kwargs: Arguments of the Keras layer.
 
@@ -78,8 +85,6 @@ class RoFormerTokenizer(
       control characters are dropped: "a\0b" is one word at character level, two at word level.
     * A lone surrogate in a Python string is an unknown letter.
     * An empty or blank string has no tokens. An empty batch gives an empty batch.
-    * Special tokens in a text, such as "[MASK]", are treated as text, unless
-      `special_tokens_in_strings`. Any length is allowed.
 
     Raises:
         FileNotFoundError: If the vocabulary or dictionary file does not exist.
@@ -96,14 +101,10 @@ class RoFormerTokenizer(
     >>> tokenizer.detokenize([2, 5, 6, 7, 8, 3])
     '追一roformer'
 
-    Word level, with another dictionary and a user word:
+    Word level, with a user word:
 
-    >>> import os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "dict.txt")
-    >>> with open(path, "w", encoding="utf-8") as file:
-    ...     _ = file.write("追一 10")
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "追一", "科技", "追", "科"]
-    >>> RoFormerTokenizer(vocabulary, dictionary=path, user_words=["科技"])(["追一科技"])
+    >>> RoFormerTokenizer(vocabulary, user_words=["追一"])(["追一科技"])
     [[5, 6]]
 
     Source: `Tokenizer` of bert4keras 0.11.5 with `pre_tokenize=lambda s: jieba.cut(s, HMM=False)`,
@@ -164,9 +165,6 @@ class RoFormerTokenizer(
             **kwargs: Arguments of the class. In a checkpoint `word_level` defaults to whether the
                 vocabulary has Chinese words.
 
-        Returns:
-            RoFormerTokenizer.
-
         Raises:
             FileNotFoundError: If there is no such folder, or it has no vocabulary.
             ValueError: If the folder holds another kind of tokenizer. The message names its class.
@@ -180,19 +178,8 @@ class RoFormerTokenizer(
             return cls(**folder.tokenizer_arguments(**kwargs))
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary": None,  # an asset
-            "word_level": self.word_level,
-            "lowercase": self.lowercase,
-            "user_words": self.user_words,
-            "dictionary": self.dictionary,
-            **{name: getattr(self, name) for name in SPECIAL_TOKENS},
-            "word_maxlen": self.word_maxlen,
-            "sequence_length": self.sequence_length,
-            "special_tokens_in_strings": self.special_tokens_in_strings,
-            "added_tokens": self.added_tokens,
-        }
+        config = {**super().get_config(), "vocabulary": None}  # an asset
+        return config | {name: getattr(self, name) for name in ARGUMENTS}
 
     @classmethod
     def from_config(cls, config):
@@ -212,12 +199,15 @@ class RoFormerTokenizer(
 
     def tokenize(self, inputs):
         """Converts strings to token ids. See the class."""
-        self._check_vocabulary()
-        return self._tokenize(to_string_tensor(inputs))
+        return self._run(to_string_tensor(inputs), function=partial(self._tokenize, self.graph))
 
     @preprocessing_function
-    def _tokenize(self, texts):
-        ids = map_strings(self._graph, texts)
+    def _run(self, tensors, function):
+        """Calls a function of tensors. Its outputs become lists, except in a graph."""
+        return function(tensors)
+
+    def _tokenize(self, graph, texts):
+        ids = map_strings(graph, texts)
         if self.sequence_length:
             shape = [None] * (texts.shape.rank or 1) + [self.sequence_length]
             if texts.shape.rank == 0:
@@ -229,31 +219,27 @@ class RoFormerTokenizer(
     def tokenize_with_offsets(self, inputs):
         """Returns token ids, and the span of the text that each token covers.
 
+        `text[start:end]` in the original string became the token, except for dropped characters at
+        its end, such as accents.
+
         Args:
             inputs: Strings, as in a call of the layer.
 
         Returns:
             `(ids, starts, ends)`, each like the result of `tokenize` without `sequence_length`.
-            `text[start:end]` in the original string became the token, except for dropped
-            characters at its end, such as accents.
 
         Example:
 
         >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "café", "cafe", "!"]
         >>> tokenizer = RoFormerTokenizer(vocabulary, word_level=False)
-        >>> ids, starts, ends = tokenizer.tokenize_with_offsets(["  Café!"])
-        >>> ids, starts, ends
+        >>> tokenizer.tokenize_with_offsets(["  Café!"])
         ([[6, 7]], [[2, 6]], [[6, 7]])
 
         Source: `Tokenizer.rematch` of bert4keras 0.11.5, which counts in the lower-cased text,
         longer by one for each "İ" (U+0130).
         """
-        self._check_vocabulary()
-        return self._tokenize_with_offsets(to_string_tensor(inputs))
-
-    @preprocessing_function
-    def _tokenize_with_offsets(self, texts):
-        return map_strings(self._graph.tokenize_with_offsets, texts)
+        tokenize = self.graph.tokenize_with_offsets
+        return self._run(to_string_tensor(inputs), function=partial(map_strings, tokenize))
 
     def tokenize_with_word_starts(self, inputs, segmenter=None):
         """Returns token ids, and which tokens begin a word, for whole-word masking.
@@ -271,9 +257,6 @@ class RoFormerTokenizer(
         Returns:
             `(ids, word_starts)`, each like the result of `tokenize` without `sequence_length`.
 
-        Raises:
-            ValueError: If `segmenter` is not of word level, or this tokenizer is.
-
         Example:
 
         >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "ro", "##former"]
@@ -284,20 +267,14 @@ class RoFormerTokenizer(
         >>> tokenizer.tokenize_with_word_starts(["天气RoFormer"], segmenter)
         ([[5, 6, 7, 8]], [[True, False, True, False]])
         """
-        self._check_vocabulary()
         if segmenter is not None and (self.word_level or not segmenter.word_level):
             raise ValueError(
                 "`segmenter` must be a word-level tokenizer, passed to a character-level one. "
                 f"Received: word_level={segmenter.word_level} for word_level={self.word_level}"
             )
-        return self._tokenize_with_words(to_string_tensor(inputs), segmenter=segmenter)
-
-    @preprocessing_function
-    def _tokenize_with_words(self, texts, segmenter):
         segmenter = None if segmenter is None else segmenter.graph
-        return map_strings(
-            lambda rows: tokenize_with_word_starts(self._graph, segmenter, rows), texts
-        )
+        tokenize = partial(tokenize_with_word_starts, self.graph, segmenter)
+        return self._run(to_string_tensor(inputs), function=partial(map_strings, tokenize))
 
     def detokenize(self, inputs, separator="\n"):
         r"""Converts token ids to readable text.
@@ -310,10 +287,7 @@ class RoFormerTokenizer(
 
         Returns:
             The text, or a list of texts; in a `tf.function` a string tensor. Special tokens are
-            skipped, padding included.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
+            skipped, padding included. An id that is not in the vocabulary is an error.
 
         Example:
 
@@ -324,19 +298,14 @@ class RoFormerTokenizer(
 
         Source: `Tokenizer.decode` of bert4keras 0.11.5.
         """
-        self._check_vocabulary()
+        detokenize = self.graph_detokenizer
+        if separator and self.end_token_id is not None:
+            detokenize = partial(detokenize_pairs, detokenize, self.end_token_id, separator)
         if keras.ops.is_tensor(inputs) and not tf.is_tensor(inputs):
             inputs = keras.ops.convert_to_numpy(inputs)
         ids, unbatched = to_ragged_ids(inputs)
-        return self._detokenize(ids, unbatched=unbatched, separator=separator)
-
-    @preprocessing_function
-    def _detokenize(self, ids, unbatched, separator):
-        if separator and self.end_token_id is not None:
-            texts = detokenize_pairs(self._graph_detokenizer, ids, self.end_token_id, separator)
-        else:
-            texts = self._graph_detokenizer(ids)
-        return texts[0] if unbatched else texts
+        one = (lambda ids: detokenize(ids)[0]) if unbatched else detokenize
+        return self._run(ids, function=one)
 
     def encode(
         self,
@@ -350,9 +319,9 @@ class RoFormerTokenizer(
     ):
         """Encodes `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated as bert4keras.
 
-        Without `max_length` nothing is truncated. With it, the longer text loses a token, the first
-        of two equally long ones, until no more than `max_length` are left: a short text is kept
-        whole beside a long one. For the padded inputs of a model see `PairPacker`.
+        With `max_length`, the longer text loses a token, the first of two equally long ones, until
+        no more than `max_length` are left: a short text is kept whole beside a long one. For the
+        padded inputs of a model see `PairPacker`.
 
         Args:
             first: str or batch of strings.
@@ -369,10 +338,6 @@ class RoFormerTokenizer(
             `(token_ids, segment_ids)`, with `return_offsets` `(token_ids, segment_ids, starts,
             ends)`, each like the result of `tokenize`.
 
-        Raises:
-            ValueError: If `max_length`, `truncate_from` or `pattern` is not one of these.
-            tf.errors.InvalidArgumentError: If a text has no token at the index `truncate_from`.
-
         Example:
 
         >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
@@ -385,11 +350,149 @@ class RoFormerTokenizer(
 
         Source: `TokenizerBase.encode` of bert4keras 0.11.5.
         """
-        self._check_vocabulary()
         options = packing_options(self, max_length, maxlen, truncate_from, pattern)
-        texts = checked_texts(first, second)
-        return self._encode(texts, return_offsets=return_offsets, **options)
+        encode = partial(encode_texts, self, return_offsets=return_offsets, **options)
+        return self._run(checked_texts(first, second), function=encode)
 
-    @preprocessing_function
-    def _encode(self, texts, **options):
-        return encode_texts(self, texts, **options)
+    # -- the vocabulary and its files
+
+    def set_vocabulary(self, vocabulary):
+        """Sets the vocabulary, as the class takes it. Keeps the dictionary of a loaded layer."""
+        if vocabulary is None:
+            self._vocabulary = self._tables = self._graph = self._graph_detokenizer = None
+            return
+        vocabulary = self._checked_vocabulary(vocabulary)
+        dictionary = self._tables and self._tables.dictionary()
+        options = self.lowercase, self.unk_token, self.word_maxlen
+        if self.word_level and dictionary is None:
+            tables = load_or_build_tables(vocabulary, self.dictionary, self.user_words, *options)
+        else:
+            tables = build_tables(vocabulary, dictionary, *options)
+        self._set(vocabulary, tables)
+
+    def add_tokens(self, tokens: list[str]) -> int:
+        """Adds tokens that are found in a text as they are written, such as names or `"<number>"`.
+
+        They are looked for before the text is tokenized, at both levels, and the longest one wins.
+        A model needs a vector for each: `roformer_tf.models.add_tokens(model, tokens)` does both.
+        They are part of a saved model or preset, and not of an original folder.
+
+        Args:
+            tokens: list of str without white space. Those of the vocabulary keep their ids.
+
+        Returns:
+            int. How many of them are new in the vocabulary.
+
+        Raises:
+            ValueError: If a token is empty, not a string, or has white space; or if the vocabulary
+                repeats tokens at its end, so that new ones would get the ids of others.
+
+        Example:
+
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气"]
+        >>> tokenizer = RoFormerTokenizer(vocabulary, word_level=False)
+        >>> tokenizer.add_tokens(["天气", "<city>"])
+        2
+        >>> tokenizer(["<city>天气天"])
+        [[8, 7, 5]]
+        """
+        vocabulary, tokens = self._known_vocabulary(), checked_new_tokens(tokens)
+        new = [token for token in tokens if token not in vocabulary.ids]
+        grown = vocabulary.grown(new)
+        self.added_tokens += [token for token in tokens if token not in self.added_tokens]
+        self.set_vocabulary(grown)
+        return len(new)
+
+    def _checked_vocabulary(self, source):
+        vocabulary = Vocabulary(source)
+        special = [getattr(self, name) for name in self._special_token_attrs]
+        check_has_tokens(vocabulary, {*special, *self.added_tokens})
+        return vocabulary
+
+    def _set(self, vocabulary, tables):
+        self._vocabulary, self._tables = vocabulary, tables
+        graph, marked = GraphTokenizer(tables), self.marked_tokens()
+        self._graph = MarkedTokens(graph, marked) if marked else graph
+        self._graph_detokenizer = GraphDetokenizer(vocabulary)
+        self._update_special_token_ids()
+
+    def marked_tokens(self) -> dict[str, int]:
+        """Returns the ids of the tokens that are found in a text as they are written."""
+        marked = set(self.added_tokens)
+        if self.special_tokens_in_strings:
+            marked |= {getattr(self, name) for name in self._special_token_attrs}
+        return {token: self._vocabulary.ids[token] for token in sorted(marked)}
+
+    def segmentation_dictionary(self):
+        """Returns the `SegmentationDictionary` with the user words; at character level `None`."""
+        return self._tables.dictionary()
+
+    def save_assets(self, dir_path):
+        """Writes the vocabulary, and the tables with their dictionary, to a folder."""
+        text = "".join(f"{token}\n" for token in self.get_vocabulary())
+        with replace_file(os.path.join(dir_path, VOCABULARY_FILE)) as file:
+            file.write(text.encode())
+        self._tables.save(os.path.join(dir_path, TABLES_FILE))
+
+    def load_assets(self, dir_path):
+        """Reads what `save_assets` wrote. Builds the tables if they are missing."""
+        path = os.path.join(dir_path, VOCABULARY_FILE)
+        tables_path = os.path.join(dir_path, TABLES_FILE)
+        if not os.path.exists(tables_path):
+            self.set_vocabulary(path)
+            return
+        vocabulary = self._checked_vocabulary(path)
+        tables = TokenizerTables.load(tables_path)
+        names = ("word_level", "lowercase", "word_maxlen")
+        wrong = [name for name in names if getattr(tables, name) != getattr(self, name)]
+        if tables.vocabulary_digest != vocabulary.digest():
+            wrong.insert(0, "vocabulary_digest")
+        if wrong:
+            raise ValueError(
+                f"{tables_path!r} is for another vocabulary or configuration "
+                f"({', '.join(wrong)} differ). Delete it: the tables are rebuilt with jieba's "
+                "dictionary, or with the argument `dictionary`."
+            )
+        self._set(vocabulary, tables)
+
+    def get_vocabulary(self) -> list[str]:
+        """Returns the tokens in the order of the vocabulary file."""
+        return list(self._known_vocabulary().tokens)
+
+    def vocabulary_size(self) -> int:
+        """Returns one more than the highest id."""
+        return self._known_vocabulary().size
+
+    def id_to_token(self, id: int) -> str:
+        """Returns the token of an id."""
+        token = self._known_vocabulary().token(int(id))
+        if token is None:
+            size = self._vocabulary.size
+            raise ValueError(f"`id` must be the id of a token, in [0, {size}). Received: {id}")
+        return token
+
+    def token_to_id(self, token: str) -> int:
+        """Returns the id of a token."""
+        if token not in self._known_vocabulary().ids:
+            raise ValueError(f"Token {token!r} is not in the vocabulary.")
+        return self._vocabulary.ids[token]
+
+    @property
+    def graph(self) -> GraphTokenizer | MarkedTokens:
+        """The `GraphTokenizer`, a `tf.Module` to hold in what `tf.saved_model.save` saves."""
+        self._known_vocabulary()
+        return self._graph
+
+    @property
+    def graph_detokenizer(self) -> GraphDetokenizer:
+        """The `GraphDetokenizer`, a `tf.Module`."""
+        self._known_vocabulary()
+        return self._graph_detokenizer
+
+    def _known_vocabulary(self):
+        if self._vocabulary is None:
+            raise ValueError(
+                "The tokenizer has no vocabulary yet. Pass `vocabulary` when creating it, or call "
+                "`set_vocabulary(path)`."
+            )
+        return self._vocabulary

@@ -51,6 +51,18 @@ def to_string_tensor(inputs):
     return tf.constant([encode_utf8(x) for x in inputs], tf.string, shape=[len(inputs)])
 
 
+def checked_texts(first, second):
+    """Returns a tuple of one or two string tensors: both single strings, or both batches."""
+    texts = (first,) if second is None else (first, second)
+    texts = tuple(map(to_string_tensor, texts))
+    if {text.shape.rank for text in texts} not in ({0}, {1}):
+        raise ValueError(
+            "`first` and `second` must both be strings, or both batches of strings. Received: "
+            f"shapes {[tuple(text.shape) for text in texts]}"
+        )
+    return texts
+
+
 def check_one_length(columns):
     """Raises `ValueError` if columns of a batch, tensors, are known to have different lengths."""
     sizes = [column.shape[0] for column in columns if tf.is_tensor(column) and column.shape.rank]

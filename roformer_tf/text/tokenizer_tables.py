@@ -159,24 +159,11 @@ def _digest(arrays):
     return np.array(digest.hexdigest())
 
 
-def load_or_build_tables(
-    vocabulary, word_level, dictionary, user_words, lowercase, unk_token, word_maxlen
-):
-    """Loads the tables of a tokenizer from the cache, or builds them, which takes seconds.
+def load_or_build_tables(vocabulary, dictionary, user_words, lowercase, unk_token, word_maxlen):
+    """Loads the tables of a word-level tokenizer from the cache, or builds them; see `build_tables`.
 
-    Args:
-        vocabulary: `Vocabulary`.
-        dictionary: `SegmentationDictionary`; or the path of a dictionary file, or None for jieba's,
-            to which `user_words` are added.
-        word_level, lowercase, unk_token, word_maxlen: Arguments of `RoFormerTokenizer`.
-
-    Returns:
-        TokenizerTables.
+    `dictionary` is the path of a dictionary file, or None for jieba's. `user_words` are added to it.
     """
-    if not word_level:
-        return build_tables(vocabulary, None, lowercase, unk_token, word_maxlen)
-    if isinstance(dictionary, SegmentationDictionary):
-        return build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen)
     folder = cache_folder()
     if folder:
         made_from = [
