@@ -20,7 +20,7 @@ from roformer_tf.checkpoint.original_files import (
     OriginalArrays,
     nothing_found,
 )
-from roformer_tf.checkpoint.preset import PresetArrays, check_part, check_preset_sizes
+from roformer_tf.checkpoint.preset import PresetArrays, check_part, check_preset
 from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
 from roformer_tf.checkpoint.zip_file import split_zip, unpack
 from roformer_tf.checks import check_one_of
@@ -41,10 +41,7 @@ _SPECIAL_TOKENS |= {"cls_token": "start_token", "sep_token": "end_token"}
 
 
 def open_folder(path, weights=True):
-    """Opens the folder of a model in any layout.
-
-    Settings, vocabulary and arrays are read on first use, so a damaged file raises an error only
-    where it is needed.
+    """Opens the folder of a model in any layout. Its files are read when they are needed.
 
     Args:
         path: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
@@ -73,8 +70,8 @@ def open_folder(path, weights=True):
     ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
     >>> folder = open_folder(save_checkpoint(backbone, tempfile.mkdtemp()))
-    >>> folder.layout, folder.identity().family, folder.identity().masking
-    ('original', 'roformer', 'bidirectional')
+    >>> folder.layout, folder.identity().family
+    ('original', 'roformer')
     >>> folder.arrays.read("bert/embeddings/word_embeddings").shape
     (100, 16)
     """
@@ -211,11 +208,7 @@ class CheckpointFolder:
         """Raises an error if a file has changed since it was saved, or a preset is damaged."""
         check_digests(self.path, weights)
         if self.layout == "preset":
-            self.config  # noqa: B018  (reads and checks config.json)
-            for name in ("task.json", "preprocessor.json", "tokenizer.json"):
-                self.part(name)
-            if weights:
-                check_preset_sizes(self)
+            check_preset(self, weights)
 
     @property
     def has_weights(self):
@@ -224,15 +217,12 @@ class CheckpointFolder:
         return any(self.path.glob("*.index")) or any(file.is_file() for file in files)
 
     def identity(self, family=None, strict=True):
-        """Finds out family, masking and pooler.
+        """Returns the `Identity` of the model.
 
         Args:
             family: str. Overrides the family of a checkpoint.
             strict: bool. Whether to raise if a checkpoint's settings are missing or damaged. If
                 not, variables and the folder's name decide.
-
-        Returns:
-            `Identity`.
         """
         if self.layout == "preset":
             arguments = self.config.get("config", {})
@@ -327,9 +317,9 @@ class Identity:
         """Warns if `argument`, `"family"` or `"masking"`, was guessed from the folder's name."""
         if argument in self.from_name:
             value = self.from_name[argument]
-            entry = '"use_relative_position": true'
-            if argument == "masking":
-                entry = f'"masking": "{value}"'
+            entry = f'"masking": "{value}"'
+            if argument == "family":
+                entry = '"use_relative_position": true'
             warnings.warn(
                 f"{folder.path}: took {argument}={value!r} from the name of the folder, since no "
                 f"file in it contains it. Pass {argument}={value!r}, or another, to `from_preset`; "
@@ -342,43 +332,34 @@ class Identity:
 def is_optimizer_slot(name):
     """Whether a variable is left over from training and not a weight.
 
-    >>> from roformer_tf.checkpoint.folder import is_optimizer_slot
-    >>> is_optimizer_slot("bert/pooler/dense/kernel/adam_m")
-    True
-    >>> is_optimizer_slot("bert/pooler/dense/kernel")
-    False
+    >>> name = "bert/pooler/dense/kernel"
+    >>> is_optimizer_slot(name), is_optimizer_slot(f"{name}/adam_m")
+    (False, True)
     """
     return bool(_SLOT.search(name) or _COUNTER.match(name))
 
 
 def compare_shapes(expected, shapes, optional=("pooler", "nsp", "mlm")):
-    """Compares the variables of a checkpoint with those that it should have.
+    """Compares the shapes of a checkpoint with the `mapping.Variable`s that it should have.
 
-    Args:
-        expected: dict. Maps names to `mapping.Variable`.
-        shapes: dict. Maps the names of the stored variables to their shapes.
-        optional: tuple of str. Groups that may be missing, but only as a whole.
-
-    Returns:
-        Tuple of the missing names, the unknown names without those of optimizers, and a dict of
-        name to `(expected shape, stored shape)` where the two differ.
+    The `optional` groups may be missing, but only as a whole. Returns the missing names, the
+    unknown ones without those of optimizers, and a dict of name to `(expected shape, stored shape)`
+    where the two differ.
     """
-    present = {v.group for name, v in expected.items() if name in shapes}
+    stored = {name: v for name, v in expected.items() if name in shapes}
+    groups = {v.group for v in stored.values()}
     missing = tuple(
         name
         for name, v in expected.items()
-        if name not in shapes and (v.group in present or v.group not in optional)
+        if name not in stored and (v.group in groups or v.group not in optional)
     )
     unknown = tuple(n for n in shapes if n not in expected and not is_optimizer_slot(n))
-    wrong_shape = {
-        name: (v.shape, shapes[name])
-        for name, v in expected.items()
-        if name in shapes and v.shape != shapes[name]
-    }
+    wrong_shape = {n: (v.shape, shapes[n]) for n, v in stored.items() if v.shape != shapes[n]}
     return missing, unknown, wrong_shape
 
 
 def _family(names, config, words, from_name):
+    """Returns the family and how it is known."""
     if "bert/embeddings/word_embeddings" not in names:
         prefixes = sorted({name.split("/")[0] for name in names if not is_optimizer_slot(name)})
         return None, (
@@ -405,33 +386,28 @@ def _family(names, config, words, from_name):
 
 
 def _masking_and_pooler(names, config, words, family, from_name):
+    """Returns masking, pooler and how they are known."""
     has_pooler = any(name.startswith("bert/pooler/dense/") for name in names)
     has_nsp = any(name.startswith("cls/seq_relationship/") for name in names)
     # of the RoFormer releases only RoFormer-Sim has a pooler and no next-sentence head
     looks_like_sim = has_pooler and not has_nsp and family in ("roformer", "roformer_v2")
-    masking = masking_of(config)
-    if masking is not None:
-        whys = [f"masking {masking!r}: the settings"]
-    elif "gpt" in words:
+    masking, why = masking_of(config), "the settings"
+    if masking is None and "gpt" in words:
         masking = from_name["masking"] = "causal"
-        whys = ["masking 'causal': the name of the folder contains GPT"]
-    elif looks_like_sim:
+        why = "the name of the folder contains GPT"
+    elif masking is None and looks_like_sim:
         masking = "unilm"
-        whys = [
-            "masking 'unilm': of the RoFormer releases only RoFormer-Sim has a pooler and no "
-            "next-sentence head"
-        ]
-    elif has_pooler and "sim" in words:
+        why = "of the RoFormer releases only RoFormer-Sim has a pooler and no next-sentence head"
+    elif masking is None and has_pooler and "sim" in words:
         masking = from_name["masking"] = "unilm"
-        whys = ["masking 'unilm': the name of the folder contains Sim, and there is a pooler"]
-    else:
-        masking, whys = "bidirectional", ["masking 'bidirectional': the default"]
+        why = "the name of the folder contains Sim, and there is a pooler"
+    elif masking is None:
+        masking, why = "bidirectional", "the default"
+    reasons = [f"masking {masking!r}: {why}"]
     if not has_pooler:
-        return masking, None, whys
-    pooler = config.get("pooler")
-    if pooler in ("tanh", "linear"):
-        whys.append(f"pooler {pooler!r}: the settings")
-    else:
-        pooler = "linear" if masking == "unilm" else "tanh"
-        whys.append(f"pooler {pooler!r}: as in {'RoFormer-Sim' if masking == 'unilm' else 'BERT'}")
-    return masking, pooler, whys
+        return masking, None, reasons
+    pooler, why = config.get("pooler"), "the settings"
+    if pooler not in ("tanh", "linear"):
+        is_sim = masking == "unilm"
+        pooler, why = ("linear", "as in RoFormer-Sim") if is_sim else ("tanh", "as in BERT")
+    return masking, pooler, [*reasons, f"pooler {pooler!r}: {why}"]

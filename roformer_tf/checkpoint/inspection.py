@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from roformer_tf.checkpoint import mapping
@@ -47,7 +47,7 @@ class StoredVariable:
 
     @property
     def num_bytes(self):
-        """Size on disk in bytes."""
+        """Number of bytes."""
         return self.size * np.dtype(self.dtype).itemsize
 
 
@@ -121,12 +121,8 @@ class CheckpointReport:
 
     def to_dict(self):
         """Returns everything as plain dicts and lists, for JSON."""
-        return {
-            **asdict(self),
-            "num_parameters": self.num_parameters,
-            "num_bytes": self.num_bytes,
-            "groups": self.groups,
-        }
+        computed = ("num_parameters", "num_bytes", "groups")
+        return asdict(self) | {name: getattr(self, name) for name in computed}
 
     def print(self, console=None):
         """Prints the report to a `rich.console.Console`, standard output by default."""
@@ -135,13 +131,13 @@ class CheckpointReport:
         if self.config is not None:
             console.print(_settings(self.config))
         console.print(_variables(self.variables))
-        shapes = (f"{n}: settings {a}, stored {b}" for n, (a, b) in self.wrong_shape.items())
-        for title, lines in {
-            "Missing": self.missing,
-            "Unknown": self.unknown,
-            "Wrong shape": tuple(shapes),
-            "Notes": self.notes,
-        }.items():
+        shapes = [f"{n}: settings {a}, stored {b}" for n, (a, b) in self.wrong_shape.items()]
+        for title, lines in (
+            ("Missing", self.missing),
+            ("Unknown", self.unknown),
+            ("Wrong shape", shapes),
+            ("Notes", self.notes),
+        ):
             if lines:
                 console.print(f"{title} ({len(lines)})", style="bold")
                 for line in lines:
@@ -160,9 +156,7 @@ def inspect_checkpoint(path, family=None):
     `vocab.txt` is a note, not an error.
 
     Args:
-        path: str or path. A folder in the original or in Hugging Face's layout, or written by
-            `save_to_preset`; a `.zip` file of one; a model on the Hugging Face hub
-            (`hf://user/name`); the prefix of a TF1 checkpoint, or one of its files.
+        path: str or path. Takes what `open_folder` takes, and raises the same errors.
         family: str. `"roformer"`, `"roformer_v2"`, `"bert"` or `"nezha"`. Overrides the family
             found in the files.
 
@@ -222,26 +216,19 @@ def _inspect(folder, family):
             expected = {v.name: v for v in mapping.variables(found.family, sizes)}
         slots = tuple(filter(is_optimizer_slot, arrays.shapes))
         groups = {name: v.group for name, v in expected.items()} | dict.fromkeys(slots, "optimizer")
-    missing, unknown, wrong_shape = (), (), {}
-    if expected:
-        missing, unknown, wrong_shape = compare_shapes(expected, arrays.shapes)
+    differences = compare_shapes(expected, arrays.shapes) if expected else ((), (), {})
+    variables = tuple(
+        StoredVariable(name, tuple(shape), str(arrays.dtypes[name]), groups.get(name, "unknown"))
+        for name, shape in arrays.shapes.items()
+    )
+    known = found.family, found.masking, found.pooler, found.reasons
     return CheckpointReport(
-        source=str(arrays.source),
-        layout=folder.layout,
-        family=found.family,
-        masking=found.masking,
-        pooler=found.pooler,
-        reasons=found.reasons,
-        config=config,
-        variables=tuple(
-            StoredVariable(
-                name, tuple(shape), str(arrays.dtypes[name]), groups.get(name, "unknown")
-            )
-            for name, shape in arrays.shapes.items()
-        ),
-        missing=missing,
-        unknown=unknown,
-        wrong_shape=wrong_shape,
+        str(arrays.source),
+        folder.layout,
+        *known,
+        config,
+        variables,
+        *differences,  # missing, unknown, wrong_shape
         optimizer_slots=slots,
         vocabulary_size=size,
         notes=tuple(notes),
@@ -257,11 +244,18 @@ def _or_note(notes, read):
 
 
 def _summary(report):
-    table = Table(title="Checkpoint", show_header=False, title_justify="left")
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    columns = Column(style="bold", no_wrap=True), Column(overflow="fold")
+    table = Table(*columns, title="Checkpoint", show_header=False, title_justify="left")
     counts = ", ".join(f"{count} {group}" for group, count in report.groups.items())
     size = report.vocabulary_size
+    problems = len(report.missing) + len(report.unknown) + len(report.wrong_shape)
+    verdict = "complete: nothing missing or unknown"
+    if report.family is None:
+        verdict = "cannot be loaded: unknown family"
+    elif report.config is None:
+        verdict = "cannot be checked without settings"
+    elif problems:
+        verdict = f"{problems} problems, see below"
     for name, value in {
         "source": report.source,
         "layout": report.layout,
@@ -271,47 +265,36 @@ def _summary(report):
         "parameters": f"{report.num_parameters:,} ({report.num_bytes / 1e6:,.1f} MB)",
         "variables": f"{len(report.variables)}: {counts}",
         "vocabulary": "none" if size is None else f"{size} tokens",
-        "verdict": _verdict(report),
+        "verdict": verdict,
     }.items():
         table.add_row(name, Text(value))
     return table
 
 
-def _verdict(report):
-    if report.family is None:
-        return "cannot be loaded: unknown family"
-    if report.config is None:
-        return "cannot be checked without settings"
-    problems = len(report.missing) + len(report.unknown) + len(report.wrong_shape)
-    return f"{problems} problems, see below" if problems else "complete: nothing missing or unknown"
-
-
 def _settings(config):
-    table = Table(title="Settings", title_justify="left")
-    table.add_column("name")
-    table.add_column("value", justify="right")
-    known = [name for name in _SETTINGS if name in config]
-    for name in (*known, *(n for n in config if n not in _SETTINGS)):
-        table.add_row(Text(name), Text(str(config[name])))
+    table = Table("name", Column("value", justify="right"), title="Settings", title_justify="left")
+    for name in dict.fromkeys((*_SETTINGS, *config)):
+        if name in config:
+            table.add_row(Text(name), Text(str(config[name])))
     return table
 
 
 def _variables(variables):
     """Makes one row per variable; encoder layers of the same shape share a row."""
-    table = Table(title="Variables", title_justify="left")
-    table.add_column("name", overflow="fold")
-    table.add_column("shape", no_wrap=True)
-    table.add_column("dtype")
-    table.add_column("group")
-    table.add_column("parameters", justify="right")
+    table = Table(
+        Column("name", overflow="fold"),
+        Column("shape", no_wrap=True),
+        *("dtype", "group"),
+        Column("parameters", justify="right"),
+        title="Variables",
+        title_justify="left",
+    )
     rows = defaultdict(list)
     for variable in variables:
         if variable.group != "optimizer":
             general = re.sub(r"/layer_(\d+)/", "/layer_*/", variable.name)
             rows[general, variable.shape, variable.dtype, variable.group].append(variable)
     for (name, shape, dtype, group), members in rows.items():
-        if len(members) == 1:
-            name = members[0].name
-        count = f"{len(members)} × " if len(members) > 1 else ""
+        name, count = (name, f"{len(members)} × ") if len(members) > 1 else (members[0].name, "")
         table.add_row(Text(name), str(shape), dtype, group, f"{count}{members[0].size:,}")
     return table

@@ -55,25 +55,23 @@ class ModelBinding:
         self.label = f"{type(model).__name__} {model.name!r}"  # in error messages
         self.family = family_of(backbone)
         self.model, self.backbone = model, backbone
-        self.groups = ["embeddings", "encoder"]
-        if backbone.num_segments:
-            self.groups.append("segments")
-        if mapping.FAMILIES[self.family].positions:
-            self.groups.append("positions")
-        if backbone.pooler is not None:
-            self.groups.append("pooler")
-        if hasattr(getattr(model, "head", None), "token_embedding"):
-            self.groups.append("mlm")
-        if nsp_head:
-            pooling = getattr(model, "pooling", None)
-            classes = getattr(model, "num_classes", None)
-            if pooling != "pooler" or classes != 2:
-                raise ValueError(
-                    "`nsp_head=True` needs RoFormerTextClassifier(..., pooling='pooler', "
-                    "num_classes=2): the next-sentence head is two logits on the pooler. Received: "
-                    f"{type(model).__name__} with pooling={pooling!r}, num_classes={classes!r}"
-                )
-            self.groups.append("nsp")
+        pooling, classes = getattr(model, "pooling", None), getattr(model, "num_classes", None)
+        if nsp_head and (pooling, classes) != ("pooler", 2):
+            raise ValueError(
+                "`nsp_head=True` needs RoFormerTextClassifier(..., pooling='pooler', "
+                "num_classes=2): the next-sentence head is two logits on the pooler. Received: "
+                f"{type(model).__name__} with pooling={pooling!r}, num_classes={classes!r}"
+            )
+        present = {
+            "embeddings": True,
+            "encoder": True,
+            "segments": backbone.num_segments,
+            "positions": mapping.FAMILIES[self.family].positions,
+            "pooler": backbone.pooler is not None,
+            "mlm": hasattr(getattr(model, "head", None), "token_embedding"),
+            "nsp": nsp_head,
+        }
+        self.groups = [group for group in present if present[group]]
         sizes = mapping.Sizes(
             **{name: getattr(backbone, name) for name in _SIZES},
             num_positions=backbone.max_sequence_length,
@@ -179,16 +177,15 @@ def load_checkpoint(
 ):
     """Loads the weights of an original or Hugging Face checkpoint into a model.
 
-    Reads one tensor at a time, so it needs about as much extra memory as the largest one. If an
-    error is raised for names or shapes, no weight has changed.
+    Reads one tensor at a time, so it needs about as much extra memory as the largest one. An error
+    about names or shapes leaves every weight as it was.
 
     Args:
         model: A `RoFormerBackbone` or a task. A masked-LM head must be in the checkpoint; any other
             head, such as a classifier's, is new and keeps its values. Pooler, next-sentence and
             masked-LM variables are ignored if the model has no such part.
-        path: str or path. A folder in the original or Hugging Face's layout, a `.zip` file of one,
-            a model on the Hugging Face hub (`hf://user/name`), the prefix of a TF1 checkpoint
-            (`folder/bert_model.ckpt`), or one of its files. Also a `CheckpointFolder`.
+        path: str or path of an original or Hugging Face folder, or another source that
+            `open_folder` takes. Also a `CheckpointFolder`.
         strict: bool. `True` raises if a variable is missing, unexpected or has another shape.
             `False` loads what fits and reports the rest.
         family: str. Overrides the family found in the files, see `inspect_checkpoint`.
@@ -289,20 +286,18 @@ def _check_family(folder, binding, family):
     found = folder.identity(family, strict=False)  # the model has its own settings
     if found.family == binding.family:
         return
-    titles = {name: family.title for name, family in mapping.FAMILIES.items()}
-    message = (
-        f"Wrong family: {folder.arrays.source} holds "
-        f"{titles.get(found.family, 'an unknown model')}, but {binding.label} is "
-        f"{titles[binding.family]}. Known from: {found.reasons[0]}. "
-    )
-    if found.family is None:
-        message += "Only checkpoints with the variable names of Google's BERT can be loaded."
-    else:
-        message += (
+    title = "an unknown model"
+    advice = "Only checkpoints with the variable names of Google's BERT can be loaded."
+    if found.family is not None:
+        title = mapping.FAMILIES[found.family].title
+        advice = (
             f"Build the model with {_BACKBONE_ARGUMENTS[found.family]}, or with `from_preset` on "
             f"the folder. If the family is wrong, pass family={binding.family!r}."
         )
-    raise ValueError(message)
+    raise ValueError(
+        f"Wrong family: {folder.arrays.source} holds {title}, but {binding.label} is "
+        f"{mapping.FAMILIES[binding.family].title}. Known from: {found.reasons[0]}. {advice}"
+    )
 
 
 def _compare(reader, binding, edits):

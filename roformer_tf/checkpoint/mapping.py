@@ -273,19 +273,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable of a checkpoint: a row of the table for a known family and known sizes.
+    """One variable of a checkpoint: a `Row` of the table for a known family and known sizes.
 
     Attributes:
-        name: str. Name in the original checkpoint.
-        group: str. A key of `GROUPS`.
         shape: tuple of int. Shape in the original checkpoint.
-        weight: str. Dotted path of the weight in our model.
-        hugging_face: str. Name in Hugging Face's layout, or `None`.
         columns: slice. The part of the weight's last axis that holds the variable.
         order: Array of int, or `None`. `ours = original[..., order]`.
         row_order: Array of int, or `None`. `ours = original[row_order]`.
-        transposed: bool. Whether the original stores the transpose.
-        token_axis: bool. Whether the first axis counts tokens.
     """
 
     name: str
@@ -318,7 +312,7 @@ class Variable:
 
 
 def variables(family, sizes, groups=tuple(GROUPS), rotary_values=False):
-    """Lists the variables of a checkpoint in the order of the table.
+    """Lists the `Variable`s of a checkpoint in the order of the table.
 
     Args:
         family: str. A key of `FAMILIES`.
@@ -326,17 +320,9 @@ def variables(family, sizes, groups=tuple(GROUPS), rotary_values=False):
         groups: Keys of `GROUPS` to include, if family and sizes allow them.
         rotary_values: bool. Whether values are rotated as queries and keys are.
 
-    Returns:
-        list of `Variable`.
-
-    Example:
-
-    >>> from roformer_tf.checkpoint import mapping
-    >>> sizes = mapping.Sizes(200, 1, 2, 8, 16, 8, 2)
-    >>> len(mapping.variables("roformer", sizes)), len(mapping.variables("roformer_v2", sizes))
+    >>> sizes = Sizes(200, 1, 2, 8, 16, 8, 2)
+    >>> len(variables("roformer", sizes)), len(variables("roformer_v2", sizes))
     (29, 12)
-    >>> mapping.variables("roformer", sizes)[0].shape
-    (200, 8)
     """
     traits = FAMILIES[family]
     result = []

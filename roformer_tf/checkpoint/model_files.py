@@ -25,13 +25,9 @@ def is_model(names):
 
 
 def needed_files(names, weights=True):
-    """Selects the files that loading the model in a folder reads.
+    """Selects the files, as paths in a folder, that loading the model in it reads.
 
     A release may hold the same weights in several forms. Only one of them is read.
-
-    Args:
-        names: list of str. Paths in the folder, separated by `/`.
-        weights: bool. Whether weights are needed, or settings and vocabulary alone.
 
     >>> release = ["config.json", "vocab.txt", "pytorch_model.bin", "tf_model.h5", "logo.png"]
     >>> needed_files(release)
@@ -62,13 +58,8 @@ def _is(name, patterns):
 def add_digests(new, folder, stale=()):
     """Writes `SHA256SUMS` for new files, before they are moved to a folder.
 
-    Files of the folder that stay keep their digests. `sha256sum --check SHA256SUMS` checks them
-    without this package.
-
-    Args:
-        new: Path. The new files.
-        folder: Path. Where they are moved.
-        stale: tuple of str. Patterns of the files of `folder` that are removed.
+    Files of the folder that stay, which do not match `stale`, keep their digests. `sha256sum --check
+    SHA256SUMS` checks them without this package.
     """
     digests = {}
     if (folder / DIGESTS_FILE).is_file():
@@ -101,9 +92,7 @@ def read_digests(folder):
 def check_digests(folder, weights=True):
     """Raises an error if a file has changed since it was saved. Does nothing without `SHA256SUMS`.
 
-    Args:
-        folder: Path.
-        weights: bool. Whether to check the files of weights, too, which takes some 0.5 s per GB.
+    Checking the files of weights, too, takes some 0.5 s per GB.
     """
     if not os.path.lexists(folder / DIGESTS_FILE):
         return

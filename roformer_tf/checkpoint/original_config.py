@@ -67,21 +67,14 @@ _DEFAULTS = {"num_segments": 2, "dropout": 0.0, "attention_dropout": 0.0}
 def backbone_arguments(config, family, source=CONFIG_FILE):
     """Returns the arguments of `RoFormerBackbone` that a `bert_config.json` describes.
 
+    Dropout rates default to 0, `layer_norm_epsilon` to 1e-12, or 1e-7 in v2. Hugging Face's
+    `rotary_value` becomes `position_options`.
+
     Args:
         config: dict. The settings, in any of the original's spellings.
         family: str. A key of `mapping.FAMILIES`.
         source: str. Name of the settings in error messages.
 
-    Returns:
-        dict of keyword arguments. Dropout rates default to 0, `layer_norm_epsilon` to 1e-12, or
-        1e-7 in v2. Hugging Face's `rotary_value` becomes `position_options`.
-
-    Raises:
-        ValueError: If a setting is missing, out of range, or not supported by `RoFormerBackbone`.
-
-    Example:
-
-    >>> from roformer_tf.checkpoint.original_config import backbone_arguments
     >>> config = {"vocab_size": 200, "hidden_size": 32, "num_attention_heads": 4,
     ...           "num_hidden_layers": 2, "intermediate_size": 64, "hidden_act": "relu",
     ...           "dropout_rate": 0.1}
@@ -139,15 +132,8 @@ def _num_positions(config):
 def original_config(backbone):
     """Returns the `bert_config.json` of a backbone, in the spelling of the released files.
 
-    Args:
-        backbone: A model with the attributes of `RoFormerBackbone`.
-
-    Returns:
-        dict. `max_position_embeddings` is required by the format but used by learned positions
-        only. The original ignores our entries `masking`, `pooler` and `layer_norm_eps`.
-
-    Raises:
-        ValueError: If the backbone has a setting that the original format cannot hold.
+    `max_position_embeddings` is required by the format but used by learned positions only. The
+    original ignores our entries `masking`, `pooler` and `layer_norm_eps`.
     """
     defaults = {"max_wavelength": 10000, "position_options": None, "rope_scaling": None}
     for name, default in {**defaults, "attention": "softmax"}.items():
@@ -221,14 +207,9 @@ def _is_integer(value):
 
 
 def check_sizes(config, arrays, source=CONFIG_FILE):
-    """Returns the `Sizes` in settings. Raises `ValueError` if they are not those of the weights.
+    """Returns the `Sizes` in settings. Raises an error if they are not those of the weights.
 
     Reads shapes only, so that no model of a wrong size is built.
-
-    Args:
-        config: dict. The settings, in any of the original's spellings.
-        arrays: The weights, with the attributes `shapes` and `source`.
-        source: str. Name of the settings in the message.
     """
     shapes, sizes = arrays.shapes, sizes_of_config(config, source)
     words = shapes.get("bert/embeddings/word_embeddings", ())

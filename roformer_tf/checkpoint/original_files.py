@@ -20,15 +20,12 @@ _STATE_KEYS = ("model_checkpoint_path", "all_model_checkpoint_paths")
 
 
 def find_checkpoint(path):
-    """Finds a TF1 checkpoint and checks that its files exist.
+    """Returns the prefix of a TF1 checkpoint, and the paths of its data shards, which exist.
 
     Args:
         path: str or path. A folder, a prefix such as `folder/bert_model.ckpt`, or one of the
             checkpoint's files. A folder is searched for `bert_model.ckpt`, then for the checkpoint
             named in the file `checkpoint`, then for the only `.index` file.
-
-    Returns:
-        Tuple of the prefix that TensorFlow expects, and the list of paths of its data shards.
     """
     path = Path(path)
     if path.name in (CONFIG_FILE, VOCABULARY_FILE, "checkpoint") and path.is_file():
@@ -81,12 +78,7 @@ def _prefix_in_folder(folder):
 
 
 def nothing_found(path, names=None):
-    """Returns the error message for a place without a model.
-
-    Args:
-        path: Path; or str, for a place on the hub.
-        names: iterable of str. The names of the files there, if `path` is not a folder.
-    """
+    """Returns the error message for a place without a model; `names` are those of its files."""
     kinds = (
         f"Expected an original folder ({CONFIG_FILE}, {CHECKPOINT_NAME}.index and "
         f"{CHECKPOINT_NAME}.data-00000-of-00001), a Hugging Face folder (config.json and "
@@ -168,8 +160,7 @@ def _explain(problem):
 def write_checkpoint(folder, tensors):
     """Writes `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001` and `checkpoint`.
 
-    The files are byte-identical to those of TF1's `Saver`. Existing files are overwritten, so write
-    into a new folder (`files.replace_files`).
+    The files are byte-identical to those of TF1's `Saver`. Existing files are overwritten.
 
     Args:
         folder: Path. An existing folder.

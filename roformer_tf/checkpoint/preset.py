@@ -49,42 +49,45 @@ def check_part(config, file):
     return config
 
 
-def check_preset_sizes(folder):
-    """Raises an error, before a model is built, if a preset's sizes are not those of its weights."""
-    arrays = folder.arrays
+def check_preset(folder, weights):
+    """Raises an error if settings of a preset are damaged, or do not fit the weights beside them."""
+    configs = {folder.config_file: folder.config["config"]}
+    parts = ("task.json", "preprocessor.json", "tokenizer.json")
+    task, *_ = [folder.part(name) for name in parts]
+    if not weights:
+        return
+    if task is not None and "backbone" in task["config"]:
+        file = folder.path / "task.json"
+        configs[file] = check_part(task["config"]["backbone"] or {}, file)["config"]
+        if "preprocessor" not in task["config"]:
+            raise ValueError(f"{file} must have `preprocessor`, or `null` for none, in `config`.")
+        if task["config"]["preprocessor"] is not None:
+            check_part(task["config"]["preprocessor"], file)
+    for file, config in configs.items():
+        _check_sizes(file, config, folder.arrays)
+
+
+def _check_sizes(file, config, arrays):
+    """Compares a backbone's settings with the weights before a model of these sizes is built."""
     if not arrays.shapes:
         return
     axes = {size for shape in arrays.shapes.values() for size in shape}
     if any(dtype.kind in "iu" for dtype in arrays.dtypes.values()):
         axes |= {2 * size for size in axes} | {2 * size - 1 for size in axes}  # two int4 in a byte
-    names = "vocabulary_size", "num_segments", "embedding_dim", "hidden_dim", "intermediate_dim"
-    for file, config in _backbone_configs(folder):
-        positions = ("max_sequence_length",) if config.get("position_scheme") == "learned" else ()
-        for name in (*names, *positions):
-            size = config.get(name)
-            if size is not None and size != 0 and size not in axes:
-                raise ValueError(
-                    f"`{name}` in {file} must be the length of an axis of the weights beside it. "
-                    f"Received: {name}={size!r}"
-                )
-        blocks = {"num_layers": "encoder_block", "num_decoder_layers": "decoder_block"}
-        for name, layer in blocks.items():
-            stored = {m[0] for m in re.finditer(rf"{layer}(_\d+)?/", "\n".join(arrays.shapes))}
-            if stored and name in config and config[name] != len(stored):
-                raise ValueError(
-                    f"`{name}` in {file} must be {len(stored)}, as in the weights beside it. "
-                    f"Received: {name}={config[name]!r}"
-                )
-
-
-def _backbone_configs(folder):
-    """Yields the backbone's settings in config.json and in task.json, whose parts it checks."""
-    yield folder.config_file, folder.config["config"]
-    task = folder.part("task.json")
-    if task is not None and "backbone" in task["config"]:
-        file = folder.path / "task.json"
-        yield file, check_part(task["config"]["backbone"] or {}, file)["config"]
-        if "preprocessor" not in task["config"]:
-            raise ValueError(f"{file} must have `preprocessor`, or `null` for none, in `config`.")
-        if task["config"]["preprocessor"] is not None:
-            check_part(task["config"]["preprocessor"], file)
+    names = ["vocabulary_size", "num_segments", "embedding_dim", "hidden_dim", "intermediate_dim"]
+    names += ["max_sequence_length"] if config.get("position_scheme") == "learned" else []
+    for name in names:
+        size = config.get(name)
+        if size not in (None, 0) and size not in axes:
+            raise ValueError(
+                f"`{name}` in {file} must be the length of an axis of the weights beside it. "
+                f"Received: {name}={size!r}"
+            )
+    blocks = {"num_layers": "encoder_block", "num_decoder_layers": "decoder_block"}
+    for name, layer in blocks.items():
+        stored = {m[0] for m in re.finditer(rf"{layer}(_\d+)?/", "\n".join(arrays.shapes))}
+        if stored and name in config and config[name] != len(stored):
+            raise ValueError(
+                f"`{name}` in {file} must be {len(stored)}, as in the weights beside it. "
+                f"Received: {name}={config[name]!r}"
+            )

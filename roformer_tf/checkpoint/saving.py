@@ -227,8 +227,8 @@ def save_preset(model, save, folder, stale=(), weights=None):
         save: Function of a path, KerasHub's method.
         folder: str or path.
         stale: tuple of str. Patterns of files to remove unless they are written now.
-        weights: list of variables that `save` writes to one file, or `None` for a part without
-            any. HDF5 cannot recover from a full disk, so their size is checked before.
+        weights: list of variables, or `None` for a part without any. HDF5 cannot recover from a
+            full disk, so their size is checked before.
     """
     if Path(folder).name.startswith(SAVING):  # a part of the model that is being saved
         save(str(folder))

@@ -61,10 +61,9 @@ def load_vocabulary(path):
 
     Example:
 
-    >>> import os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "vocab.txt")
-    >>> with open(path, "w", encoding="utf-8") as file:
-    ...     _ = file.write("[PAD]\n[UNK]\n追一\t1207\n")
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "vocab.txt")
+    >>> _ = path.write_text("[PAD]\n[UNK]\n追一\t1207\n", encoding="utf-8")
     >>> load_vocabulary(path)
     {'[PAD]': 0, '[UNK]': 1, '追一': 2}
 
@@ -193,8 +192,6 @@ class Vocabulary:
         tokens: list of str. One for each line of a vocabulary file.
         ids: dict. Maps tokens to ids; where two tokens share an id, `token` returns the later one.
         size: int. One more than the highest id.
-
-    Example:
 
     >>> vocabulary = Vocabulary(["[PAD]", "[UNK]", "追一"])
     >>> vocabulary.size, vocabulary.ids["追一"], vocabulary.token(2)

@@ -20,6 +20,7 @@ from roformer_tf.checkpoint.original_files import nothing_found
 from roformer_tf.files import cache_folder, check_room, replace_files
 
 KEPT_COPIES = 4  # a base model has half a gigabyte
+_TEMPORARY = {}  # the key of a copy -> its folder, where there is no cache
 _BLOCK = 2**20
 _DAMAGES = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError,
@@ -28,13 +29,12 @@ _DAMAGES = (
 _COPY = "Fetch or copy it again from its source."
 
 
-def split_zip(source):
+def split_zip(path):
     """Splits `folder/x.zip/inner` into the archive and the folder in it.
 
     Returns:
-        Tuple of path and str, or `None` if no part of `source` is a `.zip` file.
+        Tuple of path and str, or `None` if no part of `path` is a `.zip` file.
     """
-    path = Path(source)
     for archive in (path, *path.parents):
         if archive.suffix.lower() == ".zip" and archive.is_file():
             return archive, path.relative_to(archive).as_posix().removeprefix(".")
@@ -54,12 +54,6 @@ def unpack(archive, inner=""):
 
     Returns:
         Path of the folder, under the name that it has in the archive.
-
-    Raises:
-        FileNotFoundError: If there is no model in the archive or in the folder `inner`.
-        ValueError: If the archive is damaged; has names that lead elsewhere, links, encrypted
-            files or files that are far larger than their compressed form; or holds several models.
-        OSError: If there is not enough room on the disk.
     """
     check_file(archive, "it holds a model.")
     try:
@@ -69,12 +63,11 @@ def unpack(archive, inner=""):
             names = [name.removeprefix(folder) for name in members if name.startswith(folder)]
             files = {name: members[f"{folder}{name}"] for name in needed_files(names)}
             key, name = _key(archive, folder)
-            places = (place / name for place in _places(key))
-            target = next((place for place in places if _is_complete(place, files)), None)
-            if target is None:
+            place = next((p for p in _places(key) if _is_complete(p / name, files)), None)
+            if place is None:
                 _check_sizes(archive, files.values())
-                target = _new_place(key) / name
-                _write(stored, files, target)
+                place = _new_place(key)
+                _write(stored, files, place / name)
     except _DAMAGES as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a place that is none
             raise
@@ -83,9 +76,14 @@ def unpack(archive, inner=""):
             f"cannot be read: {str(error).rstrip('.') or type(error).__name__}. {_COPY}"
         ) from error
     with suppress(OSError):
-        os.utime(target.parent)
-        _remove_old(target.parent)
-    return target
+        os.utime(place)
+        if place not in _TEMPORARY.values():
+            # the copies whose last use was longest ago
+            copies = place.parent.iterdir()
+            copies = sorted(copies, key=lambda path: (path == place, path.stat().st_mtime))
+            for old in copies[:-KEPT_COPIES]:
+                shutil.rmtree(old, ignore_errors=True)
+    return place / name
 
 
 def _checked_members(archive, stored):
@@ -122,9 +120,8 @@ def _choose(archive, inner, members):
     folders = {}
     for name in members:
         head, slash, tail = name.rpartition("/")
-        if name.startswith("__MACOSX/"):  # what macOS adds about each file, under its name
-            continue
-        folders.setdefault(head + slash, []).append(tail)
+        if not name.startswith("__MACOSX/"):  # what macOS adds about each file, under its name
+            folders.setdefault(head + slash, []).append(tail)
     models = sorted(folder for folder, names in folders.items() if is_model(names))
     names = ", ".join(str(archive / folder) for folder in models)
     if inner:
@@ -151,14 +148,8 @@ def _check_sizes(archive, files):
             )
 
 
-_TEMPORARY = {}
-
-
 def _key(archive, folder):
-    """Returns a digest that tells copies apart, and a folder's name.
-
-    The digest is that of the archive's path, size and time, and of the folder in it.
-    """
+    """Returns a digest of the archive's path, size and time and of the folder; and its name."""
     about = archive.stat()
     made_from = f"{archive.resolve()}\n{about.st_size}\n{about.st_mtime_ns}\n{folder}"
     key = hashlib.sha256(made_from.encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -166,18 +157,15 @@ def _key(archive, folder):
 
 
 def _places(key):
+    """Lists the folders that may have a copy: in the cache, and a temporary one."""
     cache = cache_folder()
-    if cache is not None:
-        yield cache / "unpacked" / key
-    if key in _TEMPORARY:
-        yield _TEMPORARY[key]
+    places = [] if cache is None else [cache / "unpacked" / key]
+    return places + [_TEMPORARY[key]] if key in _TEMPORARY else places
 
 
 def _new_place(key):
-    cache = cache_folder()
-    if cache is not None:
+    for place in _places(key):
         with suppress(OSError):
-            place = cache / "unpacked" / key
             place.mkdir(parents=True, exist_ok=True)
             if os.access(place, os.W_OK):
                 return place
@@ -209,13 +197,3 @@ def _write(stored, files, target):
         with suppress(OSError):
             target.parent.rmdir()  # unless an older copy is in it
         raise
-
-
-def _remove_old(used):
-    """Removes the copies whose last use was longest ago."""
-    if used in _TEMPORARY.values():
-        return
-    others = [path for path in used.parent.iterdir() if path != used]
-    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in others[KEPT_COPIES - 1 :]:
-        shutil.rmtree(old, ignore_errors=True)

@@ -56,10 +56,7 @@ class GraphDetokenizer(tf.Module):
         ids: RaggedTensor int32 (batch, tokens).
 
     Returns:
-        string tensor (batch,).
-
-    Raises:
-        tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
+        string tensor (batch,). An id that is not in the vocabulary raises `InvalidArgumentError`.
 
     Example:
 

@@ -72,19 +72,14 @@ class RoFormerTokenizer(FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenize
         **kwargs: Arguments of the Keras layer.
 
     Call arguments:
-        inputs: str, bytes, or a (nested) list, NumPy array or string tensor of them.
+        inputs: str, bytes, or a (nested) list, NumPy array or string tensor of them. An invalid
+            byte is one U+FFFD. U+FFFD, NUL and control characters are dropped: "a\0b" is one word
+            at character level, two at word level. A lone surrogate is an unknown letter.
 
     Returns:
         int32 token ids without special tokens. As in KerasHub: in a `tf.function` or `tf.data` a
         RaggedTensor `(batch, tokens)`; eagerly a list of lists; for a single string a tensor
         `(tokens,)`; with `sequence_length` a dense tensor.
-
-    Unusual input:
-
-    * An invalid byte is one U+FFFD, as in `bytes.decode(errors="replace")`. U+FFFD, NUL and
-      control characters are dropped: "a\0b" is one word at character level, two at word level.
-    * A lone surrogate in a Python string is an unknown letter.
-    * An empty or blank string has no tokens. An empty batch gives an empty batch.
 
     Raises:
         FileNotFoundError: If the vocabulary or dictionary file does not exist.
@@ -252,7 +247,8 @@ class RoFormerTokenizer(FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenize
         Args:
             inputs: Strings, as in a call of the layer.
             segmenter: None, or a word-level `RoFormerTokenizer` that provides the words for a
-                character-level one, as in Chinese-BERT-wwm. Its vocabulary does not matter.
+                character-level one (else `ValueError`), as in Chinese-BERT-wwm. Its vocabulary does
+                not matter.
 
         Returns:
             `(ids, word_starts)`, each like the result of `tokenize` without `sequence_length`.
@@ -287,7 +283,7 @@ class RoFormerTokenizer(FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenize
 
         Returns:
             The text, or a list of texts; in a `tf.function` a string tensor. Special tokens are
-            skipped, padding included. An id that is not in the vocabulary is an error.
+            skipped, padding included. An unknown id raises `tf.errors.InvalidArgumentError`.
 
         Example:
 
@@ -328,7 +324,7 @@ class RoFormerTokenizer(FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenize
             second: None, or the same as `first`.
             max_length: int or None. Maximum number of tokens, special ones included.
             truncate_from: `"right"`, `"left"`, or an int: the index in each text with its special
-                tokens at which tokens are dropped.
+                tokens at which tokens are dropped (`InvalidArgumentError` if a text has none there).
             pattern: `"S*E*E"`, or `"S*ES*E"`, which gives the second text a start token, too.
             return_offsets: bool. Whether to return also the span of each token in its own text, as
                 `tokenize_with_offsets` does. Special tokens have the span (0, 0).

@@ -15,8 +15,8 @@ from roformer_tf.files import open_compressed
 class SegmentationDictionary:
     r"""Holds words and their frequencies: jieba's dictionary or another one, plus user words.
 
-    Wraps `jieba.Tokenizer`, so adding a word means exactly what it means there. Unlike jieba it
-    writes no cache file and logs nothing.
+    Wraps `jieba.Tokenizer`, so adding a word means exactly what it means there. Writes no cache
+    file and logs nothing.
 
     Args:
         path: str, path-like or None. A UTF-8 text file, plain, `.gz` or `.xz`, with lines
@@ -46,17 +46,15 @@ class SegmentationDictionary:
     """
 
     def __init__(self, path=None, user_words=None):
-        self._jieba = jieba.Tokenizer()
         with _open_dictionary(path) as file:
             try:
-                self._jieba.FREQ, self._jieba.total = jieba.Tokenizer.gen_pfdict(file)
+                self._set(*jieba.Tokenizer.gen_pfdict(file))
             except ValueError as error:
                 raise ValueError(
                     f"Each line of the dictionary must be a word, a space and an integer. {error}"
                 ) from error
-        if not self._jieba.total:
+        if not self.total:
             raise ValueError(f"The dictionary {path!r} has no words with a frequency above 0.")
-        self._jieba.initialized = True
         for word, frequency in list_user_words(user_words):
             self.add_word(word, frequency)
 
@@ -70,10 +68,13 @@ class SegmentationDictionary:
         ['追一']
         """
         dictionary = cls.__new__(cls)
-        dictionary._jieba = jieba.Tokenizer()
-        dictionary._jieba.FREQ, dictionary._jieba.total = dict(frequencies), total
-        dictionary._jieba.initialized = True
+        dictionary._set(dict(frequencies), total)
         return dictionary
+
+    def _set(self, frequencies, total):
+        self._jieba = jieba.Tokenizer()
+        self._jieba.FREQ, self._jieba.total = frequencies, total
+        self._jieba.initialized = True
 
     @property
     def frequencies(self):
@@ -119,9 +120,6 @@ class SegmentationDictionary:
         Args:
             segment: str, a word to keep whole; or a tuple of the parts to split it into.
             tune: bool. Whether to set that frequency, too.
-
-        Returns:
-            int.
         """
         frequency = self._jieba.suggest_freq(segment)
         if tune:

@@ -30,8 +30,8 @@ class RoFormerSentencePieceTokenizer(
 ):
     """KerasHub's SentencePiece tokenizer with the special tokens of a translation model.
 
-    Uses TensorFlow and TensorFlow Text ops only, so the same object serves Python calls, `tf.data`
-    and a SavedModel. The vocabulary is saved with the model as an asset.
+    TensorFlow and TensorFlow Text ops only: the same object serves Python calls, `tf.data` and a
+    SavedModel. The vocabulary is saved with the model.
 
     Args:
         proto: bytes. A SentencePiece model with the subwords `<pad>`, `<unk>`, `<s>` and `</s>`, as
@@ -66,10 +66,8 @@ class RoFormerSentencePieceTokenizer(
     """
 
     def __init__(self, proto=None, **kwargs):
-        self._add_special_token(SPECIAL["pad"], "pad_token")
-        self._add_special_token(SPECIAL["unk"], "unk_token")
-        self._add_special_token(SPECIAL["bos"], "start_token")
-        self._add_special_token(SPECIAL["eos"], "end_token")
+        for name, token in zip(("pad", "unk", "start", "end"), SPECIAL.values(), strict=True):
+            self._add_special_token(token, f"{name}_token")
         for name in ("add_bos", "add_eos"):
             check_one_of(name, kwargs.get(name, False), (False, True))
         kwargs.setdefault("_allow_python_workflow", False)  # eager calls use the same ops as graphs
@@ -83,9 +81,6 @@ class RoFormerSentencePieceTokenizer(
         Args:
             preset: str or path. The folder, a `.zip` file of it, or `"hf://user/name"`.
             **kwargs: Arguments of the class.
-
-        Returns:
-            RoFormerSentencePieceTokenizer.
 
         Raises:
             FileNotFoundError: If there is no such folder, or it has no vocabulary.
@@ -190,17 +185,14 @@ def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
     model = io.BytesIO()
-    special = {}
-    for number, (name, piece) in enumerate(SPECIAL.items()):
-        special |= {f"{name}_id": number, f"{name}_piece": piece}
     settings = {
         "model_type": model_type,
         "character_coverage": 1.0,
         "minloglevel": 2,
         "max_sentence_length": 2**30,  # by default texts longer than 4,192 bytes are dropped
-        **special,
-        **options,
     }
+    for number, (name, piece) in enumerate(SPECIAL.items()):
+        settings |= {f"{name}_id": number, f"{name}_piece": piece}
     try:
         with tempfile.TemporaryDirectory() as folder:
             rules = Path(folder) / "rules.tsv"
@@ -209,7 +201,7 @@ def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
                 sentence_iterator=iter(texts),
                 model_writer=model,
                 vocab_size=vocabulary_size,
-                **{"normalization_rule_tsv": str(rules), **settings},
+                **{"normalization_rule_tsv": str(rules), **settings, **options},
             )
     except RuntimeError as error:
         raise ValueError(
@@ -217,7 +209,6 @@ def train_sentencepiece(texts, vocabulary_size, model_type="bpe", **options):
             f"`vocabulary_size`. SentencePiece says: {error}"
         ) from error
     proto = ModelProto.FromString(model.getvalue())
-    proto.normalizer_spec.normalization_rule_tsv = (
-        ""  # the file was temporary; the compiled rules stay
-    )
+    # the file was temporary; the compiled rules stay
+    proto.normalizer_spec.normalization_rule_tsv = ""
     return proto.SerializeToString()

@@ -1,12 +1,12 @@
 """The arrays that `GraphTokenizer` looks up: building them, and keeping them in files."""
 
 import contextlib
-import dataclasses
 import hashlib
 import itertools
 import json
 import math
 import os
+import types
 import unicodedata
 from pathlib import Path
 
@@ -38,11 +38,16 @@ from roformer_tf.text.segmentation_dictionary import (
 TABLES_FORMAT = 1  # raise it when the meaning of the arrays changes: older files are then rejected
 FIRST_NAMED = HAN + 1  # lower symbols are kinds, for characters that no table names
 KEPT_FILES = 8  # of about 7 MB each
+FIELDS = frozenset(
+    "char_page char_code case_page case_code expand_start expand_count expand_symbols symbol_kind "
+    "symbol_block symbol_alnum edge_key edge_child roots entry_start entry_count entry_ids "
+    "entry_begin entry_end entry_score unknown_score unk_entry final_sigma word_level lowercase "
+    "word_maxlen words frequencies total vocabulary_digest".split()
+)
 SMALL = 50_000  # a dictionary with fewer words is quicker to build from than to look up
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TokenizerTables:
+class TokenizerTables(types.SimpleNamespace):
     """The arrays that `GraphTokenizer` looks up. `build_tables` builds them.
 
     Text becomes *symbols*, one for each normalized character. A trie over symbols finds words of
@@ -71,36 +76,6 @@ class TokenizerTables:
         vocabulary_digest: SHA-256 of the vocabulary.
     """
 
-    char_page: np.ndarray
-    char_code: np.ndarray
-    case_page: np.ndarray
-    case_code: np.ndarray
-    expand_start: np.ndarray
-    expand_count: np.ndarray
-    expand_symbols: np.ndarray
-    symbol_kind: np.ndarray
-    symbol_block: np.ndarray
-    symbol_alnum: np.ndarray
-    edge_key: np.ndarray
-    edge_child: np.ndarray
-    roots: np.ndarray
-    entry_start: np.ndarray
-    entry_count: np.ndarray
-    entry_ids: np.ndarray
-    entry_begin: np.ndarray
-    entry_end: np.ndarray
-    entry_score: np.ndarray
-    unknown_score: np.ndarray
-    unk_entry: np.ndarray
-    final_sigma: np.ndarray
-    word_level: np.ndarray
-    lowercase: np.ndarray
-    word_maxlen: np.ndarray
-    words: np.ndarray
-    frequencies: np.ndarray
-    total: np.ndarray
-    vocabulary_digest: np.ndarray
-
     def dictionary(self):
         """Returns the `SegmentationDictionary` in the tables, or None at character level."""
         if not self.word_level:
@@ -111,19 +86,13 @@ class TokenizerTables:
 
     def save(self, path):
         """Writes all arrays to one compressed file, atomically."""
-        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        about = {"tables_format": np.int32(TABLES_FORMAT), "digest": _digest(vars(self))}
         with replace_file(path) as file:
-            np.savez_compressed(
-                file, tables_format=np.int32(TABLES_FORMAT), digest=_digest(arrays), **arrays
-            )
+            np.savez_compressed(file, **about, **vars(self))
 
     @classmethod
     def load(cls, path):
-        """Reads a file that `save` wrote.
-
-        Raises:
-            ValueError: If the file is not such a file, or was written by another version.
-        """
+        """Reads a file that `save` wrote."""
         check_file(Path(path), "it holds the tables of the tokenizer.")
         with open(path, "rb") as file:  # np.load would not close a damaged file
             try:
@@ -141,7 +110,7 @@ class TokenizerTables:
                 f"{os.fspath(path)!r} is damaged: its arrays are not those that were saved. "
                 "Delete it: the tables are rebuilt from the vocabulary."
             )
-        if found != TABLES_FORMAT or set(arrays) != {f.name for f in dataclasses.fields(cls)}:
+        if found != TABLES_FORMAT or set(arrays) != FIELDS:
             raise ValueError(
                 f"{os.fspath(path)!r} holds tables of format {found}; expected {TABLES_FORMAT}. "
                 "Delete it: the tables are rebuilt from the vocabulary."
@@ -159,25 +128,22 @@ def _digest(arrays):
     return np.array(digest.hexdigest())
 
 
-def load_or_build_tables(vocabulary, dictionary, user_words, lowercase, unk_token, word_maxlen):
+def load_or_build_tables(vocabulary, dictionary, user_words, *options):
     """Loads the tables of a word-level tokenizer from the cache, or builds them; see `build_tables`.
 
     `dictionary` is the path of a dictionary file, or None for jieba's. `user_words` are added to it.
     """
     folder = cache_folder()
     if folder:
-        made_from = [
-            *(TABLES_FORMAT, unicodedata.unidata_version, vocabulary.digest()),
-            *(dictionary_digest(dictionary), list_user_words(user_words)),
-            *(lowercase, unk_token, word_maxlen),
-        ]
+        made_from = [TABLES_FORMAT, unicodedata.unidata_version, vocabulary.digest()]
+        made_from += [dictionary_digest(dictionary), list_user_words(user_words), *options]
         key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
         path = folder / f"tokenizer_tables_{key[:32]}.npz"
         # rebuild if the file is missing or damaged
         with contextlib.suppress(OSError, ValueError):
             return TokenizerTables.load(path)
     dictionary = SegmentationDictionary(dictionary, user_words)
-    tables = build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen)
+    tables = build_tables(vocabulary, dictionary, *options)
     if folder and len(dictionary.frequencies) >= SMALL:
         # the tables are right even if they cannot be kept
         with contextlib.suppress(OSError):
@@ -196,9 +162,6 @@ def build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen):
         vocabulary: `Vocabulary`.
         dictionary: `SegmentationDictionary`, or None for character level.
         lowercase, unk_token, word_maxlen: Arguments of `RoFormerTokenizer`.
-
-    Returns:
-        TokenizerTables.
     """
     digest, vocabulary = vocabulary.digest(), vocabulary.ids
     word_level = dictionary is not None
@@ -271,9 +234,8 @@ def build_tables(vocabulary, dictionary, lowercase, unk_token, word_maxlen):
     symbol_block = flags(IN_BLOCK)
     symbol_block[HAN] = True
     char_page, char_code = _two_stage(code)
-    case_page, case_code = _two_stage(
-        case_classes() if lowercase else np.zeros(CODE_POINTS, np.int8)
-    )
+    cases = case_classes() if lowercase else np.zeros(CODE_POINTS, np.int8)
+    case_page, case_code = _two_stage(cases)
     expand_start, expand_count, expand_symbols = _ragged([(), *expansions])
     entry_start, entry_count, entry_parts = _ragged(ids)
     entry_parts = entry_parts.reshape(-1, 3).T
@@ -317,8 +279,6 @@ def _basic_tokenize(word, kind, vocabulary, unk, word_maxlen):
 
     Punctuation and Chinese characters stand alone, runs of other characters go through WordPiece.
     jieba's blocks contain no space or control characters.
-
-    Source: `Tokenizer._tokenize` of bert4keras.
     """
     ids, position = [], 0
     for isolated, run in itertools.groupby(word, key=lambda c: kind[ord(c)] == ISOLATED):
