@@ -26,7 +26,7 @@ from roformer_tf.files import replace_files
 from roformer_tf.models import RoFormerCausalLM, RoFormerMaskedLM, RoFormerSeq2SeqLM, RoFormerSim
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.portable import portable_operations
-from roformer_tf.text.characters import CONTROL, ISOLATED, character_kinds
+from roformer_tf.text.tokenizer_tables import CONTROL, ISOLATED, character_kinds
 
 CLIENT = Path(__file__).resolve().parent / "onnx_client"
 MODEL_FILE = "model.onnx"

@@ -1,4 +1,10 @@
-"""Errors for the names by which bert4keras and Hugging Face call what a tokenizer can do."""
+"""What all tokenizers share: `from_preset`, and errors for names of bert4keras and Hugging Face."""
+
+from typing import Self
+
+from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
+from roformer_tf.checkpoint.saving import SavedWhole
+from roformer_tf.naming import automatic_name
 
 # What to use instead of the names of bert4keras, then of Hugging Face.
 _INSTEAD = {
@@ -35,8 +41,6 @@ _NAMES = {name: ours for ours, names in _INSTEAD.items() for name in names.split
 class FamiliarName:
     """One of these names in a class of ours, which has it as little as its instances do.
 
-    Example:
-
     >>> import roformer_tf
     >>> roformer_tf.RoFormerMaskedLM.from_pretrained("junnyu/roformer_chinese_base")
     Traceback (most recent call last):
@@ -54,10 +58,8 @@ def _error(cls, name):
     return AttributeError(f"`{cls.__name__}` has no `{name}`. Use {_NAMES[name]}.")
 
 
-class FamiliarNames:
-    """Base class of tokenizers that answer a name of another library with an error that names ours.
-
-    Example:
+class TokenizerFromPreset(SavedWhole):
+    """Mixin of tokenizers: a name of another library raises an error that names ours.
 
     >>> import roformer_tf
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -67,6 +69,36 @@ class FamiliarNames:
     """
 
     from_pretrained = FamiliarName()
+    saved_class = None  # the name by which a folder knows the kind of tokenizer
+
+    def __init__(self, *args, name=None, **kwargs):
+        super().__init__(*args, name=name or automatic_name(type(self)), **kwargs)
+
+    @classmethod
+    def from_preset(cls, preset, **kwargs) -> Self:
+        """Builds the tokenizer from the folder of a model.
+
+        Args:
+            preset: str or path. A folder written by `save_to_preset`; for `RoFormerTokenizer` also
+                an original or Hugging Face folder with a `vocab.txt`; a `.zip` file of one; or
+                `"hf://user/name"`.
+            **kwargs: Arguments of the class. In a checkpoint `word_level` defaults to whether the
+                vocabulary has Chinese words.
+
+        Returns:
+            An instance of the class.
+
+        Raises:
+            FileNotFoundError: If there is no such folder, or it has no vocabulary.
+            ValueError: If the folder holds another kind of tokenizer. The message names its class.
+        """
+        if is_kerashub_source(preset):  # KerasHub downloads it
+            return super().from_preset(str(preset), **kwargs)
+        with checked_folder(preset, weights=False) as folder:
+            folder.check_tokenizer_class(cls.saved_class)
+            if folder.layout == "preset":
+                return super().from_preset(str(folder.path), **kwargs)
+            return cls(**folder.tokenizer_arguments(**kwargs))
 
     def __getattr__(self, name):
         parent = getattr(super(), "__getattr__", None)  # of the PyTorch backend

@@ -5,7 +5,6 @@ import types
 
 import tensorflow as tf
 
-from roformer_tf.text.characters import CAPITAL_SIGMA, CONTROL, ISOLATED, LETTER
 from roformer_tf.text.ragged_ops import (
     indices_to_mask,
     lengths_to_splits,
@@ -14,6 +13,7 @@ from roformer_tf.text.ragged_ops import (
     true_indices,
     visited,
 )
+from roformer_tf.text.tokenizer_tables import CAPITAL_SIGMA, CONTROL, ISOLATED, LETTER
 
 UNROLLED = 16  # positions of the longest run in a step of the loop
 

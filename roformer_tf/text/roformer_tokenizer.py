@@ -2,19 +2,15 @@
 
 import os
 from functools import partial
-from typing import Self
 
 import keras
 import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
-from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_has_tokens
 from roformer_tf.files import replace_file
-from roformer_tf.naming import automatic_name
-from roformer_tf.text.familiar_names import FamiliarNames
+from roformer_tf.text.familiar_names import TokenizerFromPreset
 from roformer_tf.text.graph_detokenizer import GraphDetokenizer, detokenize_pairs
 from roformer_tf.text.graph_tokenizer import GraphTokenizer, tokenize_with_word_starts
 from roformer_tf.text.marked_tokens import MarkedTokens, checked_new_tokens
@@ -36,7 +32,7 @@ ARGUMENTS = (
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerTokenizer(FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenizer):
+class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
     r"""The original tokenizer of RoFormer: the same token ids as bert4keras on every input.
 
     At word level, as the released word models were trained, it removes case and accents, then
@@ -106,6 +102,8 @@ class RoFormerTokenizer(FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenize
     as in `train.py` of the original repository.
     """
 
+    saved_class = "RoFormerTokenizer"
+
     def __init__(
         self,
         vocabulary=None,
@@ -125,7 +123,6 @@ class RoFormerTokenizer(FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenize
         dtype="int32",
         **kwargs,
     ):
-        kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(dtype=dtype, **kwargs)
         if self.compute_dtype != "int32":
             raise ValueError(f"Token ids are int32; `dtype` must be 'int32'. Received: {dtype!r}")
@@ -149,28 +146,6 @@ class RoFormerTokenizer(FamiliarNames, SavedWhole, keras_hub.tokenizers.Tokenize
                 self._add_special_token(token, name)
         self.set_vocabulary(vocabulary)
         self.file_assets = [VOCABULARY_FILE, TABLES_FILE]
-
-    @classmethod
-    def from_preset(cls, preset, **kwargs) -> Self:
-        """Builds the tokenizer from the folder of a model.
-
-        Args:
-            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one
-                written by `save_to_preset`; a `.zip` file of one; or `"hf://user/name"`.
-            **kwargs: Arguments of the class. In a checkpoint `word_level` defaults to whether the
-                vocabulary has Chinese words.
-
-        Raises:
-            FileNotFoundError: If there is no such folder, or it has no vocabulary.
-            ValueError: If the folder holds another kind of tokenizer. The message names its class.
-        """
-        if is_kerashub_source(preset):  # KerasHub downloads it
-            return super().from_preset(str(preset), **kwargs)
-        with checked_folder(preset, weights=False) as folder:
-            folder.check_tokenizer_class("RoFormerTokenizer")
-            if folder.layout == "preset":
-                return super().from_preset(str(folder.path), **kwargs)
-            return cls(**folder.tokenizer_arguments(**kwargs))
 
     def get_config(self):
         config = {**super().get_config(), "vocabulary": None}  # an asset

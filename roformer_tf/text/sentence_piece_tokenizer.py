@@ -6,18 +6,14 @@ import io
 import os
 import tempfile
 from pathlib import Path
-from typing import Self
 
 import keras
 import keras_hub
 import tensorflow as tf
 
 from roformer_tf.checkpoint.damage import check_file
-from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
-from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checks import check_one_of
-from roformer_tf.naming import automatic_name
-from roformer_tf.text.familiar_names import FamiliarNames
+from roformer_tf.text.familiar_names import TokenizerFromPreset
 from roformer_tf.text.strings import to_string_tensor
 
 VOCABULARY_FILE = "vocabulary.spm"  # KerasHub's name
@@ -26,7 +22,7 @@ SPECIAL = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerSentencePieceTokenizer(
-    FamiliarNames, SavedWhole, keras_hub.tokenizers.SentencePieceTokenizer
+    TokenizerFromPreset, keras_hub.tokenizers.SentencePieceTokenizer
 ):
     """KerasHub's SentencePiece tokenizer with the special tokens of a translation model.
 
@@ -65,32 +61,15 @@ class RoFormerSentencePieceTokenizer(
     Reference: Kudo and Richardson, arXiv 1808.06226.
     """
 
+    saved_class = "RoFormerSentencePieceTokenizer"
+
     def __init__(self, proto=None, **kwargs):
         for name, token in zip(("pad", "unk", "start", "end"), SPECIAL.values(), strict=True):
             self._add_special_token(token, f"{name}_token")
         for name in ("add_bos", "add_eos"):
             check_one_of(name, kwargs.get(name, False), (False, True))
         kwargs.setdefault("_allow_python_workflow", False)  # eager calls use the same ops as graphs
-        kwargs["name"] = kwargs.get("name") or automatic_name(type(self))
         super().__init__(proto=proto, **kwargs)
-
-    @classmethod
-    def from_preset(cls, preset, **kwargs) -> Self:
-        """Builds the tokenizer from a folder that `save_to_preset` wrote.
-
-        Args:
-            preset: str or path. The folder, a `.zip` file of it, or `"hf://user/name"`.
-            **kwargs: Arguments of the class.
-
-        Raises:
-            FileNotFoundError: If there is no such folder, or it has no vocabulary.
-            ValueError: If the folder holds another kind of tokenizer. The message names its class.
-        """
-        if is_kerashub_source(preset):  # KerasHub downloads it
-            return super().from_preset(str(preset), **kwargs)
-        with checked_folder(preset, weights=False) as folder:
-            folder.check_tokenizer_class("RoFormerSentencePieceTokenizer")
-            return super().from_preset(str(folder.path), **kwargs)
 
     def set_proto(self, proto):
         # not `str`: KerasHub rejects paths in a model's config

@@ -1,11 +1,17 @@
-"""The arrays that `GraphTokenizer` looks up: building them, and keeping them in files."""
+"""The arrays that `GraphTokenizer` looks up: building them, and keeping them in files.
+
+What bert4keras and jieba do with each character comes from Python's own Unicode data. ICU and
+TensorFlow Text follow other versions of Unicode and fold more characters than `str.lower` does.
+"""
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
 import math
 import os
+import re
 import types
 import unicodedata
 from pathlib import Path
@@ -13,27 +19,22 @@ from pathlib import Path
 import numpy as np
 
 from roformer_tf.checkpoint.damage import check_file
+from roformer_tf.checkpoint.vocabulary import CJK_BLOCKS, is_cjk, is_punctuation
 from roformer_tf.files import cache_folder, replace_file
-from roformer_tf.text.characters import (
-    ALPHANUMERIC,
-    CODE_POINTS,
-    CONTROL,
-    FINAL_SIGMA,
-    HAN,
-    IN_BLOCK,
-    ISOLATED,
-    JIEBA_HAN,
-    LETTER,
-    SPACE,
-    case_classes,
-    character_kinds,
-    normalized_images,
-)
 from roformer_tf.text.segmentation_dictionary import (
     SegmentationDictionary,
     dictionary_digest,
     list_user_words,
 )
+
+# Kinds of characters, and the symbols of characters without a symbol of their own. HAN is only a
+# symbol: an ISOLATED character in the range that jieba treats as Chinese.
+CONTROL, SPACE, ISOLATED, LETTER, HAN = range(1, 6)
+CODE_POINTS = 0x110000
+JIEBA_HAN = slice(0x4E00, 0x9FD6)
+IN_BLOCK = re.compile(r"[\u4E00-\u9FD5a-zA-Z0-9+#&\._%\-]")  # jieba.re_han_default
+ALPHANUMERIC = re.compile(r"[a-zA-Z0-9]")  # jieba.re_eng
+FINAL_SIGMA, SIGMA, CAPITAL_SIGMA = "\u03c2", "\u03c3", "\u03a3"
 
 TABLES_FORMAT = 1  # raise it when the meaning of the arrays changes: older files are then rejected
 FIRST_NAMED = HAN + 1  # lower symbols are kinds, for characters that no table names
@@ -342,3 +343,84 @@ def _ragged(lists):
     count = np.fromiter(map(len, lists), np.int32, len(lists))
     start = np.cumsum(count, dtype=np.int32) - count
     return start, count, np.array([i for x in lists for i in x], np.int32)
+
+
+def normalize(text):
+    """Lower-cases a text, then decomposes it (NFD) and drops nonspacing marks.
+
+    >>> normalize("Ｃafé")
+    'ｃafe'
+
+    Source: `lowercase_and_normalize` of bert4keras 0.11.5.
+    """
+    text = unicodedata.normalize("NFD", text.lower())
+    return "".join(c for c in text if unicodedata.category(c) != "Mn")
+
+
+def character_kind(char):
+    r"""Classifies a character: CONTROL (dropped), SPACE, ISOLATED (its own word) or LETTER.
+
+    >>> [character_kind(c) for c in ("\0", "\u2028", "追", "a", "€")] == [
+    ...     CONTROL, SPACE, ISOLATED, LETTER, LETTER]
+    True
+
+    Source: `Tokenizer._tokenize` of bert4keras 0.11.5.
+    """
+    category = unicodedata.category(char)
+    if is_punctuation(char) or is_cjk(char):
+        return ISOLATED
+    if char in " \n\r\t" or category == "Zs":
+        return SPACE
+    if char in "\0\ufffd" or category in ("Cc", "Cf"):
+        return CONTROL
+    return SPACE if char.isspace() else LETTER  # str.split() splits at U+2028 and U+2029
+
+
+@functools.cache
+def _individual_code_points():
+    """Lists all code points that `normalize` may change or that may have a special kind.
+
+    The million others are treated alike: unassigned, private, surrogate and Chinese ones.
+    """
+    return [
+        c
+        for c in range(CODE_POINTS)
+        if unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs")
+        and not (0x3400 <= c < 0x4DC0 or 0x4E00 <= c < 0xA000 or 0x20000 <= c < 0x2F800)
+    ]
+
+
+@functools.cache
+def character_kinds():
+    """Returns the kind of every code point, int32 `(0x110000,)`."""
+    kinds = np.full(CODE_POINTS, LETTER, np.int32)
+    for c in _individual_code_points():
+        kinds[c] = character_kind(chr(c))
+    for first, last in CJK_BLOCKS:
+        kinds[first : last + 1] = ISOLATED
+    kinds[0xD800:0xE000] = CONTROL  # cannot occur in UTF-8
+    kinds.flags.writeable = False
+    return kinds
+
+
+@functools.cache
+def normalized_images():
+    """Maps each code point that `normalize` changes to its normalized string."""
+    images = {c: normalize(chr(c)) for c in _individual_code_points()}
+    return {c: image for c, image in images.items() if image != chr(c)}
+
+
+@functools.cache
+def case_classes():
+    """Returns int8 `(0x110000,)`: 1 for cased, 2 for case-ignorable characters, 0 for others.
+
+    They decide whether `str.lower` makes a capital sigma a final one, and come from `str.lower`.
+    """
+    classes = np.zeros(CODE_POINTS, np.int8)
+    for c in _individual_code_points():
+        if ("A" + CAPITAL_SIGMA + chr(c)).lower()[1] == SIGMA:
+            classes[c] = 1
+        elif ("A" + CAPITAL_SIGMA + chr(c) + "A").lower()[1] == SIGMA:
+            classes[c] = 2
+    classes.flags.writeable = False
+    return classes
