@@ -127,14 +127,20 @@ def largest_size(stored):
 
 
 @contextlib.contextmanager
-def open_h5(file):
-    """Opens an HDF5 file of weights."""
-    check_file(file, "it holds weights of the model.")
+def read_errors(file, kinds=Exception):
+    """Explains errors of a library that reads a file: the file is damaged."""
     try:
-        with h5py.File(file) as stored:
-            yield stored
-    except (OSError, RuntimeError, KeyError) as error:
+        yield
+    except kinds as error:
         raise ValueError(
             f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): "
             f"{_reason(str(error))}. {COPY}"
         ) from error
+
+
+@contextlib.contextmanager
+def open_h5(file):
+    """Opens an HDF5 file of weights."""
+    check_file(file, "it holds weights of the model.")
+    with read_errors(file, (OSError, RuntimeError, KeyError)), h5py.File(file) as stored:
+        yield stored

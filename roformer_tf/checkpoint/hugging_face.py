@@ -23,6 +23,7 @@ from roformer_tf.checkpoint.damage import (
     largest_size,
     named_errors,
     open_h5,
+    read_errors,
 )
 from roformer_tf.checkpoint.torch_file import TorchTensors
 
@@ -147,13 +148,8 @@ class _SafeTensors:
     def __init__(self, file):
         self._file = file
         safetensors = import_safetensors()
-        try:
+        with read_errors(file):  # SafetensorError, OSError, MemoryError, …
             self._stream = safetensors.safe_open(file, framework="numpy")
-        except Exception as error:  # SafetensorError, OSError, MemoryError, …
-            raise ValueError(
-                f"{file} is damaged or cut off ({file.stat().st_size:,} bytes): {error}. "
-                "Copy it again."
-            ) from error
         self.names = self._stream.keys()
 
     def describe(self, name):

@@ -99,10 +99,9 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         `pathlib.Path` of the folder.
 
     Raises:
-        ValueError: If the format does not support a part or setting of the model (the head of a
-            classifier or of reading, quantized weights, another `max_wavelength`, added tokens of
-            its tokenizer), or the vocabulary's size or `settings` contradict the model, also of a
-            `vocab.txt` that is in the folder and would stay.
+        ValueError: If the format does not support a part or setting of the model (such as a
+            classifier's head, quantized weights or added tokens), or if `settings` or the size of
+            the vocabulary, also of a `vocab.txt` that would stay, contradict the model.
         FileExistsError: If the folder holds a model in another layout.
         NotADirectoryError: If `folder` is a file.
 

@@ -3,11 +3,9 @@
 Such a file is a pickle, a small program that builds objects by calling functions that it names. A
 hostile one names `os.system`. So a pickle is read twice. First its instructions are compared with a
 list of what a file of tensors needs; none of them runs. Then an `Unpickler` reads it that finds
-nothing outside this list. A tensor becomes the place of its numbers in the file, which are read
-when they are asked for.
+nothing outside this list. A tensor becomes the place of its numbers in the file.
 
-Both forms are read: the archive of PyTorch 1.6 and later, and the sequence of pickles of earlier
-versions.
+Both forms are read: the archive of PyTorch 1.6 and later, and the earlier sequence of pickles.
 
 Reference: `torch/serialization.py` of PyTorch (`_load`, `_legacy_load`).
 """
@@ -137,18 +135,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class TorchTensors:
-    """The tensors of one file that `torch.save` wrote.
-
-    Args:
-        file: Path. It must exist.
-
-    Attributes:
-        names: list of str, sorted.
-
-    Raises:
-        ValueError: If the file is damaged, holds anything other than a dict of tensors, or names
-            anything that does not build tensors. Nothing in it is run.
-    """
+    """The tensors of one file that `torch.save` wrote, with their sorted `names`."""
 
     def __init__(self, file):
         self._file, self._storages, self._last = file, {}, (None, None)

@@ -31,9 +31,8 @@ def indices_to_mask(size, indices):
 def runs(mask):
     """Finds the maximal runs of True.
 
-    Returns:
-        For each True: its position; whether it is the first in its run; the number of its run;
-        and how many positions are left in the run, including itself.
+    Returns for each True: its position; whether it is the first in its run; the number of its run;
+    and how many positions are left in the run, including itself.
     """
     position = true_indices(mask)
     first = tf.concat([[True], tf.not_equal(position[1:], position[:-1] + 1)], 0)

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.text.ragged_ops import indices_to_mask, lengths_to_splits, true_indices, visited
 from roformer_tf.text.strings import to_string_tensor
 
@@ -15,10 +16,8 @@ def text_segmentate(texts, max_characters, separators="\n。", cut_long=False):
     A text longer than `max_characters` is split after each occurrence of the first separator, and
     neighbouring parts are joined again as long as they fit. A segment that is still too long is
     split in the same way at the next separator, and so on. White space around segments is dropped.
-    All texts are split at once, in time linear in their length.
-
     The segments equal the original's, without the empty ones that it returns for blank texts and
-    paragraphs. So a blank text has no segments.
+    paragraphs. All texts are split at once, in time linear in their length.
 
     Args:
         texts: string tensor `(batch,)`, or a list of strings. An invalid byte counts as one
@@ -45,10 +44,7 @@ def text_segmentate(texts, max_characters, separators="\n。", cut_long=False):
 
     Source: `text_segmentate` of bert4keras 0.11.5.
     """
-    if isinstance(max_characters, bool) or not isinstance(max_characters, int | np.integer):
-        raise ValueError(f"`max_characters` must be an integer. Received: {max_characters!r}")
-    if max_characters < 1:
-        raise ValueError(f"`max_characters` must be at least 1. Received: {max_characters}")
+    check_positive_integer("max_characters", max_characters)
     if not isinstance(separators, str):
         raise ValueError(f"`separators` must be a string. Received: {separators!r}")
     with tf.device("CPU"):
