@@ -20,6 +20,8 @@ LOG_COLUMNS = (
     *("padding", "skipped", "tokens_per_second", "seconds", "input_wait"),
 )
 HELD_OUT_COLUMNS = ("stage", "step", "tokens", "loss", "accuracy")
+TASK_COLUMNS = ("step", "stage", "task", "steps", "loss", "accuracy")
+HELD_OUT_TASK_COLUMNS = ("stage", "step", "task", "loss", "accuracy", "predictions")
 # tag in TensorBoard, which groups by the part before the slash -> name in the row
 TAGS = {
     "train/loss": "loss",
@@ -50,9 +52,6 @@ class StepCallback(keras.callbacks.Callback):
         stages: list of `Stage`. The whole run.
         every: int. Steps per row. A row ends at each multiple of it, at the end of `fit`, and when
             `flush` is called.
-
-    Raises:
-        ValueError: If there are no stages, or `every` is not a positive integer.
 
     Example:
 
@@ -90,15 +89,7 @@ class StepCallback(keras.callbacks.Callback):
         return self.stages[self.stage_index]
 
     def begin_stage(self, stage_index, stage_step=0):
-        """Sets where the steps of the next `fit` belong.
-
-        Args:
-            stage_index: int. Index of the stage, from 0.
-            stage_step: int. Number of steps of this stage that are done already.
-
-        Raises:
-            ValueError: If there is no such stage or step.
-        """
+        """Sets the stage of the next `fit`, from 0, and how many of its steps are done already."""
         if not 0 <= stage_index < len(self.stages):
             raise ValueError(
                 f"`stage_index` must be from 0 to {len(self.stages) - 1}. "
@@ -114,16 +105,7 @@ class StepCallback(keras.callbacks.Callback):
         self._pending = []
 
     def record(self, row):
-        """Receives a row. Subclasses override it.
-
-        Args:
-            row: dict of `step` and `stage_step` (the last of the row), `stage` (from 1),
-                `max_length`, `tokens` and `seconds` (of these steps), `loss`, `accuracy` and
-                `padding` (means, weighted by tokens or positions; a step whose loss is not finite
-                counts in neither loss nor accuracy), `learning_rate` and `skipped` (of the last
-                step), `tokens_per_second`, and `input_wait`, the share of the time spent waiting
-                for input, or None.
-        """
+        """Receives a row; see `merge_rows`. Subclasses override it."""
 
     def log_held_out(self, loss, accuracy):
         """Receives loss and accuracy on held-out text at the current step."""
@@ -201,30 +183,6 @@ class RunLog(StepCallback):
     files are those of a run that was never stopped. For this, list this callback before the one
     that saves checkpoints, and call `flush` before saving. With `every` above 1, a run stopped
     between two rows has one row more. With several workers, only the chief logs.
-
-    Args:
-        stages: list of `Stage`. The whole run.
-        folder: str or path. The run's folder; it is created.
-        every: int. Steps per row; see `StepCallback.record` for the means.
-
-    Raises:
-        ValueError: From `begin_stage`, if the folder holds a `log.csv` with other columns.
-        OSError: If a row cannot be written.
-
-    Example:
-
-    >>> import tempfile, pathlib
-    >>> from roformer_tf.pretraining import Stage
-    >>> from roformer_tf.pretraining.callbacks import RunLog
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> log = RunLog([Stage(128, 8, steps=10, learning_rate=1e-4)], folder)
-    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log]) does the following
-    >>> log.on_epoch_begin(0)
-    >>> log.on_train_batch_begin(0)
-    >>> log.on_train_batch_end(0, {"loss": 9.2, "accuracy": 0.01, "learning_rate": 1e-5,
-    ...                            "tokens": 1000, "padding": 0.02, "skipped": 0})
-    >>> (folder / "log.csv").read_text().splitlines()[1].split(",")[:7]
-    ['1', '1', '1', '128', '1000', '9.2', '0.01']
     """
 
     def __init__(self, stages, folder, every=1):
@@ -237,11 +195,9 @@ class RunLog(StepCallback):
 
     def begin_stage(self, stage_index, stage_step=0):
         super().begin_stage(stage_index, stage_step)
-        if self._written is None or self._written > self.step:
-            self._remove_later_rows()
-
-    def _remove_later_rows(self):
-        """Removes the rows of steps that will run again; counts on from the last row."""
+        if self._written is not None and self._written <= self.step:
+            return
+        # remove the rows of steps that will run again, and count on from the last row
         self.folder.mkdir(parents=True, exist_ok=True)
 
         def wanted(row):
@@ -265,12 +221,7 @@ class RunLog(StepCallback):
         self._log.sync()
 
     def log_held_out(self, loss, accuracy):
-        """Writes the row of `held_out.csv` for the current stage and step; replaces an older one.
-
-        Args:
-            loss: float. Mean over the predicted tokens.
-            accuracy: float. Share of them predicted right.
-        """
+        """Writes the row of `held_out.csv` for the current stage and step; replaces an older one."""
         here = {"stage": self.stage_index + 1, "step": self.step}
         self._held_out.keep(lambda row: any(int(row[name]) != here[name] for name in here))
         self._held_out.append(
@@ -285,27 +236,6 @@ class TensorBoardLog(StepCallback):
     Here every start of a run writes a file of its own that begins with this mark, so TensorBoard
     shows no step twice. Events are on disk as soon as they are written. With several workers, only
     the chief logs.
-
-    Args:
-        stages: list of `Stage`. The whole run.
-        folder: str or path. The folder of the event files, such as `tensorboard` in the run's
-            folder; it is created.
-        every: int. Steps per event; see `StepCallback.record` for the means.
-
-    Example:
-
-    >>> import tempfile
-    >>> import tensorflow as tf
-    >>> from roformer_tf.pretraining import Stage
-    >>> from roformer_tf.pretraining.callbacks import TensorBoardLog
-    >>> folder = tempfile.mkdtemp()
-    >>> log = TensorBoardLog([Stage(128, 8, steps=10, learning_rate=1e-4)], folder)
-    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log]), and at the end:
-    >>> log.log_held_out(loss=2.5, accuracy=0.5)
-    >>> records = tf.data.TFRecordDataset(tf.io.gfile.glob(f"{folder}/*"))
-    >>> event = [tf.compat.v1.Event.FromString(record.numpy()) for record in records][-1]
-    >>> [(value.tag, value.simple_value) for value in event.summary.value]
-    [('held_out/loss', 2.5), ('held_out/accuracy', 0.5)]
 
     Reference: `_CheckForRestartAndMaybePurge` in TensorBoard's `event_accumulator.py`.
     """
@@ -336,7 +266,6 @@ class TensorBoardLog(StepCallback):
         self._write_scalars(row["step"], values)
 
     def log_held_out(self, loss, accuracy):
-        """Writes loss and accuracy on held-out text, two floats, for the current step."""
         self._write_scalars(self.step, {"held_out/loss": loss, "held_out/accuracy": accuracy})
 
     def _write_scalars(self, step, values):
@@ -352,8 +281,81 @@ class TensorBoardLog(StepCallback):
         self._writer.flush()
 
 
+class TaskLog(StepCallback):
+    """Writes loss and accuracy of each task of a multi-task run to `tasks.csv`.
+
+    Columns of `tasks.csv`: `step` (of the run, from 1), `stage` (from 1), `task` (its name),
+    `steps` (of this task since the last row), and the means of `loss` and `accuracy` over them.
+    Columns of `held_out_tasks.csv`: `stage`, `step`, `task`, `loss`, `accuracy` and the number of
+    `predictions` that they are means of. Like `RunLog`, it continues exactly after a kill.
+
+    Args:
+        stages, folder, every: See `RunLog`.
+        names: list of str. Name of each task by its number, which `train_step` returns as `task`.
+
+    Example:
+
+    >>> import tempfile, pathlib
+    >>> from roformer_tf.pretraining import Stage
+    >>> from roformer_tf.pretraining.callbacks import TaskLog
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> log = TaskLog([Stage(128, 8, 10, 1e-4)], ["masked_lm", "tnews"], folder, every=3)
+    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log]) does the following
+    >>> log.on_epoch_begin(0)
+    >>> logs = {"accuracy": 0.5, "learning_rate": 1e-5, "padding": 0.0, "tokens": 9, "skipped": 0}
+    >>> for step, (task, loss) in enumerate([(0, 9.0), (1, 2.0), (1, 1.0)]):
+    ...     log.on_train_batch_begin(step)
+    ...     log.on_train_batch_end(step, {**logs, "task": task, "loss": loss})
+    >>> print((folder / "tasks.csv").read_text().strip())
+    step,stage,task,steps,loss,accuracy
+    1,1,masked_lm,1,9,0.5
+    3,1,tnews,2,1.5,0.5
+    """
+
+    def __init__(self, stages, names, folder, every=1):
+        super().__init__(stages, every)
+        self.names = list(names)
+        self._log = CsvLog(Path(folder) / "tasks.csv", TASK_COLUMNS)
+        self._held_out = CsvLog(Path(folder) / "held_out_tasks.csv", HELD_OUT_TASK_COLUMNS)
+
+    def begin_stage(self, stage_index, stage_step=0):
+        super().begin_stage(stage_index, stage_step)
+        for log in (self._log, self._held_out):
+            # also what a kill left of a row
+            log.keep(lambda row: int(row["step"]) <= self.step)
+
+    def record(self, row):
+        self._log.append({**row, "task": self.names[row["task"]]})
+
+    def flush(self):
+        super().flush()
+        self._log.sync()
+
+    def log_held_out_task(self, name, figures):
+        """Writes what `evaluate_batches` returned for a task; replaces an older row."""
+        here = {"stage": self.stage_index + 1, "step": self.step, "task": name}
+        self._held_out.keep(lambda row: any(row[key] != str(here[key]) for key in here))
+        self._held_out.append({**here, **figures, "predictions": round(figures["tokens"])})
+
+    def _row(self, logs, seconds):
+        row = super()._row(logs, seconds)
+        return {**row, "task": round(log_number(logs["task"])), "steps": 1}
+
+    def _end_row(self):
+        rows, self._pending = self._pending, []
+        for task in sorted({row["task"] for row in rows}):
+            own = [row for row in rows if row["task"] == task]
+            self.record({**merge_rows(own), "steps": len(own)})
+
+
 def merge_rows(rows):
-    """Merges consecutive rows into one; see `StepCallback.record`."""
+    """Merges the rows of consecutive steps into one.
+
+    It has the sums of `tokens` and `seconds`, and the means of `loss` and `accuracy` (weighted by
+    tokens, without the steps whose loss is not finite), `padding` (weighted by positions) and
+    `input_wait`, the share of the time spent waiting for input, or `None`. All else is that of the
+    last step.
+    """
     if len(rows) == 1:
         return rows[0]
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}

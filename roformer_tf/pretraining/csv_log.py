@@ -10,11 +10,7 @@ class CsvLog:
     `keras.callbacks.CSVLogger` writes a row per epoch, and appends to whatever a killed process
     left. Here each row is one write that can be read at once. What a killed process leaves of a
     last row is never read as one, and `keep` removes it, together with the rows of steps that will
-    run again.
-
-    Args:
-        path: str or path. The file; it is created with the first row.
-        columns: list of str. The first line of the file.
+    run again. The first row creates the file, with the names of the columns as its first line.
 
     Example:
 
@@ -35,14 +31,7 @@ class CsvLog:
         self._header = ",".join(columns) + "\n"
 
     def append(self, row):
-        """Writes one row.
-
-        Args:
-            row: dict from column to int, float, str without commas, or None for an empty field.
-
-        Raises:
-            OSError: If the disk is full or the folder cannot be written to.
-        """
+        """Writes a row: a dict from column to int, float, str without commas, or None (empty)."""
         line = ",".join(_format(row[name]) for name in self.columns) + "\n"
         try:
             with open(self.path, "ab", buffering=0) as file:
@@ -53,12 +42,7 @@ class CsvLog:
             raise OSError(f"Cannot write the log {self.path}: {error}") from error
 
     def rows(self):
-        """Returns all complete rows: a list of dicts from column to str, empty if there is no file.
-
-        Raises:
-            ValueError: If the file has other columns, or a line does not have as many values as
-                there are columns.
-        """
+        """Returns all complete rows: a list of dicts from column to str, empty without a file."""
         lines = self._lines()
         for number, fields in enumerate(lines, 2):
             if len(fields) != len(self.columns):
@@ -71,15 +55,7 @@ class CsvLog:
     def keep(self, wanted):
         """Removes rows, and all lines that are not rows, by an atomic write.
 
-        Args:
-            wanted: function from a row, a dict from column to str, to whether it stays. A row for
-                which it raises `ValueError` is removed.
-
-        Returns:
-            The rows that stay.
-
-        Raises:
-            ValueError: If the file has other columns.
+        Returns the rows that stay: those for which `wanted(row)` is true and no `ValueError`.
         """
         rows = [dict(zip(self.columns, f)) for f in self._lines() if len(f) == len(self.columns)]
         rows = [row for row in rows if _holds(wanted, row)]

@@ -4,13 +4,36 @@ import dataclasses
 import hashlib
 
 import keras
+import numpy as np
+import tensorflow as tf
 
+from roformer_tf.models import (
+    RoFormerQuestionAnswering,
+    RoFormerQuestionAnsweringPreprocessor,
+    RoFormerTextClassifier,
+    RoFormerTextClassifierPreprocessor,
+)
+from roformer_tf.pretraining.batches import (
+    HELD_OUT,
+    PREFETCH,
+    endless_batches,
+    finite_batches,
+    stream_options,
+)
+from roformer_tf.pretraining.callbacks import TaskLog
 from roformer_tf.pretraining.corpus import prepare_corpus
-from roformer_tf.pretraining.labelled_tasks import kind_of
-from roformer_tf.pretraining.multi_task_batches import MultiTaskData
+from roformer_tf.pretraining.labelled_files import ExampleReader, ReadingReader
+from roformer_tf.pretraining.labelled_windows import (
+    ExampleWindows,
+    ReadingWindows,
+    example_shards_in_window,
+)
 from roformer_tf.pretraining.multi_task_pretrainer import MultiTaskPretrainer
+from roformer_tf.pretraining.multi_task_settings import ReadingTaskSettings
 from roformer_tf.pretraining.run import Run, start, warn_of_bad_lines
-from roformer_tf.pretraining.task_log import TaskLog
+from roformer_tf.pretraining.windows import Windows, shards_in_window
+
+_CHOICE = -2  # of the task, in place of the number of a stage
 
 
 def train_tasks(settings, folder, strategy=None, callbacks=(), verbose=True, allow_changes=False):
@@ -85,40 +108,40 @@ class MultiTaskRun(Run):
     def prepare_data(self):
         super().prepare_data()
         settings, replicas = self.settings, self.strategy.num_replicas_in_sync
-        self.examples = []
+        self.any_reads = any(map(_reads, settings.tasks.values()))
+        self.corpora, self.preprocessors = [self.corpus], []
         for name, task in settings.tasks.items():
             if task.batch_size is not None and task.batch_size % replicas:
                 raise ValueError(
                     f"`batch_size` of [tasks.{name}] must be a multiple of the number of replicas, "
                     f"{replicas}. Received: batch_size={task.batch_size}"
                 )
-            reader = kind_of(task).reader(name, task)
+            reader = _make_reader(name, task)
             corpus = prepare_corpus(task.files, self.cache, held_out=task.held_out, reader=reader)
             warn_of_bad_lines(corpus, f"the task {name}")
-            self.examples.append(corpus)
-        preprocessors = [
-            kind_of(task).preprocessor(self.tokenizer, task) for task in settings.tasks.values()
+            self.corpora.append(corpus)
+            self.preprocessors.append(_make_preprocessor(self.tokenizer, task))
+        self.shards_in_window = [
+            [shards_in_window(self.corpus, stage, settings.data)]
+            + [
+                example_shards_in_window(corpus, name, task, stage, settings.data)
+                for corpus, (name, task) in zip(self.corpora[1:], settings.tasks.items())
+            ]
+            for stage in settings.stages
         ]
-        self.data = MultiTaskData(
-            settings, self.tokenizer, self.corpus, self.examples, preprocessors
-        )
 
     def make_logs(self):
-        stages, names, every = (
-            self.settings.stages,
-            self.settings.names,
-            self.settings.run.log_every,
-        )
-        return [*super().make_logs(), TaskLog(stages, names, self.folder, every)]
+        settings = self.settings
+        log = TaskLog(settings.stages, settings.names, self.folder, settings.run.log_every)
+        return [*super().make_logs(), log]
 
     def make_model(self, task):
         self.classifiers = {}
         for number, (name, settings) in enumerate(self.settings.tasks.items(), 1):
             # numbers in the paths of weights: a name could look like that of a norm or bias
             with keras.name_scope(f"task_{number}"):
-                preprocessor = self.data.preprocessors[number - 1]
-                model = kind_of(settings).model(task.backbone, preprocessor, settings)
-                self.classifiers[name] = model
+                preprocessor = self.preprocessors[number - 1]
+                self.classifiers[name] = _make_task_model(task.backbone, preprocessor, settings)
         return super().make_model(task, classifiers=self.classifiers)
 
     def identity(self):
@@ -126,8 +149,7 @@ class MultiTaskRun(Run):
         settings = identity["settings"]
         for name, task in settings.pop("tasks").items():
             settings[f"tasks.{name}"] = task  # a table of its own, for messages
-        corpora = [self.corpus, *self.examples]
-        digest = hashlib.sha256("".join(corpus.fingerprint for corpus in corpora).encode())
+        digest = hashlib.sha256("".join(corpus.fingerprint for corpus in self.corpora).encode())
         return {**identity, "settings": settings, "corpus": digest.hexdigest()}
 
     def agreement(self):
@@ -139,16 +161,130 @@ class MultiTaskRun(Run):
         if not stage_step:
             self.pretrainer.forget_places()
         starts = [(window, position + 1) for window, position in self.pretrainer.places]
-        return self.data.training_batches(index, self.pretrainer.steps_done, starts)
+        return self.batches_from(index, self.pretrainer.steps_done, starts)
+
+    def batches_from(self, index, first_step, places):
+        """Makes an endless dataset of the batches of a stage, each for the task of its step.
+
+        A batch of a task is a function of the seed, the stage and its place in the stream of the
+        task, as in `training_batches` of a pretraining run.
+
+        Args:
+            index: int. Number of the stage.
+            first_step: int. Steps of the run before the first batch.
+            places: list of tuples `(window, index)`. Place of the first batch of each task.
+
+        Returns:
+            `tf.data.Dataset` of dicts like those of `training_batches`, for labelled tasks with one
+            label for each sequence, and with the number of the `task` (0 for the masked LM), int32
+            `(batch,)`. If any task is reading, also with `answer_mask`, int32 `(batch,
+            sequence_length)`; see `RoFormerQuestionAnswering`.
+        """
+        settings = self.settings
+        streams = [
+            endless_batches(
+                self._windows(index, number),
+                start,
+                service=None if number else settings.data.service,
+            ).map(lambda batch, number=number: self._with_task(batch, number))
+            for number, start in enumerate(places)
+        ]
+        choices = tf.data.Dataset.range(first_step, tf.int64.max).map(
+            lambda step: task_of_step(step, settings.run.seed, settings.frequencies)
+        )
+        batches = tf.data.Dataset.choose_from_datasets(streams, choices)
+        batches = batches.apply(
+            tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        )
+        return batches.with_options(stream_options()).prefetch(PREFETCH)
 
     def evaluate(self, index):
         for number, name in enumerate(self.settings.names):
-            batches = self.data.held_out_batches(index, number)
-            if batches is None:
+            if not self.corpora[number].held_out_shards:
                 continue
-            figures = self.pretrainer.evaluate_batches(batches)
+            windows = self._windows(index, number, held_out=True)
+            batches = finite_batches(windows, self.settings.run.held_out_batches)
+            figures = self.pretrainer.evaluate_batches(
+                batches.map(lambda batch, number=number: self._with_task(batch, number))
+            )
             if number == 0:
                 self.log_held_out(figures)
             for callback in self.shown:
                 if isinstance(callback, TaskLog):
                     callback.log_held_out_task(name, figures)
+
+    def _windows(self, index, number, held_out=False):
+        settings, count = self.settings, self.shards_in_window[index][number]
+        stage, data = settings.stages[index], settings.data
+        corpus = self.corpora[number]
+        shards, seed = corpus.shards, (settings.run.seed, index)
+        if held_out:
+            shards, seed = corpus.held_out_shards, (settings.run.seed, HELD_OUT)
+            count = min(count, len(shards))
+        if number == 0:
+            return Windows(shards, self.tokenizer, stage, data, seed, count, held_out)
+        task = settings.tasks[settings.names[number]]
+        windows = ReadingWindows if _reads(task) else ExampleWindows
+        preprocessor = self.preprocessors[number - 1]
+        return windows(shards, preprocessor, task, number, stage, data, seed, count, held_out)
+
+    def _with_task(self, batch, number):
+        if self.any_reads:  # all batches must have the same keys
+            batch = {"answer_mask": batch["padding_mask"], **batch}
+        return {**batch, "task": tf.fill(tf.shape(batch["window"]), number)}
+
+
+def task_of_step(step, seed, frequencies):
+    """Draws the task that a step trains, as a function of seed and step.
+
+    Args:
+        step: int64 scalar tensor. Steps done since the start of the run.
+        seed: int. Seed of the run.
+        frequencies: list of floats. How often each task is drawn, relative to the others.
+
+    Returns:
+        int64 scalar tensor.
+
+    >>> [int(task_of_step(tf.constant(step, tf.int64), 0, [3.0, 1.0])) for step in range(8)]
+    [0, 0, 0, 0, 0, 1, 0, 1]
+    """
+    shares = np.cumsum(np.asarray(frequencies, "float64"))
+    shares = tf.constant(shares[:-1] / shares[-1])
+    seed = tf.random.experimental.stateless_fold_in(tf.constant([seed, _CHOICE], tf.int64), step)
+    draw = tf.random.stateless_uniform([1], seed, dtype=tf.float64)
+    return tf.searchsorted(shares, draw, side="right", out_type=tf.int64)[0]
+
+
+# === What the two kinds of labelled tasks differ in ===
+
+
+def _reads(task):
+    return isinstance(task, ReadingTaskSettings)
+
+
+def _make_reader(name, task):
+    options = {"max_bad_lines": task.max_bad_lines, "task": name}
+    if _reads(task):
+        return ReadingReader(task.question, task.context, task.answers, **options)
+    return ExampleReader(task.text, task.label, task.labels, task.text_pair, **options)
+
+
+def _make_preprocessor(tokenizer, task):
+    options = {"sequence_length": task.max_length, "pair_segments": task.pair_segments}
+    if _reads(task):
+        return RoFormerQuestionAnsweringPreprocessor(
+            tokenizer, max_question_length=task.max_question_length, **options
+        )
+    return RoFormerTextClassifierPreprocessor(tokenizer, **options)
+
+
+def _make_task_model(backbone, preprocessor, task):
+    if _reads(task):
+        return RoFormerQuestionAnswering(backbone, preprocessor, dropout=0.0)
+    return RoFormerTextClassifier(
+        backbone,
+        labels=task.labels,
+        preprocessor=preprocessor,
+        dropout=0.0,
+        pooling=task.pooling,
+    )

@@ -5,15 +5,170 @@ import re
 import tomllib
 from pathlib import Path
 
-from roformer_tf.checks import check_number, check_one_of
+from roformer_tf.checks import check_number, check_one_of, check_positive_integer
+from roformer_tf.models.labels import check_names
 from roformer_tf.pretraining.settings import (
     DataSettings,
     PretrainingSettings,
     absolute_path,
+    check_types,
+    checked_files,
+    make,
 )
-from roformer_tf.pretraining.task_settings import LEAST_FREQUENCY, make_task_settings
 
+LEAST_FREQUENCY = 1e-9
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSettings:
+    """`[tasks.NAME]`: the classification of texts, or of pairs of texts.
+
+    Args:
+        files: str or list of str. Paths or patterns of .jsonl, .json or .tsv files, plain, .gz or
+            .xz; see `ExampleReader`.
+        text, label: str. Names of the fields with the text and the label.
+        labels: list of str. All labels, in the order of their classes.
+        frequency: float. How often a step trains this task, relative to the others.
+        text_pair: str. Name of the field with the second text, for pairs.
+        max_length: int. Maximum number of tokens, special tokens included. A stage may cut
+            further.
+        batch_size: int. Examples per step. Defaults to the `global_batch_size` of the stage.
+        mask_rate: float. Share of the tokens to hide from the task. The original hides 0.15.
+        pooling: str. `"cls"` or `"mean"`; see `RoFormerTextClassifier`.
+        pair_segments: bool. Whether the second text of a pair has segment id 1. In v2 it has 0.
+        held_out: float in [0, 1]. Share of the examples to hold out, for measuring loss and
+            accuracy.
+        max_bad_lines: int. See `prepare_corpus`.
+
+    Raises:
+        ValueError: If a value is wrong. The message names the key.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import TaskSettings
+    >>> task = TaskSettings(
+    ...     files="tnews/train.json", text="sentence", label="label_desc",
+    ...     labels=["news_story", "news_sports"], frequency=5,
+    ... )
+    >>> task.files, task.max_length
+    (('tnews/train.json',), 512)
+    """
+
+    files: tuple
+    text: str
+    label: str
+    labels: tuple
+    frequency: float
+    text_pair: str | None = None
+    max_length: int = 512
+    batch_size: int | None = None
+    mask_rate: float = 0.0
+    pooling: str = "cls"
+    pair_segments: bool = False
+    held_out: float = 0.0
+    max_bad_lines: int | None = None
+
+    def __post_init__(self):
+        _check_common(self)
+        labels = self.labels
+        check_names(labels)
+        if len(labels) < 2:
+            raise ValueError(f"`labels` must name at least two classes. Received: {labels!r}")
+        object.__setattr__(self, "labels", tuple(labels))
+        check_one_of("pooling", self.pooling, ("cls", "mean"))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadingTaskSettings:
+    """`[tasks.NAME]`: reading, questions whose answers are spans of a context.
+
+    Args:
+        files: str or list of str. Paths or patterns of .jsonl or .json files, plain, .gz or .xz,
+            with one JSON object per line; see `ReadingReader`.
+        question, context: str. Names of the fields with the question and the context.
+        answers: str. Name of the field with the answers: a list of `[text, start]` or of
+            `{"text": …, "answer_start": …}`, empty if there is none.
+        max_length: int. Maximum number of tokens of a chunk, question and special tokens included.
+            A stage may make them shorter.
+        max_question_length: int. Number of tokens after which a question is cut off, in any case
+            half of `max_length`.
+        chunk_step: int. Number of tokens from the start of a chunk of a long context to the start
+            of the next, at most half a chunk.
+        batch_size: int. Chunks per step. Defaults to the `global_batch_size` of the stage.
+        pair_segments: bool. Whether the context has segment id 1. In v2 it has 0.
+        frequency, mask_rate, held_out, max_bad_lines: See `TaskSettings`.
+
+    Raises:
+        ValueError: If a value is wrong. The message names the key.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import ReadingTaskSettings
+    >>> task = ReadingTaskSettings(
+    ...     files="webqa.json", question="question", context="passage", answers="answers",
+    ...     frequency=5,
+    ... )
+    >>> task.files, task.chunk_step
+    (('webqa.json',), 128)
+    """
+
+    files: tuple
+    question: str
+    context: str
+    answers: str
+    frequency: float
+    max_length: int = 512
+    max_question_length: int = 128
+    chunk_step: int = 128
+    batch_size: int | None = None
+    mask_rate: float = 0.0
+    pair_segments: bool = False
+    held_out: float = 0.0
+    max_bad_lines: int | None = None
+
+    def __post_init__(self):
+        _check_common(self)
+        for name in ("max_question_length", "chunk_step"):
+            check_positive_integer(name, getattr(self, name))
+
+
+# Keys that only one kind of task has.
+_CLASSIFIES = ("text", "text_pair", "label", "labels", "pooling")
+_READS = ("question", "context", "answers", "max_question_length", "chunk_step")
+
+
+def make_task_settings(name, values):
+    """Makes `TaskSettings` or `ReadingTaskSettings` of a table, whose keys tell which."""
+    table = f"tasks.{name}"
+    classifies = [key for key in _CLASSIFIES if key in values]
+    reads = [key for key in _READS if key in values]
+    if classifies and reads:
+        raise ValueError(
+            f"[{table}] has keys of two kinds of tasks: {', '.join(classifies)} of classification, "
+            f"and {', '.join(reads)} of reading. Keep those of one kind."
+        )
+    if not classifies and not reads:
+        raise ValueError(
+            f"[{table}] lacks the fields of its examples: `text`, `label` and `labels` for "
+            "classification, or `question`, `context` and `answers` for reading. Received: "
+            f"{', '.join(values) or 'no key'}"
+        )
+    return make(ReadingTaskSettings if reads else TaskSettings, values, table)
+
+
+def _check_common(task):
+    """Checks what all kinds of tasks have; makes `files` a tuple."""
+    check_types(task)
+    object.__setattr__(task, "files", checked_files(task.files))
+    check_number("frequency", task.frequency, LEAST_FREQUENCY)
+    check_positive_integer("max_length", task.max_length)
+    if task.max_length < 8:
+        raise ValueError(f"`max_length` must be at least 8. Received: max_length={task.max_length}")
+    if task.batch_size is not None:
+        check_positive_integer("batch_size", task.batch_size)
+    for name in ("mask_rate", "held_out"):
+        check_number(name, getattr(task, name), 0.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

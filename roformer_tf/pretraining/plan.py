@@ -1,11 +1,30 @@
-"""Plans a pretraining run: does it fit, how is a batch split, how long does it take?"""
+"""Plans a pretraining run by one page of arithmetic: memory, micro-batches, work and time.
+
+For a model with N weights:
+
+    weights, gradients      4 N bytes each, and as much for each slot of the optimizer
+    activations             per block some tensors as wide as the model, and the attention scores
+    logits                  predicted positions x vocabulary, and their gradient
+    work                    6 N operations for each token, plus those of the attention scores
+
+It knows nothing of allocators and kernels: `MEMORY_ERROR` and `TIME_ERROR` say how far it is off.
+
+Reference: section 2 of Kaplan et al., arXiv 2001.08361, with attention and vocabulary counted.
+"""
 
 import dataclasses
+import functools
 import math
+from types import SimpleNamespace
 
+import keras
+import tensorflow as tf
+
+from roformer_tf.checkpoint import open_folder
+from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.checks import check_number, check_positive_integer
-from roformer_tf.pretraining.model_sizes import ModelSizes, StepMemory
-from roformer_tf.pretraining.settings import memory_bytes
+from roformer_tf.layers.position_schemes import make_position_schemes
+from roformer_tf.pretraining.settings import ModelSettings, memory_bytes
 
 # Share of the memory left free for what the arithmetic misses and the device's libraries.
 MARGIN = 0.15
@@ -17,6 +36,296 @@ TIME_ERROR = (-0.28, 0.02)
 # Operations per second of a V100 at 40 % of its peak, 15.7e12 in float32 and 125e12 on its tensor
 # cores.
 DEFAULT_FLOPS = {"float32": 6.3e12, "mixed_float16": 50e12, "mixed_bfloat16": 50e12}
+_FLOAT = 4  # bytes
+_OPTIMIZER_SLOTS = {
+    **dict.fromkeys(("adamw", "original_adamw", "lamb", "original_lamb"), 2),
+    "adafactor": 1,
+}
+# Tensors that live for a moment, and sizes rounded up: the mean over the measurements.
+_OVERHEAD = 1.05
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSizes:
+    """The sizes of a language model that its memory and its work depend on.
+
+    Args:
+        vocabulary_size: int. Number of tokens in the vocabulary.
+        num_layers, num_heads, hidden_dim, intermediate_dim, embedding_dim, num_segments, dropout,
+            attention_dropout, activation, norm, position_scheme, position_options,
+            max_sequence_length, dtype: See `RoFormerBackbone`.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import ModelSizes
+    >>> sizes = ModelSizes(vocabulary_size=50_000)
+    >>> sizes.num_parameters, sizes.forward_flops(batch_size=1, length=512, num_predicted=77)
+    (124099664, 102641197056)
+    """
+
+    vocabulary_size: int
+    num_layers: int = ModelSettings.num_layers
+    num_heads: int = ModelSettings.num_heads
+    hidden_dim: int = ModelSettings.hidden_dim
+    intermediate_dim: int = ModelSettings.intermediate_dim
+    embedding_dim: int | None = ModelSettings.embedding_dim
+    num_segments: int = 2
+    dropout: float = ModelSettings.dropout
+    attention_dropout: float = ModelSettings.attention_dropout
+    activation: str = ModelSettings.activation
+    norm: str = ModelSettings.norm
+    position_scheme: str = ModelSettings.position_scheme
+    position_options: dict | None = dataclasses.field(default=None, hash=False)
+    max_sequence_length: int = 512
+    dtype: str = ModelSettings.dtype
+
+    def __post_init__(self):
+        if self.embedding_dim is None:
+            object.__setattr__(self, "embedding_dim", self.hidden_dim)
+
+    @classmethod
+    def from_settings(cls, settings, vocabulary_size=None):
+        """Returns the sizes of the model that `PretrainingSettings` describe.
+
+        The vocabulary of a new model is read if `vocabulary_size` is `None`.
+
+        Raises:
+            FileNotFoundError: If the vocabulary or the checkpoint does not exist.
+        """
+        model = settings.model
+        if model.checkpoint is None:
+            if vocabulary_size is None:
+                vocabulary_size = Vocabulary(model.vocabulary).size
+            longest = max(stage.max_length for stage in settings.stages)
+            arguments = {
+                **dataclasses.asdict(model),
+                "vocabulary_size": vocabulary_size,
+                "max_sequence_length": model.max_sequence_length or longest,
+            }
+        else:
+            arguments = {**open_folder(model.checkpoint).backbone_arguments(), "dtype": model.dtype}
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: value for name, value in arguments.items() if name in names})
+
+    @property
+    def has_biases(self):
+        """Whether norms have weights and dense layers have biases: v1, unlike v2."""
+        return self.norm == "layer_norm"
+
+    @property
+    def compute_bytes(self):
+        """Bytes of a number in the compute dtype."""
+        return _FLOAT if self.dtype == "float32" else 2
+
+    @property
+    def weight_shapes(self):
+        """List of the shapes of all weights."""
+        width, inner, embedding = self.hidden_dim, self.intermediate_dim, self.embedding_dim
+        scheme, copies = _position_scheme(self)
+        # the embeddings, and a projection to the width of the blocks and back
+        shapes = [(self.vocabulary_size, embedding)]
+        shapes += [(self.num_segments, embedding)] if self.num_segments else []
+        shapes += copies * [tuple(weight.shape) for weight in scheme.weights]
+        shapes += [(embedding, width)] if embedding != width else []
+        shapes += [(width, embedding)] if embedding != width or self.has_biases else []
+        block = [(width, 3 * width), (width, width), (width, inner), (inner, width)]
+        if self.has_biases:
+            block += [(3 * width,), (width,), (inner,), (width,)]  # biases
+            block += 4 * [(width,)]  # two norms
+            shapes += 2 * [(embedding,)]  # norm of the embeddings
+            shapes += [(width,)] if embedding != width else []
+            shapes += [(embedding,), (embedding,), (embedding,), (self.vocabulary_size,)]  # head
+        return shapes + self.num_layers * block
+
+    @property
+    def num_parameters(self):
+        """Number of weights."""
+        return sum(map(math.prod, self.weight_shapes))
+
+    # === Work: multiplications and additions of the matrix products ===
+
+    def block_flops(self, batch_size, length):
+        """Operations of all encoder blocks in a forward pass, without the position scheme's."""
+        dense = 4 * self.hidden_dim**2 + 2 * self.hidden_dim * self.intermediate_dim
+        attention = 2 * length * self.hidden_dim  # scores, and averages of values
+        return 2 * batch_size * length * self.num_layers * (dense + attention)
+
+    def forward_flops(self, batch_size, length, num_predicted):
+        """Operations of a forward pass.
+
+        Args:
+            batch_size: int. Number of sequences.
+            length: int. Tokens per sequence.
+            num_predicted: int. Number of positions that the head computes, over the whole batch.
+        """
+        in_blocks, once, _ = self._position_flops(batch_size, length)
+        factorised = self.embedding_dim != self.hidden_dim
+        projection = self.embedding_dim * self.hidden_dim
+        embedding = factorised * batch_size * length * projection
+        head = self.embedding_dim * self.vocabulary_size
+        head += (self.has_biases or factorised) * projection
+        others = in_blocks + once + 2 * (num_predicted * head + embedding)
+        return self.block_flops(batch_size, length) + others
+
+    def step_flops(self, batch_size, length, num_predicted, recompute=False):
+        """Operations of a training step; the backward pass takes twice those of the forward pass.
+
+        With `recompute` the blocks are computed again for the gradient; see `forward_flops`.
+        """
+        in_blocks, _, constant = self._position_flops(batch_size, length)
+        flops = 3 * self.forward_flops(batch_size, length, num_predicted) - constant
+        if recompute:
+            flops += self.block_flops(batch_size, length) + in_blocks
+        return flops
+
+    def _position_flops(self, batch_size, length):
+        """Forward operations of the position scheme: in all blocks, once a batch, on constants."""
+        name, width, layers = self.position_scheme, self.hidden_dim, self.num_layers
+        if name == "tupe":
+            return 0, 2 * 2 * length * width**2 + 2 * length**2 * width, 0
+        distances = self._num_distances(length)
+        scores = 2 * batch_size * length * distances * width
+        projection = 2 * distances * width**2
+        if name == "sinusoidal_relative":
+            return 2 * layers * scores, 0, 2 * layers * scores
+        if name == "relative":
+            return (2 if _position_scheme(self)[0].on_values else 1) * layers * scores, 0, 0
+        if name == "transformer_xl":
+            return layers * (scores + projection), 0, layers * projection
+        if name == "deberta":
+            return layers * (2 * scores + 3 * projection), 0, 0
+        return 0, 0, 0
+
+    def _num_distances(self, length):
+        """Number of distances that each query is multiplied with."""
+        scheme, _ = _position_scheme(self)
+        return 2 * min(getattr(scheme, "max_distance", length), length - 1) + 1
+
+    # === Memory ===
+
+    def optimizer_bytes(self, optimizer):
+        """Bytes of the slots of an optimizer, a name such as `"adamw"`; see `step_memory`."""
+        numbers = _OPTIMIZER_SLOTS[optimizer] * self.num_parameters
+        if optimizer == "adafactor":  # means over rows and over columns
+            numbers += sum(sum(shape) for shape in self.weight_shapes if len(shape) > 1)
+        return _FLOAT * numbers
+
+    def step_memory(
+        self,
+        optimizer,
+        batch_size,
+        length,
+        num_predicted,
+        slices=1,
+        recompute=False,
+        packed=False,
+    ):
+        """Returns the `StepMemory` of one replica.
+
+        Args:
+            optimizer: str. Name of the optimizer, as in `OptimizerSettings`.
+            batch_size: int. Sequences computed at once: those of one slice.
+            length: int. Tokens per sequence.
+            num_predicted: int. Number of positions of the slice that the head computes.
+            slices: int. Number of slices of a step (gradient accumulation).
+            recompute: bool. Whether only the inputs of blocks are kept for the gradient.
+            packed: bool. Whether each pair of positions has a mask of its own (packed documents,
+                causal, UniLM).
+        """
+        compute, width, tokens = self.compute_bytes, self.hidden_dim, batch_size * length
+        weights, slots = _FLOAT * self.num_parameters, self.optimizer_bytes(optimizer)
+        table = _FLOAT * self.vocabulary_size * self.embedding_dim
+        scores = batch_size * self.num_heads * length**2
+        hidden, inner = compute * tokens * width, compute * tokens * self.intermediate_dim
+        mixed = compute != _FLOAT
+
+        # kept of a block: projections (3), rotated queries and keys (2), averages (1), outputs (2)
+        block = 8 * hidden
+        block += 2 * _FLOAT * tokens * width * (2 if self.has_biases else 1)  # norms, float32
+        block += inner * {"gelu": 4, "gelu_tanh": 5, "relu": 1}.get(self.activation, 2)
+        block += _FLOAT * scores  # softmax, float32
+        block += compute * scores if self.attention_dropout or mixed else 0
+        block += scores if self.attention_dropout else 0  # which ones were kept, a byte each
+        block += 2 * tokens * width if self.dropout else 0
+        kept = self.num_layers * hidden + block if recompute else self.num_layers * block
+        mask = _FLOAT * batch_size * length**2 if packed else 0
+        cast_weights = compute * self.num_parameters if mixed else 0
+        activations = hidden + kept + mask + cast_weights
+        logits = num_predicted * self.vocabulary_size * (2 * _FLOAT + (compute if mixed else 0))
+
+        accumulated = weights + table if slices > 1 else 0
+        # the formulas of these two make one more tensor of each weight's size
+        formula = weights if optimizer in ("lamb", "original_lamb", "adafactor") else 0
+        peak = max(
+            # the backward pass starts: gradients of the logits and the table
+            activations + logits + 2 * table,
+            # it reaches the widest tensor of the last block
+            activations + table + max(inner, _FLOAT * scores),
+            # the update
+            (0 if accumulated else weights) + formula,
+        )
+        return StepMemory(
+            parameters=weights,
+            optimizer=slots,
+            gradients=weights + accumulated,
+            activations=activations,
+            logits=logits,
+            peak=round(_OVERHEAD * (weights + slots + accumulated + peak)),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class StepMemory:
+    """Bytes that one replica needs in a training step.
+
+    Args:
+        parameters: int. Bytes of the weights, float32.
+        optimizer: int. Bytes of the optimizer's slots.
+        gradients: int. Bytes of the gradients, and of their sum over the slices if there are
+            several.
+        activations: int. Bytes kept for the gradient of one slice, without the head.
+        logits: int. Bytes of the logits and their gradient.
+        peak: int. The most bytes in use at once. Not the sum: activations are freed while gradients
+            are computed.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import ModelSizes
+    >>> sizes = ModelSizes(vocabulary_size=50_000)
+    >>> memory = sizes.step_memory("adamw", batch_size=8, length=512, num_predicted=616)
+    >>> round(memory.parameters / 1e9, 2), round(memory.peak / 1e9, 1)
+    (0.5, 9.5)
+    """
+
+    parameters: int
+    optimizer: int
+    gradients: int
+    activations: int
+    logits: int
+    peak: int
+
+
+@functools.lru_cache(maxsize=8)
+def _position_scheme(sizes):
+    """Returns the position scheme of a model, and how many of them it has."""
+    backbone_sizes = SimpleNamespace(
+        head_dim=sizes.hidden_dim // sizes.num_heads,
+        num_heads=sizes.num_heads,
+        hidden_dim=sizes.hidden_dim,
+        embedding_dim=sizes.embedding_dim,
+        max_sequence_length=sizes.max_sequence_length,
+        max_wavelength=10000.0,
+        masking="bidirectional",
+        # draws no random numbers, so that a model made after a plan starts with the same weights as
+        # without it
+        initializer=keras.initializers.Zeros(),
+    )
+    with tf.device("CPU:0"):
+        [scheme] = make_position_schemes(
+            sizes.position_scheme, 1, backbone_sizes, sizes.position_options
+        )
+        scheme.build()
+    return scheme, sizes.num_layers if scheme.per_layer else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,12 +429,7 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
 def predicted_positions(data, batch_size, length, most=False):
     """Returns the number of positions of a batch that the head computes.
 
-    Args:
-        data: `DataSettings`.
-        batch_size: int. Number of sequences.
-        length: int. Tokens per sequence.
-        most: bool. Whether to return a number that a batch hardly ever exceeds, instead of the
-            mean.
+    That is the mean, or with `most` a number that a batch hardly ever exceeds.
     """
     positions = batch_size * length
     if data.objective == "causal_lm":

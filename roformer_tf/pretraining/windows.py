@@ -1,24 +1,173 @@
 """Windows of a corpus: groups of shards, made into sequences and batches in a graph."""
 
+import math
+
 import tensorflow as tf
 
+from roformer_tf.pretraining.corpus import read_shard
 from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.packing import form_sequences, positions_in_documents, take_sequences
-from roformer_tf.pretraining.shard_windows import (
-    CHUNK_ORDER,
-    TARGETS,
-    ShardWindows,
-    plain,
-    rounded_width,
-    shards_for,
-)
 from roformer_tf.text import RoFormerTokenizer, text_segmentate
 from roformer_tf.text.graph_tokenizer import tokenize_with_word_starts
 from roformer_tf.text.ragged_ops import lengths_to_splits
 
+# What a seed is for; each use draws from a stream of its own.
+SHARD_ORDER, CHUNK_ORDER, SEQUENCE_ORDER, BATCH_ORDER, TARGETS = range(5)
+# A corpus that must be read more often than this for one window is too small to train on.
+_MAX_PASSES = 1000
 # A large shard is tokenized in parts of about so many bytes: the tokenizer takes some hundred times
 # the space of its input.
 _PART_BYTES = 2**20
+
+
+# There is nothing for AutoGraph to convert, and looking takes seconds.
+plain = tf.autograph.experimental.do_not_convert
+
+
+class ShardWindows:
+    """Base class of the windows of a corpus: which shards, in which order, in which batches.
+
+    The shards of the corpus form an endless stream: all of them in a random order, then all of them
+    in another, and so on. Window w is the w-th group of `num_shards` consecutive shards. A subclass
+    makes sequences of their documents. These are shuffled and grouped to batches with the stateless
+    seed (seed, window). So a batch depends on its position in the stream only.
+
+    A subclass implements:
+
+    * `chunks(number)`: what it makes of the shard with this number in the stream, by default its
+      documents;
+    * `form(chunks, window)`: a dictionary of the sequences of a window, with at least their int32
+      `lengths`. The chunks are ragged by their shards;
+    * `take(sequences, index)`: the sequences of these numbers, as wide as the longest of them;
+    * `with_targets(batch)`: the model's inputs and labels, with the position of the batch.
+
+    Args:
+        shards: list of str. Paths.
+        seed: tuple of two ints.
+        num_shards: int. Shards per window.
+        batch_size: int. Sequences per batch.
+        max_length: int. Maximum number of tokens of a sequence.
+        similar_lengths: bool. Whether a batch has sequences of similar length.
+        keep_all: bool. Whether the sequences left over fill a last batch, followed by empty
+            sequences, instead of being dropped. The shards are then read in their own order.
+    """
+
+    size_setting, more_needs = "global_batch_size", ""  # for a message
+
+    def __init__(
+        self, shards, seed, num_shards, batch_size, max_length, similar_lengths, keep_all=False
+    ):
+        self.shards = list(shards)
+        self.seed = seed
+        self.num_shards = num_shards
+        self.batch_size = batch_size
+        self.max_length = max_length
+        self.similar_lengths = similar_lengths
+        self.keep_all = keep_all
+
+    def seed_for(self, use, *numbers):
+        """Returns the seed of a use, such as `BATCH_ORDER`, for these numbers."""
+        seed = tf.constant(self.seed, tf.int64)
+        for number in (use, *numbers):
+            seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64))
+        return seed
+
+    @plain
+    def sequences(self, window, num_parallel_calls):
+        """Dataset of one element: the sequences of a window, as `form` returns them, and `window`."""
+        first = window * self.num_shards
+        last = first + self.num_shards
+        if self.keep_all:
+            last = tf.minimum(last, len(self.shards))
+        shards = tf.data.Dataset.range(first, last).map(
+            self.chunks, num_parallel_calls=num_parallel_calls, deterministic=True
+        )
+        return shards.ragged_batch(self.num_shards).map(
+            lambda chunks: {"window": window, **self.form(chunks, window)}
+        )
+
+    def chunks(self, number):
+        return self.documents(number)
+
+    def documents(self, number):
+        """Documents of the shard with this number in the endless stream: UTF-8, `(documents,)`."""
+        epoch, index = number // len(self.shards), number % len(self.shards)
+        if not self.keep_all:
+            draw = tf.random.stateless_uniform(
+                [len(self.shards)], self.seed_for(SHARD_ORDER, epoch)
+            )
+            index = tf.argsort(draw, stable=True)[tf.cast(index, tf.int32)]
+        return read_shard(tf.constant(self.shards)[index])
+
+    def order(self, sequences):
+        """int32 tensor `(batches, batch)`: the sequences of each batch of a window."""
+        size, window = self.batch_size, sequences["window"]
+        count = tf.size(sequences["lengths"])
+        draw = tf.random.stateless_uniform([count], self.seed_for(SEQUENCE_ORDER, window))
+        order = tf.argsort(draw, stable=True)
+        if self.keep_all:
+            order = tf.pad(order, [[0, -count % size]], constant_values=count)
+        order = order[: tf.size(order) // size * size]
+        if self.similar_lengths:
+            lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), order)
+            order = tf.gather(order, tf.argsort(lengths, stable=True))
+        order = tf.reshape(order, [-1, size])
+        draw = tf.random.stateless_uniform(tf.shape(order)[:1], self.seed_for(BATCH_ORDER, window))
+        return tf.gather(order, tf.argsort(draw, stable=True))
+
+    @plain
+    def batches(self, sequences, first=0):
+        """Dataset of the batches of a window from number `first` on, without their targets."""
+        order = self.order(sequences)
+        count = tf.shape(order, tf.int64)[0]
+        enough = tf.debugging.Assert(
+            count > 0,
+            [
+                f"A window of {self.num_shards} shards does not fill a batch of {self.batch_size} "
+                f"sequences of {self.max_length} tokens.{self.more_needs} Lower "
+                f"`{self.size_setting}`, raise `window_batches`, or add more text. Sequences in the "
+                "window:",
+                tf.size(sequences["lengths"]),
+            ],
+        )
+        with tf.control_dependencies([enough]):
+            count = tf.identity(count)
+
+        def batch(index):
+            position = {"window": sequences["window"], "index": index, "count": count}
+            return {**self.take(sequences, order[index]), **position}
+
+        return tf.data.Dataset.range(tf.cast(first, tf.int64), count).map(batch)
+
+    def with_position(self, made, batch):
+        """Adds the position of a batch, the same for each sequence."""
+        names = ("window", "index", "count")
+        position = {name: tf.fill([self.batch_size], batch[name]) for name in names}
+        return {
+            name: tf.ensure_shape(value, [self.batch_size, *value.shape[1:]])
+            for name, value in {**made, **position}.items()
+        }
+
+
+def rounded_width(width):
+    """Rounds the width of a batch up: to a multiple of 1 up to 32, 2 up to 64, 4 up to 128, then 8.
+
+    So there are few different shapes, and rounding adds a fiftieth to the width on average.
+
+    >>> [int(rounded_width(width)) for width in (31, 33, 65, 127, 129)]
+    [31, 34, 68, 128, 136]
+    """
+    step = tf.bitwise.left_shift(1, sum(tf.cast(width > w, tf.int32) for w in (32, 64, 128)))
+    return (width + step - 1) // step * step
+
+
+def shards_for(corpus, sequences, wanted):
+    """Returns how many shards have `wanted` sequences, if all of them have `sequences`.
+
+    The result is `None` if the corpus would have to be read more than a thousand times for that.
+    """
+    passes = wanted / max(sequences, 1e-9)
+    return None if passes > _MAX_PASSES else max(1, math.ceil(passes * len(corpus.shards)))
 
 
 class Windows(ShardWindows):
@@ -27,13 +176,10 @@ class Windows(ShardWindows):
     The chunks of a window are shuffled and formed into sequences, and the sequences into batches.
 
     Args:
-        shards: list of str. Paths.
         tokenizer: a `RoFormerTokenizer`.
         stage: a `Stage`.
         data: `DataSettings`.
-        seed: tuple of two ints.
-        num_shards: int. Shards per window.
-        keep_all: bool. See `ShardWindows`.
+        shards, seed, num_shards, keep_all: See `ShardWindows`.
     """
 
     def __init__(self, shards, tokenizer, stage, data, seed, num_shards, keep_all=False):
@@ -60,7 +206,6 @@ class Windows(ShardWindows):
         )
 
     def form(self, chunks, window):
-        """Makes sequences of the chunks of a window; see `form_sequences`."""
         return form_sequences(
             {name: values.flat_values for name, values in chunks.items()},
             self.seed_for(CHUNK_ORDER, window),
@@ -72,7 +217,7 @@ class Windows(ShardWindows):
         )
 
     def chunks(self, number):
-        """Tokenized chunks of the shard with this number in the endless stream."""
+        """Tokenizes the documents of a shard, split into chunks."""
         documents = self.documents(number)
         texts = text_segmentate(documents, self.chunk_characters, self.data.separators).flat_values
         part = tf.cumsum(tf.strings.length(texts)) // _PART_BYTES
@@ -108,14 +253,12 @@ class Windows(ShardWindows):
         return {**tokens, "token_ids": ids.values, "lengths": lengths}
 
     def take(self, sequences, index):
-        """Takes the sequences of these numbers, as wide as the longest of them."""
         lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), index)
         width = tf.minimum(rounded_width(tf.reduce_max(lengths)), self.max_length)
         return take_sequences(sequences, index, width)
 
     @plain
     def with_targets(self, batch):
-        """Adds the model's inputs and labels; `count` is the number of batches of the window."""
         documents = None if self.data.packing == "none" else batch["document_ids"]
         made = self.objective(
             batch["token_ids"],

@@ -5,8 +5,12 @@ import json
 import pytest
 import tensorflow as tf
 
-from roformer_tf.pretraining.example_files import ExampleReader, split_examples
-from roformer_tf.pretraining.reading_files import ReadingReader, split_readings
+from roformer_tf.pretraining.labelled_files import (
+    ExampleReader,
+    ReadingReader,
+    split_examples,
+    split_readings,
+)
 
 
 def documents(path, *options, **more):

@@ -7,7 +7,7 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.checkpoint import inspect_checkpoint
 from roformer_tf.pretraining import choose_strategy, train_tasks
-from roformer_tf.pretraining.multi_task_batches import task_of_step
+from roformer_tf.pretraining.multi_task_run import task_of_step
 from tests.pretraining import multi_tasks, readings, run_processes, small_corpus
 from tests.pretraining.builders import TOLERANCE, distance, rows
 

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from roformer_tf.pretraining import choose_strategy
-from roformer_tf.pretraining.multi_task_batches import task_of_step
-from roformer_tf.pretraining.multi_task_run import MultiTaskRun
+from roformer_tf.pretraining.multi_task_run import MultiTaskRun, task_of_step
 from tests.pretraining import multi_tasks
 from tests.pretraining.readings import ANSWER
 
@@ -38,7 +37,7 @@ def run(folder, tmp_path_factory):
 
 
 def take(run, count, first_step=0, places=((0, 0),) * 4):
-    batches = run.data.training_batches(0, first_step, list(places))
+    batches = run.batches_from(0, first_step, list(places))
     return list(batches.take(count).as_numpy_iterator())
 
 
@@ -64,10 +63,10 @@ def test_labelled_batches_are_what_the_preprocessor_makes(run, folder):
     tokenizer = run.tokenizer
     lines = (folder / "topics.tsv").read_text(encoding="utf-8").splitlines()[1:]
     table = [line.split("\t")[1:] for line in lines]
-    single = {tuple(run.data.preprocessors[0]([t])["token_ids"][0].numpy()): y for t, y in table}
+    single = {tuple(run.preprocessors[0]([t])["token_ids"][0].numpy()): y for t, y in table}
     pairs = [json.loads(line) for line in (folder / "pairs.json").read_text().splitlines()]
     both = {
-        tuple(run.data.preprocessors[1](([p["a"]], [p["b"]]))["token_ids"][0].numpy()): p["label"]
+        tuple(run.preprocessors[1](([p["a"]], [p["b"]]))["token_ids"][0].numpy()): p["label"]
         for p in pairs
     }
     seen, hidden, tokens = {1: 0, 2: 0}, 0, 0

@@ -6,7 +6,7 @@ import pytest
 
 from roformer_tf.__main__ import main
 from roformer_tf.pretraining import MultiTaskSettings, ReadingTaskSettings, train_tasks
-from roformer_tf.pretraining.task_settings import make_task_settings
+from roformer_tf.pretraining.multi_task_settings import make_task_settings
 from tests.pretraining import multi_tasks
 
 

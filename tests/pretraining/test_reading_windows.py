@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.pretraining import ReadingTaskSettings, Stage
-from roformer_tf.pretraining.reading_windows import ReadingWindows
+from roformer_tf.pretraining.labelled_windows import ReadingWindows
 from roformer_tf.pretraining.settings import DataSettings
 from tests.pretraining import readings, small_corpus
 
