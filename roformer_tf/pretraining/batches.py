@@ -91,7 +91,7 @@ def training_batches(
 
 
 def endless_batches(windows, start=(0, 0), service=None, threads=None):
-    """Makes the endless dataset of the batches of `Windows`, from a position in the stream on."""
+    """Makes the endless dataset of the batches of windows, from a position in the stream on."""
     again = 0
     if service and start[1]:
         # the position may be the end of a window, which only a batch of that window tells
@@ -120,9 +120,8 @@ def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
 
     Example:
 
-    >>> import roformer_tf
     >>> from types import SimpleNamespace
-    >>> from roformer_tf.pretraining import Stage, held_out_batches
+    >>> from roformer_tf.pretraining import held_out_batches
     >>> corpus = SimpleNamespace(held_out_shards=[])
     >>> held_out_batches(corpus, None, None, None, seed=0)
     Traceback (most recent call last):
@@ -140,7 +139,7 @@ def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
 
 
 def finite_batches(windows, max_batches=None):
-    """Makes the dataset of all batches of `Windows` with `keep_all`, or of the first of them."""
+    """Makes the dataset of all batches of windows with `keep_all`, or of the first of them."""
     numbers = tf.data.Dataset.range(-(-len(windows.shards) // windows.num_shards))
     batches = _batches(windows, numbers).map(_without_count)
     if max_batches is not None:
@@ -193,18 +192,7 @@ def ordered_batches(batches, service, start=(0, 0)):
         service.DispatchServer(service.DispatcherConfig(port=5000)).join()
         service.WorkerServer(service.WorkerConfig(dispatcher_address="localhost:5000")).join()
 
-    Args:
-        batches: dataset made from a range of windows. Its elements are dicts with `window`,
-            `index` and `count`, the number of batches in the window, each `(batch,)`.
-        service: str. Address of the dispatcher, such as `"grpc://host:5000"`.
-        start: tuple `(window, index)`. Position of the first batch in the stream.
-
-    Returns:
-        `tf.data.Dataset`.
-
-    Raises:
-        tf.errors.UnknownError: While reading, if a batch does not come. TensorFlow wraps the
-            RuntimeError raised here in it.
+    TensorFlow wraps the RuntimeError raised here in a `tf.errors.UnknownError`.
 
     Reference: https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
     """

@@ -165,14 +165,7 @@ def prepare_corpus(
 
 
 def read_shard(name):
-    """Reads the documents of a shard, in a graph.
-
-    Args:
-        name: scalar string tensor. Path of the shard.
-
-    Returns:
-        String tensor `(documents,)`, UTF-8.
-    """
+    """Reads the documents of a shard in a graph: strings `(documents,)`, UTF-8."""
     with tf.device("CPU"):
         documents = tf.io.parse_tensor(tf.io.read_file(name), tf.string)
         return tf.ensure_shape(documents, [None])

@@ -11,13 +11,8 @@ from roformer_tf.pretraining.callbacks import log_number
 class SaveCheckpoints(keras.callbacks.Callback):
     """Calls `save` after every `every` steps of the run, after a signal, and at the end of `fit`.
 
-    Args:
-        save: function without arguments.
-        every: int. Number of steps.
-        signals: `DelaySignals`.
-        together: bool. Whether there are other workers, which must all stop after the same step.
-            Then a signal asks the pretrainer, and all workers see in its logs that one wants to
-            stop.
+    With `together` there are other workers, which must all stop after the same step. Then a signal
+    asks the pretrainer, and all workers see in its logs that one wants to stop.
     """
 
     def __init__(self, save, every, signals, together=False):
@@ -57,12 +52,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
 
 class StopWhenSkipping(keras.callbacks.Callback):
-    """Ends the run after too many consecutive steps with NaN or infinite gradients.
-
-    Args:
-        limit: int. Number of skipped steps in a row.
-        newest_checkpoint: function that describes the last checkpoint, for the message.
-    """
+    """Ends the run after `limit` consecutive steps with NaN or infinite gradients."""
 
     def __init__(self, limit, newest_checkpoint):
         super().__init__()
@@ -86,22 +76,16 @@ class DelaySignals:
     If there are steps that no checkpoint has, the signal is noted: the running step ends, a
     checkpoint is written, and `fit` returns. Otherwise, such as while texts are read, the process
     exits at once.
-
-    Attributes:
-        received: int or `None`. Number of the signal received.
-        defer: bool. Whether signals are only noted.
     """
 
-    signals = (signal.SIGTERM, signal.SIGINT)
-
     def __init__(self):
-        self.received = None
-        self.defer = False
+        self.received = None  # number of the signal
+        self.defer = False  # whether signals are only noted
         self._previous = {}
 
     def __enter__(self):
         if threading.current_thread() is threading.main_thread():
-            for number in self.signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 

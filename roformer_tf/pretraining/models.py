@@ -16,11 +16,7 @@ _NOT_BACKBONE = ("checkpoint", "vocabulary", "word_level", "max_sequence_length"
 
 
 def make_tokenizer(model):
-    """Makes the tokenizer for `ModelSettings`.
-
-    Raises:
-        FileNotFoundError: If the vocabulary or the checkpoint does not exist.
-    """
+    """Makes the tokenizer for `ModelSettings`."""
     options = {} if model.word_level is None else {"word_level": model.word_level}
     if model.checkpoint is not None:
         return roformer_tf.RoFormerTokenizer.from_preset(model.checkpoint, **options)
@@ -34,12 +30,8 @@ def make_tokenizer(model):
 def make_task(model, objective, vocabulary_size, max_length):
     """Makes a `RoFormerMaskedLM`, or a `RoFormerCausalLM` for the other objectives.
 
-    Args:
-        model: `ModelSettings`.
-        objective: str. `"masked_lm"`, `"causal_lm"` or `"unilm"`.
-        vocabulary_size: int. Size of the tokenizer's vocabulary.
-        max_length: int. Maximum length of all stages: the number of learned positions, unless
-            `model.max_sequence_length` is set.
+    The maximum length of all stages is the number of learned positions, unless
+    `model.max_sequence_length` is set.
     """
     masked = objective == "masked_lm"
     cls = roformer_tf.RoFormerMaskedLM if masked else roformer_tf.RoFormerCausalLM
@@ -60,14 +52,8 @@ def make_task(model, objective, vocabulary_size, max_length):
 def make_optimizer(settings, learning_rate):
     """Makes the optimizer for `OptimizerSettings`.
 
-    Args:
-        settings: `OptimizerSettings`.
-        learning_rate: float, schedule, or function without arguments.
-
-    Returns:
-        `keras.optimizers.Optimizer`. AdamW, LAMB and Adafactor are Keras' and decay all weights
-        but norms and biases; `"original_adamw"` and `"original_lamb"` are the original's
-        optimizers, of v1 and v2.
+    AdamW, LAMB and Adafactor are Keras' and decay all weights but norms and biases.
+    `"original_adamw"` and `"original_lamb"` are the original's optimizers, of v1 and v2.
     """
     common = {
         "learning_rate": learning_rate,

@@ -103,8 +103,6 @@ def train_tasks(settings, folder, strategy=None, callbacks=(), verbose=True, all
 class MultiTaskRun(Run):
     """The run of `train_tasks`."""
 
-    pretrainer_class = MultiTaskPretrainer
-
     def prepare_data(self):
         super().prepare_data()
         settings, replicas = self.settings, self.strategy.num_replicas_in_sync
@@ -135,14 +133,14 @@ class MultiTaskRun(Run):
         log = TaskLog(settings.stages, settings.names, self.folder, settings.run.log_every)
         return [*super().make_logs(), log]
 
-    def make_model(self, task):
+    def make_model(self, task, **options):
         self.classifiers = {}
         for number, (name, settings) in enumerate(self.settings.tasks.items(), 1):
             # numbers in the paths of weights: a name could look like that of a norm or bias
             with keras.name_scope(f"task_{number}"):
                 preprocessor = self.preprocessors[number - 1]
                 self.classifiers[name] = _make_task_model(task.backbone, preprocessor, settings)
-        return super().make_model(task, classifiers=self.classifiers)
+        return MultiTaskPretrainer(task, self.classifiers, **options)
 
     def identity(self):
         identity = super().identity()

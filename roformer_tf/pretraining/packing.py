@@ -21,13 +21,7 @@ def repeat_indices(lengths):
 def split_long_chunks(lengths, longest):
     """Splits chunks after every `longest` tokens, so that no token of a long one is lost.
 
-    Args:
-        lengths: int32 tensor `(chunks,)`.
-        longest: int.
-
-    Returns:
-        int32 tensor. Lengths up to `longest`, in the order of the tokens; empty chunks are left
-        out.
+    Returns the new lengths, in the order of the tokens; empty chunks are left out.
 
     >>> split_long_chunks(tf.constant([3, 0, 7, 4]), 3).numpy().tolist()
     [3, 3, 3, 1, 3, 1]
@@ -129,17 +123,14 @@ def form_sequences(chunks, seed, capacity, packing, start_token_id, end_token_id
         )
 
     chunk = repeat_indices(sizes)  # of every token
-    position = (
-        tf.range(tf.size(chunk)) - tf.gather(lengths_to_splits(sizes), chunk) - 1
-    )  # in its chunk
+    # in its chunk, -1 for the start token
+    position = tf.range(tf.size(chunk)) - tf.gather(lengths_to_splits(sizes), chunk) - 1
     inside = (position >= 0) & (position < tf.gather(lengths, chunk))
     source = tf.where(inside, tf.gather(starts, chunk) + position, 0)
     special = tf.where(position < 0, start_token_id, end_token_id)
     count = tf.reduce_max(tf.concat([sequence, [-1]], 0)) + 1
-    # number of chunks before the first one of each sequence
-    before = tf.cumsum(
-        tf.math.unsorted_segment_sum(tf.ones_like(sequence), sequence, count), exclusive=True
-    )
+    num_chunks = tf.math.unsorted_segment_sum(tf.ones_like(sequence), sequence, count)
+    before = tf.cumsum(num_chunks, exclusive=True)  # chunks before those of each sequence
     number = tf.range(tf.size(sequence)) - tf.gather(before, sequence) + 1
     sequence_lengths = tf.math.unsorted_segment_sum(sizes, sequence, count)
     sequences = {
@@ -157,14 +148,9 @@ def form_sequences(chunks, seed, capacity, packing, start_token_id, end_token_id
 def take_sequences(sequences, index, width):
     """Takes some of the sequences of `form_sequences`, padded to one width.
 
-    Args:
-        sequences: dict, as returned by `form_sequences`.
-        index: int32 tensor `(count,)`. The number of sequences stands for an empty one.
-        width: scalar int32 tensor.
-
-    Returns:
-        Dict with `lengths`, `(count,)`, and `token_ids`, `document_ids` and, if given,
-        `word_starts`, each `(count, width)` and 0 in padding.
+    The number of sequences as an index stands for an empty one. Returns a dict with `lengths`,
+    `(count,)`, and `token_ids`, `document_ids` and, if given, `word_starts`, each `(count, width)`
+    and 0 in padding.
     """
     lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), index)
     starts = tf.gather(tf.concat([sequences["starts"], [0]], 0), index)
@@ -181,12 +167,7 @@ def take_sequences(sequences, index, width):
 def positions_in_documents(document_ids):
     """Counts 0, 1, 2, … from the start of each document; 0 in padding.
 
-    Args:
-        document_ids: int32 tensor `(batch, sequence_length)`. 1, 2, … for the documents of a
-            sequence, one after the other; 0 for padding.
-
-    Returns:
-        int32 tensor `(batch, sequence_length)`.
+    The documents of a sequence are 1, 2, …, one after the other, and padding is 0.
 
     >>> positions_in_documents(tf.constant([[1, 1, 1, 2, 2, 0, 0]])).numpy().tolist()
     [[0, 1, 2, 0, 1, 0, 0]]

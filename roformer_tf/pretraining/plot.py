@@ -47,24 +47,6 @@ def plot_run(folder, output=None):
         ValueError: If the log has no rows or other columns, or `output` has another suffix.
         ImportError: If matplotlib is not installed.
 
-    Example:
-
-    >>> import tempfile
-    >>> from roformer_tf.pretraining import Stage
-    >>> from roformer_tf.pretraining.callbacks import RunLog
-    >>> from roformer_tf.pretraining.plot import plot_run
-    >>> folder = tempfile.mkdtemp()
-    >>> log = RunLog([Stage(128, 8, steps=10, learning_rate=1e-4)], folder)
-    >>> log.begin_stage(0)
-    >>> log.on_epoch_begin(0)
-    >>> for step in range(10):
-    ...     log.on_train_batch_begin(step)
-    ...     logs = {"loss": 9.0 - step / 2, "accuracy": step / 50, "tokens": 1000}
-    ...     logs |= {"learning_rate": 1e-4, "padding": 0.0, "skipped": 0}
-    ...     log.on_train_batch_end(step, logs)
-    >>> [path.name for path in plot_run(folder)]
-    ['run.png', 'run.svg']
-
     Reference: figure 3 of arXiv 2104.09864 plots losses like this.
     """
     path = Path(folder) / "run" if output is None else Path(output)
@@ -122,7 +104,9 @@ def draw_run(log, held_out):
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, LogLocator, PercentFormatter
 
-    tokens, bounds = log["tokens"], _stage_bounds(log)
+    tokens = log["tokens"]
+    # the first row of each stage, and the number of rows
+    bounds = [0, *(np.flatnonzero(np.diff(log["stage"])) + 1), len(tokens)]
     figure = Figure(figsize=(9, 6.5), layout="constrained")
     loss, accuracy, rate = axes = figure.subplots(3, 1, sharex=True, height_ratios=[4, 4, 1])
     for axis, name in ((loss, "loss"), (accuracy, "accuracy")):
@@ -165,17 +149,14 @@ def _shade_stages(axes, log, bounds):
             axis.axvspan(start, end, color=BLUE, alpha=shade, linewidth=0, zorder=0)
         narrow = end - start < 0.04 * tokens[-1]
         axes[0].text(
-            *((start + end) / 2, 1.02, length),
+            (start + end) / 2,
+            1.02,
+            length,
             transform=axes[0].get_xaxis_transform(),
             ha="center",
             rotation=90 if narrow else 0,
         )
     axes[0].text(-0.01, 1.02, "length", transform=axes[0].transAxes, ha="right", color=GREY)
-
-
-def _stage_bounds(log):
-    """Index of the first row of each stage, and the number of rows."""
-    return [0, *(np.flatnonzero(np.diff(log["stage"])) + 1), len(log["stage"])]
 
 
 def moving_mean(values, bounds, share=SMOOTH_SHARE):

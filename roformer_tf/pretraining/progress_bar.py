@@ -21,29 +21,8 @@ class ProgressBar(StepCallback):
     The figures are means over the last 50 steps. The time left assumes that a position costs as
     much as in the last stage of the same length, or else as in this one.
 
-    A finished stage leaves one line. If the output is not a terminal, plain lines are printed from
-    time to time. Call `fit` with `verbose=0`; otherwise Keras shows a bar of its own.
-
-    Args:
-        stages: list of `Stage`. The whole run.
-        console: `rich.console.Console`. Defaults to standard output.
-        every_seconds: float. The least time between two lines if the output is not a terminal.
-
-    Example:
-
-    >>> import rich.console
-    >>> from roformer_tf.pretraining import Stage
-    >>> from roformer_tf.pretraining.progress_bar import ProgressBar
-    >>> stages = [Stage(128, 8, 1, learning_rate=1e-4), Stage(512, 2, 10, learning_rate=1e-4)]
-    >>> bar = ProgressBar(stages, rich.console.Console(width=120))
-    >>> bar.begin_stage(0)  # then pretrainer.fit(..., callbacks=[bar]) does the following
-    >>> bar.on_train_begin()
-    >>> bar.on_epoch_begin(0)
-    >>> bar.on_train_batch_begin(0)
-    >>> bar.on_train_batch_end(0, {"loss": 9.2, "accuracy": 0.01, "learning_rate": 1e-5,
-    ...                            "tokens": 1000, "padding": 0.02, "skipped": 0})
-    stage 1/2 (128 × 8)  step 1/1  loss 9.200  accuracy 1.0 %  learning rate 1.00e-05 ...
-    >>> bar.close()
+    A finished stage leaves one line. If the output is not a terminal, plain lines are printed, at
+    least `every_seconds` apart. Call `fit` with `verbose=0`; otherwise Keras shows a bar of its own.
     """
 
     def __init__(self, stages, console=None, every_seconds=30.0):
@@ -99,17 +78,12 @@ class ProgressBar(StepCallback):
             self._printed = now
 
     def log_held_out(self, loss, accuracy):
-        """Prints loss and accuracy on held-out text, two floats."""
         self._print(
             f"{self.stage_name()}  held out: loss {loss:.3f}  accuracy {_percent(accuracy)}"
         )
 
     def seconds_left(self):
-        """Predicts how long the stage and the whole run still take.
-
-        Returns:
-            Two floats, in seconds; NaN before the first step.
-        """
+        """Predicts the seconds that stage and run still take, two floats; NaN before any step."""
         here = self._seconds_per_position.get(self.stage.max_length, math.nan)
         in_stage = (self.stage.steps - self.stage_step) * _positions(self.stage) * here
         later = sum(

@@ -145,13 +145,8 @@ class PretrainingResult:
 
 
 class Run:
-    """A pretraining run: its data, its model, and the loop over its stages.
+    """A pretraining run: its data, its model, and the loop over its stages; see `pretrain`."""
 
-    Args:
-        settings, folder, strategy, callbacks, verbose, allow_changes: see `pretrain`.
-    """
-
-    pretrainer_class = Pretrainer
     classifiers = None  # that share the backbone
 
     def __init__(self, settings, folder, strategy, callbacks, verbose, allow_changes):
@@ -211,47 +206,38 @@ class Run:
 
     def make_pretrainer(self):
         """Makes the compiled `Pretrainer`."""
-        pretrainer = self.make_model(self._make_task())
-        pretrainer.measures_input = not self.settings.run.deterministic
-        schedule = StagesSchedule(self.settings.stages)
-        # a function of the step: the optimizer's own count leaves out skipped steps
-        pretrainer.compile_for(
-            make_optimizer(self.settings.optimizer, lambda: schedule(pretrainer.step))
-        )
-        return pretrainer
-
-    def _make_task(self):
-        settings = self.settings
-        return make_task(
+        settings, run = self.settings, self.settings.run
+        task = make_task(
             settings.model,
             settings.data.objective,
             self.tokenizer.vocabulary_size(),
             max(stage.max_length for stage in settings.stages),
         )
-
-    def make_model(self, task, **more):
-        """Makes the `Pretrainer` of a masked or causal LM."""
-        run = self.settings.run
-        return self.pretrainer_class(
+        pretrainer = self.make_model(
             task,
             seed=run.seed,
             recompute=run.recompute,
             xla=run.jit_compile,
             name="pretrainer",  # part of names in checkpoints; Keras would number its own
-            **more,
         )
+        pretrainer.measures_input = not run.deterministic
+        schedule = StagesSchedule(settings.stages)
+        # a function of the step: the optimizer's own count leaves out skipped steps
+        pretrainer.compile_for(
+            make_optimizer(settings.optimizer, lambda: schedule(pretrainer.step))
+        )
+        return pretrainer
+
+    def make_model(self, task, **options):
+        """Makes the `Pretrainer` of a masked or causal LM."""
+        return Pretrainer(task, **options)
 
     def _variables(self):
-        pretrainer = self.pretrainer
-        return {
-            f"{kind}/{variable.path}": variable.value
-            # without Keras' seed generators: a step draws from its own seed
-            for kind, owner, names in (
-                ("model", pretrainer, "weights"),
-                ("optimizer", pretrainer.optimizer, "variables"),
-            )
-            for variable in getattr(owner, names)
-        }
+        weights, optimizer = self.pretrainer.weights, self.pretrainer.optimizer
+        # without Keras' seed generators: a step draws from its own seed
+        variables = {f"model/{variable.path}": variable.value for variable in weights}
+        more = {f"optimizer/{variable.path}": variable.value for variable in optimizer.variables}
+        return {**variables, **more}
 
     def identity(self):
         """Returns what a checkpoint stores to recognize its run."""
@@ -415,7 +401,6 @@ class Run:
             self.log_held_out(self.pretrainer.evaluate_batches(batches))
 
     def log_held_out(self, figures):
-        """Logs what `evaluate_batches` returned."""
         for callback in self.shown:
             callback.log_held_out(figures["loss"], figures["accuracy"])
 

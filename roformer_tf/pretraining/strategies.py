@@ -103,10 +103,7 @@ def is_chief(strategy):
 
 
 def lost_worker(error):
-    """Returns whether a TensorFlow error means that another worker is lost.
-
-    TensorFlow notices within some ten seconds, when the connection breaks or heartbeats stop.
-    """
+    """Returns whether a TensorFlow error means that another worker is lost, some ten seconds ago."""
     kinds = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
     kinds += (tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
     return num_workers() > 1 and isinstance(error, kinds)
@@ -132,15 +129,7 @@ def all_agree(strategy, text):
 
 
 def distribute_batches(batches, strategy):
-    """Splits global batches among the replicas, in the order of the replicas.
-
-    Args:
-        batches: `tf.data.Dataset` of dicts with one global batch each.
-        strategy: `tf.distribute.Strategy`.
-
-    Returns:
-        The dataset itself for one replica, otherwise a distributed dataset for `fit`.
-    """
+    """Splits a dataset of global batches among the replicas, in the order of the replicas."""
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return batches
@@ -179,15 +168,10 @@ def replica_id():
 
 
 def call_one_of(functions, index, *args):
-    """Calls the function of a number, which may update variables. Call it in replica context.
+    """Calls `functions[index](*args)`, which may update variables. Call it in replica context.
 
     `tf.switch_case` alone fails with replicas: optimizers synchronize them, which TensorFlow does
-    not allow in a branch.
-
-    Args:
-        functions: list of functions of `*args`. What they return is dropped.
-        index: int32 scalar tensor, the same on all replicas.
-        *args: tensors, or lists of tensors.
+    not allow in a branch. The index is the same on all replicas.
     """
 
     def switch(number, call):
@@ -217,15 +201,9 @@ class ReducedGradientsOptimizer(keras.optimizers.LossScaleOptimizer):
     replica only, and skips steps in float16 only. Here the gradients come reduced, so that all
     replicas clip and skip alike, in every dtype.
 
-    Args:
-        inner_optimizer: `keras.optimizers.Optimizer`.
-        dynamic_scale: bool. Whether to scale the loss up to keep small float16 gradients, as
-            `LossScaleOptimizer` does.
-        **kwargs: passed to `keras.optimizers.LossScaleOptimizer`.
-
-    Attributes:
-        skipped: int variable. Number of steps skipped so far.
-        skipped_in_a_row: int variable. Number of steps skipped since the last one applied.
+    The variables `skipped` and `skipped_in_a_row` count the steps skipped so far, and since the
+    last one applied. With `dynamic_scale` the loss is scaled up to keep small float16 gradients, as
+    `LossScaleOptimizer` does.
     """
 
     def __init__(self, inner_optimizer, dynamic_scale=False, **kwargs):

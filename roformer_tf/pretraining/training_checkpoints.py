@@ -222,25 +222,13 @@ class StageModels:
 
     A model that is made again, because a checkpoint was damaged or its stage got more steps, is
     moved to `stage-1-512-earlier` until the new one is there.
-
-    Args:
-        folder: str or path. Folder of the run.
-        stages: list of `Stage`.
-
-    Example:
-
-    >>> from roformer_tf.pretraining import Stage
-    >>> from roformer_tf.pretraining.training_checkpoints import StageModels
-    >>> models = StageModels("run", [Stage(512, 8, 100, 1e-4), Stage(1536, 8, 10, 1e-4)])
-    >>> models.path(1).name
-    'stage-2-1536'
     """
 
     def __init__(self, folder, stages):
         self.folder, self.stages = Path(folder), stages
 
     def path(self, index):
-        """Returns the folder of the model of stage `index`, counted from 0."""
+        """Returns the folder of the model of stage `index`, from 0."""
         return self.folder / f"stage-{index + 1}-{self.stages[index].max_length}"
 
     def check_none_exist(self):
@@ -265,16 +253,10 @@ class StageModels:
         remove_temporary(self.folder)
 
     def save(self, index, task, tokenizer, classifiers=None):
-        """Writes a model in the original format, or as a preset if that has no place for it.
+        """Writes the model of stage `index` in the original format, or as a preset.
 
-        Its positions, or tokens added to the tokenizer, may need a preset.
-
-        Args:
-            index: int. Number of the stage, from 0.
-            task: The model.
-            tokenizer: a `RoFormerTokenizer`.
-            classifiers: dict from names to other tasks that share the backbone of `task`. Each is
-                written as a preset to a subfolder `tasks/NAME`.
+        Its positions, or tokens added to the tokenizer, may need a preset. Each of `classifiers`, a
+        dict from names to other tasks on the same backbone, becomes a preset in `tasks/NAME`.
         """
         target = self.path(index)
         with replace_files(target) if classifiers else nullcontext(target) as folder:
@@ -308,9 +290,7 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
     step by step.
 
     Args:
-        saved: dict from the checkpoint, with `format`, `settings`, `corpus` (fingerprint) and
-            `vocabulary` (hash).
-        current: dict. The same of this start.
+        saved, current: dict. The `Run.identity` of the checkpoint and of this start.
         stage_index: int. Stage in which the run resumes.
         stage_step: int. Steps of that stage that are done.
         allow_changes: bool. Whether to warn of changed settings instead of raising an error.
