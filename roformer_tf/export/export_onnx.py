@@ -20,8 +20,8 @@ from roformer_tf.export.export_saved_model import (
     check_target,
     checked_options,
     checked_preprocessor,
-    served_model,
 )
+from roformer_tf.export.served_models import served_model
 from roformer_tf.files import replace_files
 from roformer_tf.models import RoFormerCausalLM, RoFormerMaskedLM, RoFormerSeq2SeqLM, RoFormerSim
 from roformer_tf.models.answering_task import AnsweringTask
@@ -124,7 +124,7 @@ def export_onnx(
     check_one_of("truncate_from", preprocessor.truncate_from, tuple(TRUNCATION))
     check_target(folder, overwrite, MODEL_FILE)
     with tempfile.NamedTemporaryFile() as vocabulary_file:
-        served = served_model(task, preprocessor, vocabulary_file.name, options)
+        served = served_model(task, preprocessor, vocabulary_file.name, **options)
     model = _convert(task, served, isinstance(task, RoFormerMaskedLM))
     with replace_files(folder, whole=True) as temporary:
         _save(model, temporary / MODEL_FILE, quantize)
@@ -261,11 +261,7 @@ def _save(model, path, quantize):
 def write_client(folder, preprocessor, fills_masks=False, labels=None):
     """Writes the client, and the files from which it makes token ids.
 
-    Args:
-        folder: Path.
-        preprocessor: `RoFormerPreprocessor`.
-        fills_masks: bool. Whether the texts contain mask tokens.
-        labels: Names of a classifier's classes, or `None`.
+    With `fills_masks` the texts contain mask tokens. `labels` are those of a classifier.
     """
     tokenizer = preprocessor.tokenizer
     kinds = character_kinds()

@@ -8,46 +8,20 @@ import keras
 import tensorflow as tf
 
 from roformer_tf.checks import check_one_of, check_positive_integer
-from roformer_tf.export.served_models import (
-    ServedBackbone,
-    ServedCausalLM,
-    ServedClassifier,
-    ServedMaskedLM,
-    ServedMultipleChoice,
-    ServedQuestionAnswering,
-    ServedSeq2SeqLM,
-    ServedSim,
-    ServedTokenClassifier,
-)
+from roformer_tf.export.served_models import SERVED, served_model
 from roformer_tf.files import replace_files
 from roformer_tf.models import (
     RoFormerBackbone,
-    RoFormerCausalLM,
     RoFormerMaskedLM,
-    RoFormerMultipleChoice,
     RoFormerQuestionAnswering,
-    RoFormerSeq2SeqLM,
-    RoFormerSim,
     RoFormerTextClassifier,
     RoFormerTextClassifierPreprocessor,
-    RoFormerTokenClassifier,
 )
 from roformer_tf.models.fill_mask import check_top_k
 from roformer_tf.models.labels import check_label_names
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
 from roformer_tf.portable import inference_only
 
-SERVED = {
-    RoFormerTextClassifier: ServedClassifier,
-    RoFormerTokenClassifier: ServedTokenClassifier,
-    RoFormerQuestionAnswering: ServedQuestionAnswering,
-    RoFormerMultipleChoice: ServedMultipleChoice,
-    RoFormerMaskedLM: ServedMaskedLM,
-    RoFormerSim: ServedSim,  # before its parent
-    RoFormerCausalLM: ServedCausalLM,
-    RoFormerSeq2SeqLM: ServedSeq2SeqLM,
-    RoFormerBackbone: ServedBackbone,
-}
 EMBEDDINGS = ("mean", "cls", "pooler")
 SAVED_MODEL_FILE = "saved_model.pb"
 
@@ -78,13 +52,12 @@ def export_saved_model(
     * `token_ids`: `token_ids`, `segment_ids`, `padding_mask`, int32 `(batch, length)`; for masked
       language models `mask_positions` `(batch, masks)` too.
 
-    The three tasks that answer in the words of the texts have signatures of their own:
+    The three tasks that answer in the words of the texts have these instead, strings `(batch,)`:
 
-    * entities: `serving_default` alone;
-    * reading: `serving_default` with `question` and `context`, strings `(batch,)`;
-    * choices: `serving_default` with `context`, `question`, strings `(batch,)`, and `choices`,
-      strings `(batch, choices)` padded with `""`; `questions` without `context`; `gaps` with
-      `left`, `choices` and `right`.
+    * entities: `serving_default` with `texts`;
+    * reading: `serving_default` with `question` and `context`;
+    * choices: `serving_default` with `context`, `question` and `choices` `(batch, choices)`, padded
+      with `""`; `questions` without `context`; `gaps` with `left`, `choices` and `right`.
 
     Outputs, floats in float32 whatever the model computes in:
 
@@ -181,7 +154,7 @@ def export_saved_model(
         vocabulary_file = _write_lines(files / "vocabulary.txt", vocabulary)
         if labels is not None:
             options["labels_file"] = _write_lines(files / "labels.txt", labels)
-        module = served_model(task, preprocessor, vocabulary_file, options)
+        module = served_model(task, preprocessor, vocabulary_file, **options)
         with replace_files(folder, whole=True) as temporary:
             with inference_only():  # saving may trace a function again
                 tf.saved_model.save(module, str(temporary), signatures=module.signatures())
@@ -198,12 +171,6 @@ def check_backend():
             "it in a process with KERAS_BACKEND=tensorflow, or by `KERAS_BACKEND=tensorflow "
             "python -m roformer_tf export model.keras FOLDER`."
         )
-
-
-def served_model(task, preprocessor, vocabulary_file, options):
-    """Returns the `ServedModel` of a task."""
-    kind = next(kind for kind in SERVED if isinstance(task, kind))
-    return SERVED[kind](task, preprocessor, vocabulary_file, **options)
 
 
 def check_target(folder, overwrite, file=SAVED_MODEL_FILE):

@@ -12,6 +12,17 @@ import tensorflow as tf
 
 from roformer_tf.layers import MeanPooling
 from roformer_tf.layers.self_attention import inputs_up_to
+from roformer_tf.models import (
+    RoFormerBackbone,
+    RoFormerCausalLM,
+    RoFormerMaskedLM,
+    RoFormerMultipleChoice,
+    RoFormerQuestionAnswering,
+    RoFormerSeq2SeqLM,
+    RoFormerSim,
+    RoFormerTextClassifier,
+    RoFormerTokenClassifier,
+)
 from roformer_tf.models.batches import longest_input
 from roformer_tf.models.fill_mask import token_of, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
@@ -30,11 +41,11 @@ class ServedModel(tf.Module):
 
     inputs = {"serving_default": ("texts",), "pairs": ("first", "second"), "token_ids": TOKEN_IDS}
 
-    def __init__(self, task, preprocessor, vocabulary_file):
+    def __init__(self, task, preprocessor, vocabulary_file, **options):
         super().__init__()
         # In a plain object, which TensorFlow does not look into: saving a model saves its
         # optimizer too.
-        self._python = types.SimpleNamespace(task=task, preprocessor=preprocessor)
+        self._python = types.SimpleNamespace(task=task, preprocessor=preprocessor, **options)
         self.weights = {weight.path: weight.value for weight in task.weights}
         self.tokenizer = preprocessor.tokenizer.graph
         self.vocabulary_file = tf.saved_model.Asset(vocabulary_file)
@@ -94,24 +105,18 @@ class ServedModel(tf.Module):
 class ServedBackbone(ServedModel):
     """Serves hidden states and an embedding of each text."""
 
-    def __init__(self, task, preprocessor, vocabulary_file, embedding, normalize):
-        super().__init__(task, preprocessor, vocabulary_file)
-        self._embedding = embedding
-        self._normalize = normalize
-        self._python.mean_pooling = MeanPooling(dtype="float32")
-
     def answer(self, inputs):
         answer = self.outputs(inputs)
         if not isinstance(answer, dict):
             answer = {"sequence_output": answer}
         hidden, mask = answer["sequence_output"], inputs["padding_mask"]
-        if self._embedding == "pooler":
+        if self._python.embedding == "pooler":
             embedding = answer["pooled_output"]
-        elif self._embedding == "cls":
+        elif self._python.embedding == "cls":
             embedding = hidden[:, 0]
         else:
-            embedding = self._python.mean_pooling(hidden, mask)
-        if self._normalize:
+            embedding = MeanPooling(dtype="float32")(hidden, mask)
+        if self._python.normalize:
             embedding = tf.math.l2_normalize(embedding, axis=-1)
         return {**answer, "padding_mask": mask, "embedding": embedding}
 
@@ -181,15 +186,11 @@ class ServedQuestionAnswering(ServedModel):
 
     inputs = {"serving_default": ("question", "context")}
 
-    def __init__(self, task, preprocessor, vocabulary_file, top_k):
-        super().__init__(task, preprocessor, vocabulary_file)
-        self._top_k = top_k
-
     def serving_default(self, question, context):
         inputs, details = self._python.preprocessor.pack_chunks(question, context)
         details = {**details, "context": context}
         return self._python.task.decode(
-            self.outputs(inputs), details, tf.size(question), n_best=self._top_k
+            self.outputs(inputs), details, tf.size(question), n_best=self._python.top_k
         )
 
 
@@ -214,9 +215,8 @@ class ServedMaskedLM(ServedModel):
 
     inputs = {"serving_default": ("texts",), "token_ids": (*TOKEN_IDS, "mask_positions")}
 
-    def __init__(self, task, preprocessor, vocabulary_file, top_k):
-        super().__init__(task, preprocessor, vocabulary_file)
-        self._top_k = top_k
+    def __init__(self, task, preprocessor, vocabulary_file, **options):
+        super().__init__(task, preprocessor, vocabulary_file, **options)
         ids = range(task.backbone.vocabulary_size)
         with tf.device("CPU"):
             tokens = [token_of(preprocessor.tokenizer, i).encode() for i in ids]
@@ -225,7 +225,7 @@ class ServedMaskedLM(ServedModel):
     def serving_default(self, texts):
         # Keras 3.15 cannot gather positions of an empty batch
         inputs, found = self._python.preprocessor.pack_masks(_at_least_one(texts))
-        ids, probabilities = top_tokens(self.outputs(inputs), self._top_k)
+        ids, probabilities = top_tokens(self.outputs(inputs), self._python.top_k)
         with tf.device("CPU"):
             tokens = tf.gather(self._tokens, ids)
             each = found[:, :, tf.newaxis]
@@ -282,15 +282,16 @@ class ServedSim(ServedCausalLM):
         return {**signatures, "embed": signatures["serving_default"]}
 
     def serving_default(self, texts):
-        return {"embedding": self._embed(texts)}
+        return {"embedding": self.vectors(self.pack(texts))}
 
     def similar(self, texts, n, k, max_length):
         task, tokenizer = self._python.task, self._python.preprocessor.tokenizer
         drawn = self.generate(tf.repeat(texts, n), max_length)["texts"]
         same = tokenizer.detokenize(tokenizer(texts))
 
-        vectors = tf.reshape(self._embed(drawn), [tf.size(texts), n, task.backbone.hidden_dim])
-        similarities = tf.linalg.matvec(vectors, self._embed(texts))
+        vectors = self.vectors(self.pack(drawn))
+        vectors = tf.reshape(vectors, [tf.size(texts), n, task.backbone.hidden_dim])
+        similarities = tf.linalg.matvec(vectors, self.vectors(self.pack(texts)))
         drawn = tf.reshape(drawn, [-1, n])
         with tf.device("CPU"):
             before = tf.linalg.band_part(tf.ones([n, n]), -1, 0) - tf.eye(n) > 0
@@ -306,9 +307,6 @@ class ServedSim(ServedCausalLM):
 
     def answer(self, inputs):
         return self.outputs(inputs)
-
-    def _embed(self, texts):
-        return self.vectors(self.pack(texts))
 
     def vectors(self, inputs):
         """Returns the embeddings of model inputs, float32 `(batch, hidden_dim)`."""
@@ -333,6 +331,25 @@ class ServedSeq2SeqLM(ServedModel):
         inputs = preprocessor.generate_preprocess(_at_least_one(texts))
         outputs = task.generate_step(inputs, [preprocessor.tokenizer.end_token_id])
         return {"translations": preprocessor.generate_postprocess(outputs)[: tf.size(texts)]}
+
+
+SERVED = {
+    RoFormerTextClassifier: ServedClassifier,
+    RoFormerTokenClassifier: ServedTokenClassifier,
+    RoFormerQuestionAnswering: ServedQuestionAnswering,
+    RoFormerMultipleChoice: ServedMultipleChoice,
+    RoFormerMaskedLM: ServedMaskedLM,
+    RoFormerSim: ServedSim,  # before its parent
+    RoFormerCausalLM: ServedCausalLM,
+    RoFormerSeq2SeqLM: ServedSeq2SeqLM,
+    RoFormerBackbone: ServedBackbone,
+}
+
+
+def served_model(task, *args, **options):
+    """Returns the `ServedModel` of a task."""
+    kind = next(kind for kind in SERVED if isinstance(task, kind))
+    return SERVED[kind](task, *args, **options)
 
 
 def _spec(argument):

@@ -52,24 +52,6 @@ class StepCallback(keras.callbacks.Callback):
         stages: list of `Stage`. The whole run.
         every: int. Steps per row. A row ends at each multiple of it, at the end of `fit`, and when
             `flush` is called.
-
-    Example:
-
-    >>> from roformer_tf.pretraining import Stage
-    >>> from roformer_tf.pretraining.callbacks import StepCallback
-    >>> class Printer(StepCallback):
-    ...     def record(self, row):
-    ...         print(row["step"], row["stage"], row["stage_step"], row["loss"], row["tokens"])
-    >>> printer = Printer([Stage(128, 8, 10, 1e-4), Stage(512, 2, 10, 1e-4)], every=2)
-    >>> printer.begin_stage(1, stage_step=2)  # then keras.Model.fit does the rest
-    >>> logs = {"accuracy": 0.1, "learning_rate": 1e-4, "padding": 0.0, "skipped": 0}
-    >>> printer.on_epoch_begin(0)
-    >>> for batch, (loss, tokens) in enumerate([(4.0, 1000), (2.0, 3000), (8.0, 1000)]):
-    ...     printer.on_train_batch_begin(batch)
-    ...     printer.on_train_batch_end(batch, {**logs, "loss": loss, "tokens": tokens})
-    14 2 4 2.5 4000
-    >>> printer.on_epoch_end(0)
-    15 2 5 8.0 1000
     """
 
     def __init__(self, stages, every=1):
@@ -287,29 +269,8 @@ class TaskLog(StepCallback):
     Columns of `tasks.csv`: `step` (of the run, from 1), `stage` (from 1), `task` (its name),
     `steps` (of this task since the last row), and the means of `loss` and `accuracy` over them.
     Columns of `held_out_tasks.csv`: `stage`, `step`, `task`, `loss`, `accuracy` and the number of
-    `predictions` that they are means of. Like `RunLog`, it continues exactly after a kill.
-
-    Args:
-        stages, folder, every: See `RunLog`.
-        names: list of str. Name of each task by its number, which `train_step` returns as `task`.
-
-    Example:
-
-    >>> import tempfile, pathlib
-    >>> from roformer_tf.pretraining import Stage
-    >>> from roformer_tf.pretraining.callbacks import TaskLog
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> log = TaskLog([Stage(128, 8, 10, 1e-4)], ["masked_lm", "tnews"], folder, every=3)
-    >>> log.begin_stage(0)  # then pretrainer.fit(..., callbacks=[log]) does the following
-    >>> log.on_epoch_begin(0)
-    >>> logs = {"accuracy": 0.5, "learning_rate": 1e-5, "padding": 0.0, "tokens": 9, "skipped": 0}
-    >>> for step, (task, loss) in enumerate([(0, 9.0), (1, 2.0), (1, 1.0)]):
-    ...     log.on_train_batch_begin(step)
-    ...     log.on_train_batch_end(step, {**logs, "task": task, "loss": loss})
-    >>> print((folder / "tasks.csv").read_text().strip())
-    step,stage,task,steps,loss,accuracy
-    1,1,masked_lm,1,9,0.5
-    3,1,tnews,2,1.5,0.5
+    `predictions` that they are means of. Like `RunLog`, it continues exactly after a kill. `names`
+    are those of the tasks by their numbers, which `train_step` returns as `task`.
     """
 
     def __init__(self, stages, names, folder, every=1):

@@ -11,18 +11,6 @@ class CsvLog:
     left. Here each row is one write that can be read at once. What a killed process leaves of a
     last row is never read as one, and `keep` removes it, together with the rows of steps that will
     run again. The first row creates the file, with the names of the columns as its first line.
-
-    Example:
-
-    >>> import tempfile, pathlib
-    >>> from roformer_tf.pretraining.csv_log import CsvLog
-    >>> log = CsvLog(pathlib.Path(tempfile.mkdtemp()) / "log.csv", ["step", "loss"])
-    >>> log.append({"step": 1, "loss": 2.5})
-    >>> log.append({"step": 2, "loss": 1.75})
-    >>> log.keep(lambda row: int(row["step"]) <= 1)
-    [{'step': '1', 'loss': '2.5'}]
-    >>> log.rows()
-    [{'step': '1', 'loss': '2.5'}]
     """
 
     def __init__(self, path, columns):

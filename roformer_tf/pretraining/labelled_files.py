@@ -28,13 +28,7 @@ class LabelledReader(TextFileReader):
         self.limit_setting = f"tasks.{task}.max_bad_lines"
 
     def documents(self, path):
-        """Yields the examples of a file: UTF-8 bytes, whose parts are joined by `SEPARATOR`.
-
-        Raises:
-            OSError: If the file cannot be read.
-            ValueError: If the file is damaged, a .tsv file lacks a column, or there are too many
-                bad lines.
-        """
+        """Yields the examples of a file: UTF-8 bytes, whose parts are joined by `SEPARATOR`."""
         form, compression = split_suffixes(path, self.forms)
         lines = self._lines(path, compression)
         rows = self._table(path, lines) if form == ".tsv" else self._json_values(path, lines)
@@ -80,7 +74,7 @@ class LabelledReader(TextFileReader):
 
 
 class ExampleReader(LabelledReader):
-    r"""Reads the examples of a classification from .jsonl, .json and .tsv files.
+    """Reads the examples of a classification from .jsonl, .json and .tsv files.
 
     A .jsonl or .json file has one JSON object per line. A .tsv file begins with the names of its
     columns; values are separated by tabs, without quotes. Labels are strings or integers.
@@ -91,18 +85,6 @@ class ExampleReader(LabelledReader):
         labels: list of str. All labels, in the order of their classes.
         text_pair: str. Name of the field with the second text, for pairs.
         **kwargs: See `LabelledReader`.
-
-    Example:
-
-    >>> import os, tempfile
-    >>> from roformer_tf.pretraining.labelled_files import ExampleReader, split_examples
-    >>> path = os.path.join(tempfile.mkdtemp(), "train.tsv")
-    >>> with open(path, "w", encoding="utf-8") as file:
-    ...     _ = file.write("sentence\tlabel\n房间干净\tgood\n难吃\tbad\n不知道\t?\n")
-    >>> reader = ExampleReader("sentence", "label", ["bad", "good"])
-    >>> labels, texts = split_examples(list(reader.documents(path)))
-    >>> labels.numpy().tolist(), [text.decode() for text in texts.numpy()], reader.bad_lines
-    ([1, 0], ['房间干净', '难吃'], 1)
     """
 
     forms = (".jsonl", ".json", ".tsv")
@@ -136,15 +118,10 @@ class ExampleReader(LabelledReader):
 
 
 def split_examples(examples, num_texts=1):
-    """Splits the examples of `ExampleReader` into labels and texts, in a graph.
+    """Splits the examples of `ExampleReader`, in a graph.
 
-    Args:
-        examples: string tensor `(count,)`. An empty string stands for an empty example.
-        num_texts: int. Number of texts of an example: 1, or 2 for pairs.
-
-    Returns:
-        Labels, int32 `(count,)`, 0 for empty examples, followed by each column of texts, string
-        `(count,)`.
+    Returns labels, int32 `(count,)`, 0 for an empty string in place of an example, followed by each
+    of the `num_texts` columns of texts, string `(count,)`.
     """
     parts = tf.strings.split(examples, SEPARATOR).to_tensor(b"", shape=[None, 1 + num_texts])
     labels = tf.where(parts[:, 0] == "", "0", parts[:, 0])
@@ -153,7 +130,7 @@ def split_examples(examples, num_texts=1):
 
 
 class ReadingReader(LabelledReader):
-    r"""Reads questions, contexts and their answers from JSON lines.
+    """Reads questions, contexts and their answers from JSON lines.
 
     The answers of a line are a list, empty if the context does not answer the question. An answer
     has its text and the character of the context where it starts. It is one of:
@@ -168,20 +145,6 @@ class ReadingReader(LabelledReader):
     Args:
         question, context, answers: str. Names of the fields.
         **kwargs: See `LabelledReader`.
-
-    Example:
-
-    >>> import json, os, tempfile
-    >>> from roformer_tf.pretraining.labelled_files import ReadingReader, split_readings
-    >>> path = os.path.join(tempfile.mkdtemp(), "train.jsonl")
-    >>> rows = [{"q": "谁", "p": "我和你", "a": [["我", 0], ["你", 2]]}]
-    >>> rows += [{"q": "谁", "p": "春眠", "a": []}, {"q": "谁", "p": "春眠", "a": [["眠", 0]]}]
-    >>> with open(path, "w", encoding="utf-8") as file:
-    ...     _ = file.write("\n".join(map(json.dumps, rows)))
-    >>> reader = ReadingReader("q", "p", "a")
-    >>> answers, question, context = split_readings(list(reader.documents(path)))
-    >>> answers.numpy().tolist(), [text.decode() for text in context.numpy()], reader.bad_lines
-    ([[[0, 1], [2, 3]], [[-1, -1], [-1, -1]]], ['我和你', '春眠'], 1)
 
     Reference: `mrc_split_and_shuf` of `multi-task/snippets.py` of the original's v2.
     """
@@ -243,12 +206,8 @@ def _answer_pairs(value):
 def split_readings(examples):
     """Splits the examples of `ReadingReader`, in a graph.
 
-    Args:
-        examples: string tensor `(count,)`.
-
-    Returns:
-        Answers, int32 `(count, answers, 2)`, start and end (excluded) in characters, -1 for
-        padding; and questions and contexts, string `(count,)`.
+    Returns answers, int32 `(count, answers, 2)`, start and end (excluded) in characters, -1 for
+    padding; and questions and contexts, string `(count,)`.
     """
     parts = tf.strings.split(examples, SEPARATOR).to_tensor(b"", shape=[None, 3])
     numbers = tf.strings.split(parts[:, 0])

@@ -23,18 +23,10 @@ _MASKS = ("segment_ids", "padding_mask", "answer_mask")
 
 
 class LabelledWindows(ShardWindows):
-    """Base class of the windows of a labelled task for one stage; see `ShardWindows`.
+    """Base class of the windows of a labelled task for a `Stage`; see `ShardWindows`.
 
     Each sequence predicts one label, in the form in which a masked LM predicts tokens, so all tasks
-    have batches of the same form.
-
-    Args:
-        preprocessor: the preprocessor of the task's model.
-        task: `TaskSettings` or `ReadingTaskSettings`.
-        number: int. Number of the task, from 1; each task draws differently.
-        stage: a `Stage`.
-        data: `DataSettings`.
-        shards, seed, num_shards, keep_all: See `ShardWindows`.
+    have batches of the same form. Tasks draw differently by their numbers, which start at 1.
     """
 
     size_setting = "batch_size"
@@ -134,11 +126,7 @@ class ExampleWindows(LabelledWindows):
 
 
 def example_shards_in_window(corpus, name, task, stage, data):
-    """Computes how many shards of a task make a window of about `window_batches` batches.
-
-    Raises:
-        ValueError: If a window would have to read the examples more than a thousand times.
-    """
+    """Computes how many shards of a task make a window of about `window_batches` batches."""
     batch_size = task.batch_size or stage.global_batch_size
     count = shards_for(corpus, corpus.num_documents, data.window_batches * batch_size)
     if count is None:
@@ -152,7 +140,7 @@ def example_shards_in_window(corpus, name, task, stage, data):
 
 
 class ReadingWindows(LabelledWindows):
-    """Forms the windows of a reading task for one stage; see `LabelledWindows`.
+    """Forms the windows of a reading task; see `LabelledWindows`.
 
     A context becomes sliding chunks, each a sequence of its own. A chunk with several answers
     becomes as many sequences. A sequence predicts which span of its tokens is the answer, that of

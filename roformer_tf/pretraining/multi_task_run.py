@@ -40,13 +40,10 @@ def train_tasks(settings, folder, strategy=None, callbacks=(), verbose=True, all
     r"""Trains a masked LM and labelled tasks on one backbone, one task in each step.
 
     A labelled task classifies texts or pairs, or it is reading: it answers questions by spans of a
-    context.
-
-    A run behaves as one of `pretrain`: it has stages, any replicas and gradient accumulation give
-    the same weights, and after any stop the same call resumes from the last checkpoint. The seed
-    and the number of a step decide, by the frequencies, which task it trains. Its batch is a
-    function of its place in the stream of this task. The loss of a step is the mean over its
-    predictions.
+    context. A run behaves as one of `pretrain`: it has stages, any replicas and gradient
+    accumulation give the same weights, and after any stop the same call resumes from the last
+    checkpoint. The seed and the number of a step decide, by the frequencies, which task it trains.
+    Its batch is a function of its place in the stream of this task.
 
     Each stage ends with a folder such as `stage-1-512`: the masked LM in the original format, and in
     `tasks/NAME` a preset of each `RoFormerTextClassifier` or `RoFormerQuestionAnswering`, ready to
@@ -165,18 +162,15 @@ class MultiTaskRun(Run):
         """Makes an endless dataset of the batches of a stage, each for the task of its step.
 
         A batch of a task is a function of the seed, the stage and its place in the stream of the
-        task, as in `training_batches` of a pretraining run.
+        task. Batches are those of `training_batches`, for labelled tasks with one label for each
+        sequence, and with the number of the `task` (0 for the masked LM), int32 `(batch,)`. If any
+        task is reading, also with `answer_mask`, int32 `(batch, sequence_length)`; see
+        `RoFormerQuestionAnswering`.
 
         Args:
             index: int. Number of the stage.
             first_step: int. Steps of the run before the first batch.
             places: list of tuples `(window, index)`. Place of the first batch of each task.
-
-        Returns:
-            `tf.data.Dataset` of dicts like those of `training_batches`, for labelled tasks with one
-            label for each sequence, and with the number of the `task` (0 for the masked LM), int32
-            `(batch,)`. If any task is reading, also with `answer_mask`, int32 `(batch,
-            sequence_length)`; see `RoFormerQuestionAnswering`.
         """
         settings = self.settings
         streams = [
@@ -233,15 +227,7 @@ class MultiTaskRun(Run):
 
 
 def task_of_step(step, seed, frequencies):
-    """Draws the task that a step trains, as a function of seed and step.
-
-    Args:
-        step: int64 scalar tensor. Steps done since the start of the run.
-        seed: int. Seed of the run.
-        frequencies: list of floats. How often each task is drawn, relative to the others.
-
-    Returns:
-        int64 scalar tensor.
+    """Draws the task that a step trains: int64, as a function of the seed and the steps done.
 
     >>> [int(task_of_step(tf.constant(step, tf.int64), 0, [3.0, 1.0])) for step in range(8)]
     [0, 0, 0, 0, 0, 1, 0, 1]

@@ -94,8 +94,7 @@ def form_sequences(chunks, seed, capacity, packing, start_token_id, end_token_id
         seed: integer tensor `(2,)`. Seed of the order.
         capacity: int. Maximum number of tokens of a sequence.
         packing: str. `"none"` for one chunk per sequence, otherwise as many as fit.
-        start_token_id, end_token_id: int.
-        num_end_tokens: int. Number of end tokens after each chunk.
+        start_token_id, end_token_id, num_end_tokens: int. What is added to each chunk.
 
     Returns:
         Dict of tensors. The tokens of all sequences, one after the other: `token_ids`, int32;

@@ -19,7 +19,7 @@ class Pretrainer(keras.Model):
     from the seed, the step, the replica and the slice.
 
     Only the predicted positions reach the projection to the vocabulary, which costs more than the
-    rest of a small model. The loss is that of the full projection.
+    rest of a small model.
 
     Args:
         task: a `RoFormerMaskedLM` or `RoFormerCausalLM`.
@@ -105,11 +105,9 @@ class Pretrainer(keras.Model):
         return self.task(inputs, training=training)
 
     def compile_for(self, optimizer):
-        """Compiles the model for an optimizer, wrapped in `ReducedGradientsOptimizer`.
+        """Compiles the model for a Keras optimizer, wrapped in `ReducedGradientsOptimizer`.
 
-        Args:
-            optimizer: `keras.optimizers.Optimizer`, with its own clipping, weight decay and moving
-                average.
+        Its clipping, weight decay and moving average work as usual.
         """
         float16 = self.task.backbone.dtype_policy.compute_dtype == "float16"
         wrapped = ReducedGradientsOptimizer(optimizer, dynamic_scale=float16)
@@ -241,11 +239,7 @@ class Pretrainer(keras.Model):
         return loss, correct, gradients
 
     def loss_sum(self, batch, training=False):
-        """Computes the loss of the predicted tokens.
-
-        Args:
-            batch: dict of tensors. One batch of `training_batches`.
-            training: bool. Whether to apply dropout.
+        """Computes the loss of the predicted tokens of a batch of `training_batches`.
 
         Returns:
             Tuple of float32 scalars: the sum of the cross entropies (natural logarithm) and the
@@ -274,10 +268,7 @@ class Pretrainer(keras.Model):
         return cross_entropy_sums(logits, labels, weights)
 
     def evaluate_batches(self, batches):
-        """Computes loss and accuracy over a dataset, on one device.
-
-        Args:
-            batches: iterable of batches, such as `held_out_batches`.
+        """Computes loss and accuracy over batches such as `held_out_batches`, on one device.
 
         Returns:
             Dict of floats: `"loss"` and `"accuracy"` per predicted token, and `"tokens"`, the
@@ -306,13 +297,7 @@ class Pretrainer(keras.Model):
 def cross_entropy_sums(logits, labels, weights):
     """Sums over predictions: cross entropy, and the correct ones, each weighted.
 
-    Args:
-        logits: float tensor `(…, classes)`.
-        labels: int32 tensor `(…)`.
-        weights: float32 tensor `(…)`.
-
-    Returns:
-        Tuple of float32 scalars.
+    Logits are `(…, classes)`, labels, int32, and weights `(…)`. The sums are float32 scalars.
     """
     logits = tf.cast(logits, tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

@@ -277,14 +277,9 @@ class PretrainingSettings:
     """All settings of a pretraining run: the values of a settings file.
 
     Args:
-        stages: list of `Stage`.
-        data: `DataSettings`.
-        model: `ModelSettings`.
-        optimizer: `OptimizerSettings`.
-        run: `RunSettings`.
-
-    Raises:
-        ValueError: If there is no stage.
+        stages: list of `Stage`, at least one.
+        data, model, optimizer, run: `DataSettings`, `ModelSettings`, `OptimizerSettings`,
+            `RunSettings`.
 
     Example:
 
@@ -356,8 +351,7 @@ class PretrainingSettings:
         """Reads settings from a TOML file. Relative paths in it are relative to the file.
 
         Raises:
-            FileNotFoundError: If the file does not exist.
-            IsADirectoryError: If it is a folder. The message says how to start from a model.
+            FileNotFoundError, IsADirectoryError: If there is no such file, or it is a folder.
             ValueError: If the file is not TOML, a key is unknown or missing, or a value is wrong.
                 Names the file and the key.
         """
@@ -386,11 +380,8 @@ class PretrainingSettings:
     def with_values(self, values: dict) -> "PretrainingSettings":
         """Returns a copy with some values changed.
 
-        Args:
-            values: dict from `"table.key"`, such as `"model.position_scheme"`, to the value.
-
-        Raises:
-            ValueError: If a key is unknown or a value is wrong. Names the key.
+        `values` is a dict from `"table.key"`, such as `"model.position_scheme"`, to the value.
+        Raises `ValueError` if a key is unknown or a value is wrong.
         """
         changed = dataclasses.asdict(self)
         for name, value in values.items():
@@ -410,10 +401,8 @@ class PretrainingSettings:
     def starting_from(self, checkpoint) -> "PretrainingSettings":
         """Returns a copy that starts from a checkpoint in place of what `[model]` says.
 
-        The checkpoint brings the vocabulary and the sizes. `word_level` and `dtype` are kept.
-
-        Args:
-            checkpoint: str or path. What `from_preset` reads: a folder, `.zip` or `hf://user/name`.
+        It is what `from_preset` reads: a folder, `.zip` or `hf://user/name`. It brings the
+        vocabulary and the sizes. `word_level` and `dtype` are kept.
 
         Example:
 
@@ -474,20 +463,7 @@ _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def memory_bytes(memory):
-    """Converts an amount of memory to a number of bytes.
-
-    Args:
-        memory: int, or str such as `"32GB"` (10^9 bytes) or `"16GiB"` (2^30 bytes).
-
-    Raises:
-        ValueError: If it is not an amount of memory.
-
-    Example:
-
-    >>> from roformer_tf.pretraining.settings import memory_bytes
-    >>> memory_bytes("32GB"), memory_bytes("1.5 GiB")
-    (32000000000, 1610612736)
-    """
+    """Converts an amount of memory, such as `"32GB"` (10^9) or `"1.5 GiB"` (2^30), to bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]?)(i?)B?", str(memory).strip(), re.IGNORECASE)
     size = 0
     if match and not (match[3] and not match[2]):

@@ -97,13 +97,7 @@ class TextFileReader:
         return {"txt_documents": self.txt_documents, "max_bad_lines": self.max_bad_lines}
 
     def documents(self, path):
-        """Yields the documents of a file: UTF-8 bytes, stripped, never empty.
-
-        Raises:
-            OSError: If the file cannot be read.
-            ValueError: If the file is damaged, cut off or changed meanwhile, or if there are too
-                many bad lines.
-        """
+        """Yields the documents of a file: UTF-8 bytes, stripped, never empty."""
         form, compression = split_suffixes(path)
         lines = self._lines(path, compression)
         if form == ".jsonl":

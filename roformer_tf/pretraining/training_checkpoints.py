@@ -80,15 +80,12 @@ class TrainingCheckpoints:
         return sorted(int(match.group(1)) for match in matches if match)
 
     def save(self, step, variables, state):
-        """Writes a checkpoint and removes the oldest beyond `keep`.
+        """Writes a checkpoint and removes the oldest beyond `keep`; returns its folder.
 
         Args:
             step: int. Number of steps done.
             variables: dict from name to variable.
             state: dict, stored beside the variables as JSON.
-
-        Returns:
-            Path of the new folder.
 
         Raises:
             OSError: If it cannot be written, for instance because the disk is full. Earlier
@@ -289,15 +286,12 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
     Stages to come may change. So may the `steps` of the current stage, whose learning rate is given
     step by step.
 
+    With `allow_changes`, changed settings are a warning only. Texts, vocabulary, model and kind of
+    optimizer must be the same in any case.
+
     Args:
         saved, current: dict. The `Run.identity` of the checkpoint and of this start.
-        stage_index: int. Stage in which the run resumes.
-        stage_step: int. Steps of that stage that are done.
-        allow_changes: bool. Whether to warn of changed settings instead of raising an error.
-            Texts, vocabulary, model and kind of optimizer must be the same in any case.
-
-    Raises:
-        ValueError: If a setting, the texts or the vocabulary differ. Names each difference.
+        stage_index, stage_step: int. Stage in which the run resumes, and its steps that are done.
     """
     if saved.get("format") != current["format"]:
         raise ValueError(

@@ -164,22 +164,16 @@ def rounded_width(width):
 def shards_for(corpus, sequences, wanted):
     """Returns how many shards have `wanted` sequences, if all of them have `sequences`.
 
-    The result is `None` if the corpus would have to be read more than a thousand times for that.
+    Returns `None` if the corpus would have to be read more than a thousand times for that.
     """
     passes = wanted / max(sequences, 1e-9)
     return None if passes > _MAX_PASSES else max(1, math.ceil(passes * len(corpus.shards)))
 
 
 class Windows(ShardWindows):
-    """Forms the windows of a corpus of raw text for one stage; see `ShardWindows`.
+    """Forms the windows of a corpus of raw text for a `Stage`; see `ShardWindows`.
 
     The chunks of a window are shuffled and formed into sequences, and the sequences into batches.
-
-    Args:
-        tokenizer: a `RoFormerTokenizer`.
-        stage: a `Stage`.
-        data: `DataSettings`.
-        shards, seed, num_shards, keep_all: See `ShardWindows`.
     """
 
     def __init__(self, shards, tokenizer, stage, data, seed, num_shards, keep_all=False):
@@ -279,9 +273,6 @@ def shards_in_window(corpus, stage, data):
     Assumes `chunk_characters` characters per token of a sequence. Without packing, short documents
     make more sequences than that, and so more batches. If the corpus is smaller than a window, the
     window goes through it several times.
-
-    Raises:
-        ValueError: If a window would have to read the corpus more than a thousand times.
     """
     sequences = corpus.num_characters / (data.chunk_characters * stage.max_length)
     count = shards_for(corpus, sequences, data.window_batches * stage.global_batch_size)

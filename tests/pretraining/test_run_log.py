@@ -12,7 +12,13 @@ import pytest
 import tensorflow as tf
 
 from roformer_tf.pretraining import Stage
-from roformer_tf.pretraining.callbacks import LOG_COLUMNS, RunLog, StepCallback, TensorBoardLog
+from roformer_tf.pretraining.callbacks import (
+    LOG_COLUMNS,
+    RunLog,
+    StepCallback,
+    TaskLog,
+    TensorBoardLog,
+)
 from roformer_tf.pretraining.csv_log import CsvLog
 
 STAGES = [Stage(16, 4, 5, 1e-3), Stage(64, 2, 6, 1e-3), Stage(32, 4, 3, 1e-3)]
@@ -258,6 +264,42 @@ def test_rows_of_several_steps_are_weighted_means(tmp_path, rng):
         run_one(log, {**logs_of(1), "loss": math.inf})
     (row,) = read(tmp_path / "nothing_finite")
     assert row["loss"] == "nan" and row["tokens"] == "214"
+
+
+def test_a_row_ends_at_every_second_step_of_the_run_and_with_fit():
+    class Rows(StepCallback):
+        def record(self, row):
+            rows.append([row[name] for name in ("step", "stage", "stage_step", "loss", "tokens")])
+
+    rows, callback = [], Rows([Stage(128, 8, 10, 1e-4), Stage(512, 2, 10, 1e-4)], every=2)
+    callback.begin_stage(1, stage_step=2)
+    callback.on_epoch_begin(0)
+    for loss, tokens in ((4.0, 1000), (2.0, 3000), (8.0, 1000)):
+        run_one(callback, {**logs_of(1), "loss": loss, "tokens": tokens})
+    assert rows == [[14, 2, 4, 2.5, 4000]]
+    callback.on_epoch_end(0)
+    assert rows[1:] == [[15, 2, 5, 8.0, 1000]]
+
+
+def test_task_log_has_a_row_for_each_task(tmp_path):
+    log = TaskLog([Stage(128, 8, 10, 1e-4)], ["masked_lm", "tnews"], tmp_path, every=3)
+    log.begin_stage(0)
+    log.on_epoch_begin(0)
+    for task, loss in ((0, 9.0), (1, 2.0), (1, 1.0)):
+        logs = {"loss": loss, "accuracy": 0.5, "tokens": 9, "task": task}
+        run_one(log, {**logs_of(1), **logs})
+    text = (tmp_path / "tasks.csv").read_text()
+    assert text == (
+        "step,stage,task,steps,loss,accuracy\n1,1,masked_lm,1,9,0.5\n3,1,tnews,2,1.5,0.5\n"
+    )
+
+
+def test_rows_that_are_not_wanted_are_removed(tmp_path):
+    log = CsvLog(tmp_path / "log.csv", ["step", "loss"])
+    log.append({"step": 1, "loss": 2.5})
+    log.append({"step": 2, "loss": 1.75})
+    assert log.keep(lambda row: int(row["step"]) <= 1) == [{"step": "1", "loss": "2.5"}]
+    assert log.rows() == [{"step": "1", "loss": "2.5"}]
 
 
 def test_held_out_row_is_replaced(tmp_path):
