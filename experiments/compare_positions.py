@@ -31,9 +31,8 @@ from roformer_tf.pretraining import (
     prepare_corpus,
     pretrain,
 )
-from roformer_tf.pretraining.callbacks import LOG_COLUMNS
+from roformer_tf.pretraining.callbacks import LOG_COLUMNS, CsvLog
 from roformer_tf.pretraining.corpus import read_shard
-from roformer_tf.pretraining.csv_log import CsvLog
 from roformer_tf.pretraining.models import make_tokenizer
 
 # label, equation of the paper, options of the scheme; the first two are figure 3

@@ -31,14 +31,12 @@ class TaskSettings:
         labels: list of str. All labels, in the order of their classes.
         frequency: float. How often a step trains this task, relative to the others.
         text_pair: str. Name of the field with the second text, for pairs.
-        max_length: int. Maximum number of tokens, special tokens included. A stage may cut
-            further.
+        max_length: int. Maximum number of tokens, special ones included. A stage may cut further.
         batch_size: int. Examples per step. Defaults to the `global_batch_size` of the stage.
         mask_rate: float. Share of the tokens to hide from the task. The original hides 0.15.
         pooling: str. `"cls"` or `"mean"`; see `RoFormerTextClassifier`.
         pair_segments: bool. Whether the second text of a pair has segment id 1. In v2 it has 0.
-        held_out: float in [0, 1]. Share of the examples to hold out, for measuring loss and
-            accuracy.
+        held_out: float in [0, 1]. Share of the examples to hold out for loss and accuracy.
         max_bad_lines: int. See `prepare_corpus`.
 
     Raises:
@@ -91,8 +89,8 @@ class ReadingTaskSettings:
             `{"text": …, "answer_start": …}`, empty if there is none.
         max_length: int. Maximum number of tokens of a chunk, question and special tokens included.
             A stage may make them shorter.
-        max_question_length: int. Number of tokens after which a question is cut off, in any case
-            half of `max_length`.
+        max_question_length: int. Tokens after which a question is cut, at most half of
+            `max_length`.
         chunk_step: int. Number of tokens from the start of a chunk of a long context to the start
             of the next, at most half a chunk.
         batch_size: int. Chunks per step. Defaults to the `global_batch_size` of the stage.
@@ -173,12 +171,7 @@ def _check_common(task):
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings(DataSettings):
-    """`[data]`: the texts of the masked LM, and how often it is trained.
-
-    Args:
-        frequency: float. How often a step trains the masked LM, relative to the tasks.
-        files, mask_rate, whole_word, …: see `DataSettings`.
-    """
+    """`[data]`: the texts of the masked LM, and how often a step trains it, relative to the tasks."""
 
     frequency: float = 60.0
 
@@ -205,7 +198,6 @@ class MultiTaskSettings(PretrainingSettings):
     >>> settings = MultiTaskSettings.from_dict({
     ...     "data": {"files": ["texts/*.jsonl"], "frequency": 60},
     ...     "model": {"checkpoint": "chinese_roformer-v2-char_L-12_H-768_A-12"},
-    ...     "optimizer": {"name": "original_lamb"},
     ...     "stages": [
     ...         {"max_length": 512, "global_batch_size": 256, "steps": 9, "learning_rate": 1.76e-4}
     ...     ],

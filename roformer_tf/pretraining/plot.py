@@ -7,8 +7,7 @@ import numpy as np
 
 from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_file
-from roformer_tf.pretraining.callbacks import HELD_OUT_COLUMNS, LOG_COLUMNS
-from roformer_tf.pretraining.csv_log import CsvLog
+from roformer_tf.pretraining.callbacks import HELD_OUT_COLUMNS, LOG_COLUMNS, CsvLog
 
 SUFFIXES = (".png", ".svg")
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9480f", "#6b7280"

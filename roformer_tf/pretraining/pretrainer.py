@@ -22,7 +22,7 @@ class Pretrainer(keras.Model):
     rest of a small model.
 
     Args:
-        task: a `RoFormerMaskedLM` or `RoFormerCausalLM`.
+        task: a `RoFormerMaskedLM` or `RoFormerCausalLM`, which the model calls.
         slices: int. Parts into which a replica splits its sequences to save memory (gradient
             accumulation).
         seed: int. Seed of dropout.
@@ -31,20 +31,13 @@ class Pretrainer(keras.Model):
         xla: bool. Whether XLA compiles the forward and backward pass, once per shape of a batch.
         **kwargs: passed to `keras.Model`.
 
-    Call arguments:
-        inputs: inputs of the task.
-
     Attributes:
-        step: int64 variable. Optimizer steps done, skipped ones included.
+        step: int64 variable. Optimizer steps done, skipped ones included. `steps_done` is its
+            value.
         window, index: int64 variables. Place of the last batch in the stream of
-            `training_batches`.
-        steps_done: int. The value of `step`.
-        last_place: tuple of ints. The values of `window` and `index`.
+            `training_batches`. `last_place` is a tuple of their values.
         measures_input: bool. Whether the logs say when a step received its batch, in seconds since
             1970 (`input_ready`). TensorFlow has no clock under `enable_op_determinism`.
-
-    Raises:
-        ValueError: If `slices` is not a positive integer.
 
     Example:
 
@@ -84,14 +77,10 @@ class Pretrainer(keras.Model):
         layers = task._flatten_layers(include_self=False, recursive=True)
         unique = {id(layer): layer for layer in layers if isinstance(layer, Dropout)}
         self._dropouts = [layer for layer in unique.values() if layer.rate]
-        for name, shape in (
-            ("step", ()),
-            ("window", self.place_shape),
-            ("index", self.place_shape),
-        ):
+        for name in ("step", "window", "index"):
             variable = self.add_weight(
                 name=name,
-                shape=shape,
+                shape=() if name == "step" else self.place_shape,
                 initializer="zeros",
                 dtype="int64",
                 trainable=False,

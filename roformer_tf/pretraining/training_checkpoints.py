@@ -300,10 +300,10 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
             "Finish it with that version, or start in another folder."
         )
     settings = saved.get("settings")
-    tables = settings if isinstance(settings, dict) else {"stages": None}
-    stages = tables.get("stages")
-    wrong = not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages)
-    if wrong or not all(isinstance(v, dict) for name, v in tables.items() if name != "stages"):
+    tables = dict(settings) if isinstance(settings, dict) else {}
+    stages = tables.pop("stages", None)
+    parts = [*tables.values(), *(stages if isinstance(stages, list) else [None])]
+    if not all(isinstance(part, dict) for part in parts):
         raise ValueError(
             "The state of the run is damaged: its settings must be tables, and a list of stages. "
             f"Received: settings={settings!r:.200}. Remove the newest checkpoint, or start in "
@@ -312,12 +312,11 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
     differences = []
     # as the saved ones were read: tuples are lists, and keys are strings
     for table, values in json.loads(json.dumps(current["settings"])).items():
-        before = saved["settings"].get(table, {})
         if table == "stages":
-            differences += _compare_stages(before, values, stage_index, stage_step)
+            differences += _compare_stages(stages, values, stage_index, stage_step)
         else:
             free = _FREE.get(table.split(".")[0], ())
-            differences += _compare(table, before, values, free)
+            differences += _compare(table, tables.get(table, {}), values, free)
     fixed = []
     if saved.get("corpus") != current["corpus"]:
         fixed.append("the texts have changed (`data.files`, or the share that is held out)")

@@ -14,12 +14,12 @@ import tensorflow as tf
 from roformer_tf.pretraining import Stage
 from roformer_tf.pretraining.callbacks import (
     LOG_COLUMNS,
+    CsvLog,
     RunLog,
     StepCallback,
     TaskLog,
     TensorBoardLog,
 )
-from roformer_tf.pretraining.csv_log import CsvLog
 
 STAGES = [Stage(16, 4, 5, 1e-3), Stage(64, 2, 6, 1e-3), Stage(32, 4, 3, 1e-3)]
 TIMES = ("tokens_per_second", "seconds", "input_wait")
