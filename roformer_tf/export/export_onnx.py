@@ -165,7 +165,7 @@ def _convert(task, served, has_masks):
             wanted = ("embedding",)
         return {name: outputs[name] for name in wanted if name in outputs}
 
-    with portable_operations(), _onnx_operations(task), _quiet("tf2onnx", "tensorflow"):
+    with portable_operations(), _onnx_operations(task), _errors_only():
         model, _ = tf2onnx.convert.from_function(
             tf.function(answer, autograph=False),
             input_signature=specs,
@@ -205,21 +205,14 @@ def _onnx_operations(task):
 
 
 @contextlib.contextmanager
-def _quiet(*packages):
-    """Shows errors only. tf2onnx warns of each operation that `_replace_operation` gave it."""
-    loggers = [
-        logging.getLogger(name)
-        for name in {*packages, *logging.root.manager.loggerDict}
-        if name.split(".")[0] in packages
-    ]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+def _errors_only():
+    """Logs no warnings. tf2onnx warns of each operation that `_replace_operation` gave it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
 
 
 def _operation(name, inputs):

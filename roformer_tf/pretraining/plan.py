@@ -22,9 +22,9 @@ import tensorflow as tf
 
 from roformer_tf.checkpoint import open_folder
 from roformer_tf.checkpoint.vocabulary import Vocabulary
-from roformer_tf.checks import check_number, check_positive_integer
+from roformer_tf.checks import check_number, check_one_of, check_positive_integer
 from roformer_tf.layers.position_schemes import make_position_schemes
-from roformer_tf.pretraining.settings import ModelSettings, memory_bytes
+from roformer_tf.pretraining.settings import OPTIMIZERS, ModelSettings, memory_bytes
 
 # Share of the memory left free for what the arithmetic misses and the device's libraries.
 MARGIN = 0.15
@@ -37,10 +37,6 @@ TIME_ERROR = (-0.28, 0.02)
 # cores.
 DEFAULT_FLOPS = {"float32": 6.3e12, "mixed_float16": 50e12, "mixed_bfloat16": 50e12}
 _FLOAT = 4  # bytes
-_OPTIMIZER_SLOTS = {
-    **dict.fromkeys(("adamw", "original_adamw", "lamb", "original_lamb"), 2),
-    "adafactor": 1,
-}
 # Tensors that live for a moment, and sizes rounded up: the mean over the measurements.
 _OVERHEAD = 1.05
 
@@ -205,10 +201,11 @@ class ModelSizes:
 
     def optimizer_bytes(self, optimizer):
         """Bytes of the slots of an optimizer, a name such as `"adamw"`; see `step_memory`."""
-        numbers = _OPTIMIZER_SLOTS[optimizer] * self.num_parameters
-        if optimizer == "adafactor":  # means over rows and over columns
-            numbers += sum(sum(shape) for shape in self.weight_shapes if len(shape) > 1)
-        return _FLOAT * numbers
+        check_one_of("optimizer", optimizer, OPTIMIZERS)
+        if optimizer != "adafactor":
+            return 2 * _FLOAT * self.num_parameters
+        means = sum(sum(shape) for shape in self.weight_shapes if len(shape) > 1)
+        return _FLOAT * (self.num_parameters + means)  # over rows and over columns
 
     def step_memory(
         self,

@@ -67,7 +67,7 @@ class ProgressBar(StepCallback):
             self._recent.pop()  # the first step of a `fit` is slow, because it builds the graph
         self._recent.append(row)
         self._mean = merge_rows(list(self._recent))
-        positions = _positions(self.stage) * len(self._recent)
+        positions = self.stage.positions / self.stage.steps * len(self._recent)
         self._seconds_per_position[self.stage.max_length] = self._mean["seconds"] / positions
         now = time.monotonic()
         last = self.stage_step == self.stage.steps
@@ -85,9 +85,10 @@ class ProgressBar(StepCallback):
     def seconds_left(self):
         """Predicts the seconds that stage and run still take, two floats; NaN before any step."""
         here = self._seconds_per_position.get(self.stage.max_length, math.nan)
-        in_stage = (self.stage.steps - self.stage_step) * _positions(self.stage) * here
+        left = 1 - self.stage_step / self.stage.steps
+        in_stage = left * self.stage.positions * here
         later = sum(
-            stage.steps * _positions(stage) * self._seconds_per_position.get(stage.max_length, here)
+            stage.positions * self._seconds_per_position.get(stage.max_length, here)
             for stage in self.stages[self.stage_index + 1 :]
         )
         return in_stage, in_stage + later
@@ -151,9 +152,9 @@ class _Display(rich.progress.Progress):
         in_stage, in_run = map(_duration, self._owner.seconds_left())
         done = f"{step:,}/{stage.steps:,}"
         self.update(0, completed=step, total=stage.steps, done=done, left=in_stage)
-        total = sum(stage.steps * _positions(stage) for stage in stages)
-        done = sum(s.steps * _positions(s) for s in stages[: self._owner.stage_index])
-        done += step * _positions(stage)
+        total = sum(each.positions for each in stages)
+        done = sum(each.positions for each in stages[: self._owner.stage_index])
+        done += stage.positions * step / stage.steps
         self.update(1, completed=done, total=total, done=_percent(done / total), left=in_run)
 
     def get_renderables(self):
@@ -161,10 +162,6 @@ class _Display(rich.progress.Progress):
         text = rich.text.Text("  ".join(self._owner.figures()))
         text.highlight_regex(r"skipped .*", "bold red")
         yield text
-
-
-def _positions(stage):
-    return stage.max_length * stage.global_batch_size
 
 
 def _percent(share):
