@@ -94,11 +94,15 @@ def export_onnx(
     ['client.py', 'model.onnx', 'settings.json', 'tokenizer.py', 'vocabulary.json', 'words.json']
     """
     check_backend()
-    _check_packages(quantize)
+    packages = (*PACKAGES, "onnxruntime") if quantize else PACKAGES
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f'Exporting to ONNX needs {" and ".join(missing)}: `pip install "roformer-tf[export]"`.'
+        )
     check_one_of("quantize", quantize, (None, "int8"))
-    if isinstance(task, RoFormerSeq2SeqLM) or (
-        isinstance(task, RoFormerCausalLM) and not isinstance(task, RoFormerSim)
-    ):
+    generates = isinstance(task, RoFormerSeq2SeqLM | RoFormerCausalLM)
+    if generates and not isinstance(task, RoFormerSim):
         raise ValueError(
             f"A {type(task).__name__} generates text, and `model.onnx` has no loop for it. Use "
             "`export_saved_model`, or `task.export(path, format='onnx')` for its logits."
@@ -128,15 +132,6 @@ def export_onnx(
         write_client(temporary, preprocessor, isinstance(task, RoFormerMaskedLM), labels)
         check_target(folder, overwrite, MODEL_FILE)  # writing takes a while
     return Path(folder)
-
-
-def _check_packages(quantize):
-    packages = (*PACKAGES, "onnxruntime") if quantize else PACKAGES
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f'Exporting to ONNX needs {" and ".join(missing)}: `pip install "roformer-tf[export]"`.'
-        )
 
 
 def _convert(task, served, has_masks):

@@ -36,12 +36,8 @@ def training_batches(
     window are used, the next window is tokenized.
 
     Args:
-        corpus: a `Corpus`.
-        tokenizer: a `RoFormerTokenizer`.
-        stage: a `Stage`.
-        data: `DataSettings`.
-        seed: int.
-        stage_index: int. Number of the stage; each stage draws differently.
+        corpus, tokenizer, stage, data: `Corpus`, `RoFormerTokenizer`, `Stage` and `DataSettings`.
+        seed, stage_index: int. Each seed, and each number of a stage, draws differently.
         start: tuple `(window, index)`. Position of the first batch in the stream.
         service: str. Address of a dispatcher of the tf.data service, such as
             `"grpc://host:5000"`, whose workers make the batches. They need only TensorFlow, and the

@@ -13,13 +13,8 @@ class LabelledReader(TextFileReader):
     """Base class of the readers of labelled examples, which count what they skip.
 
     A line is bad if it is not UTF-8 or not JSON, is longer than 64 MiB, lacks a field, or has a
-    label that a subclass rejects. An example without text is counted as empty.
-
-    Args:
-        fields: list of str. Names of the fields with texts.
-        label: str. Name of the field with the label.
-        max_bad_lines: int. See `TextFileReader`.
-        task: str. Name of the task, for messages.
+    label that a subclass rejects. An example without text is counted as empty. `fields` are the
+    names of those with texts; the name of the task is for messages.
     """
 
     def __init__(self, fields, label, max_bad_lines=None, task="task"):
@@ -77,14 +72,8 @@ class ExampleReader(LabelledReader):
     """Reads the examples of a classification from .jsonl, .json and .tsv files.
 
     A .jsonl or .json file has one JSON object per line. A .tsv file begins with the names of its
-    columns; values are separated by tabs, without quotes. Labels are strings or integers.
-
-    Args:
-        text: str. Name of the field with the text.
-        label: str. Name of the field with the label.
-        labels: list of str. All labels, in the order of their classes.
-        text_pair: str. Name of the field with the second text, for pairs.
-        **kwargs: See `LabelledReader`.
+    columns; values are separated by tabs, without quotes. Labels are strings or integers. See
+    `TaskSettings` for the arguments.
     """
 
     forms = (".jsonl", ".json", ".tsv")
@@ -141,10 +130,6 @@ class ReadingReader(LabelledReader):
     `{"text": ["北京"], "answer_start": [2]}` may stand for the list, as in datasets of Hugging Face.
     An answer that is blank or starts at -1 stands for none. A line with an answer that is not in
     the context where it should start is bad. An example needs a question and a context.
-
-    Args:
-        question, context, answers: str. Names of the fields.
-        **kwargs: See `LabelledReader`.
 
     Reference: `mrc_split_and_shuf` of `multi-task/snippets.py` of the original's v2.
     """

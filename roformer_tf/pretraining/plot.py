@@ -36,10 +36,7 @@ def plot_run(folder, output=None):
         folder: str or path. The run's folder, with the `log.csv` and, if there is one, the
             `held_out.csv` of `RunLog`.
         output: str or path. The picture, `.png` or `.svg`; both if there is no suffix. Defaults to
-            `run.png` and `run.svg` in the folder.
-
-    Returns:
-        list of `pathlib.Path`. The pictures written.
+            `run.png` and `run.svg` in the folder. A list of the paths is returned.
 
     Raises:
         FileNotFoundError: If there is no `log.csv`.

@@ -6,9 +6,6 @@ from roformer_tf.layers import Dropout, dropout_seeds
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.pretraining.strategies import ReducedGradientsOptimizer, all_reduce, replica_id
 
-# keys of a batch besides the inputs of the model
-_TARGETS = ("mask_positions", "labels", "label_weights")
-
 
 class Pretrainer(keras.Model):
     """Trains a language model, with the same steps on any number of replicas and slices.
@@ -243,7 +240,9 @@ class Pretrainer(keras.Model):
 
     def masked_lm_loss(self, outputs, batch, training):
         """Computes what `loss_sum` returns from the outputs of the backbone."""
-        positions, labels, weights = (batch[name] for name in _TARGETS)
+        positions, labels, weights = (
+            batch[name] for name in ("mask_positions", "labels", "label_weights")
+        )
         hidden = sequence_output(outputs)
         if self.xla:  # no shapes that depend on values: unused slots are computed, with weight 0
             logits = self.task.head(hidden, positions, training=training)

@@ -458,17 +458,14 @@ def make(part, values, table):
         raise ValueError(f"[{table}] {error}") from error
 
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
 def memory_bytes(memory):
     """Converts an amount of memory, such as `"32GB"` (10^9) or `"1.5 GiB"` (2^30), to bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]?)(i?)B?", str(memory).strip(), re.IGNORECASE)
+    amount = r"(\d+(?:\.\d*)?)\s*(?:([KMGT])(i?))?B?"
+    match = re.fullmatch(amount, str(memory).strip(), re.IGNORECASE)
     size = 0
-    if match and not (match[3] and not match[2]):
-        unit = (_BINARY_UNITS if match[3] else _UNITS)[match[2].upper()]
-        size = int(float(match[1]) * unit)
+    if match:
+        power = "KMGT".index(match[2].upper()) + 1 if match[2] else 0
+        size = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
     if size <= 0 or isinstance(memory, bool):
         raise ValueError(
             f"`memory` must be an amount such as '32GB' or '16GiB'. Received: memory={memory!r}"

@@ -22,9 +22,6 @@ def choose_strategy(cpu_replicas=None):
         cpu_replicas: int. Number of replicas on logical CPU devices, to try things without GPUs.
             Call this before any other TensorFlow operation.
 
-    Returns:
-        `tf.distribute.Strategy`.
-
     Raises:
         ValueError: If `TF_CONFIG` is not valid JSON, or is set together with `cpu_replicas`.
         RuntimeError: If TensorFlow has already started.

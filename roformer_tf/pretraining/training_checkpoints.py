@@ -131,11 +131,8 @@ class TrainingCheckpoints:
     def restore(self, variables):
         """Reads the newest undamaged checkpoint; warns about each damaged one.
 
-        Args:
-            variables: dict from name to variable. Their values are assigned.
-
-        Returns:
-            The `state` it was saved with, and its `step`; `None` if there is no checkpoint.
+        Assigns `variables`, a dict from name to variable. Returns the `state` it was saved with,
+        and its `step`; `None` if there is no checkpoint.
 
         Raises:
             ValueError: If the checkpoint belongs to another model or optimizer, or if all
@@ -284,10 +281,8 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
     """Raises an error if a checkpoint was made with other settings, texts or vocabulary.
 
     Stages to come may change. So may the `steps` of the current stage, whose learning rate is given
-    step by step.
-
-    With `allow_changes`, changed settings are a warning only. Texts, vocabulary, model and kind of
-    optimizer must be the same in any case.
+    step by step. With `allow_changes`, changed settings are a warning only. Texts, vocabulary, model
+    and kind of optimizer must be the same in any case.
 
     Args:
         saved, current: dict. The `Run.identity` of the checkpoint and of this start.
