@@ -64,7 +64,7 @@ def split_suffixes(path, forms=FORMS):
 
 
 class TextFileReader:
-    r"""Reads the documents of text files, one at a time, and counts what it skips.
+    """Reads the documents of text files, one at a time, and counts what it skips.
 
     A line is bad if it is not UTF-8, is not JSON, has no string `text`, or is longer than 64 MiB.
     Bad lines are skipped and counted. A file that cannot be read to its end is an error. See
@@ -75,7 +75,6 @@ class TextFileReader:
         bad_lines, empty_documents: int. Number of lines and documents skipped.
         first_bad_lines: list of str. `file:line: reason` of the first bad lines.
         position: int. Bytes read of the current file, as on disk.
-
     """
 
     forms = FORMS
