@@ -127,14 +127,10 @@ class ExampleWindows(LabelledWindows):
 
 def example_shards_in_window(corpus, name, task, stage, data):
     """Computes how many shards of a task make a window of about `window_batches` batches."""
-    batch_size = task.batch_size or stage.global_batch_size
-    count = shards_for(corpus, corpus.num_documents, data.window_batches * batch_size)
-    if count is None:
-        raise ValueError(
-            f"The task {name} has {corpus.num_documents} examples, far too few for "
-            f"{data.window_batches} batches of {batch_size}. Add more, or lower its `batch_size` "
-            "or `data.window_batches`."
-        )
+    size, examples = task.batch_size or stage.global_batch_size, corpus.num_documents
+    found = f"The task {name} has {examples} examples"
+    remedy = "Add more, or lower its `batch_size` or `data.window_batches`."
+    count = shards_for(corpus, examples, data.window_batches, size, found, remedy)
     # the last shard may be tiny, and follow itself at the start of the next epoch
     return count if len(corpus.shards) == 1 else max(count, 3)
 

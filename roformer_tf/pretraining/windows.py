@@ -161,13 +161,17 @@ def rounded_width(width):
     return (width + step - 1) // step * step
 
 
-def shards_for(corpus, sequences, wanted):
-    """Returns how many shards have `wanted` sequences, if all of them have `sequences`.
+def shards_for(corpus, sequences, num_batches, batch_size, found, remedy):
+    """Returns how many shards fill these batches, if all of the corpus has so many sequences.
 
-    Returns `None` if the corpus would have to be read more than a thousand times for that.
+    Raises `ValueError` if it would have to be read more than a thousand times for that.
     """
-    passes = wanted / max(sequences, 1e-9)
-    return None if passes > _MAX_PASSES else max(1, math.ceil(passes * len(corpus.shards)))
+    passes = num_batches * batch_size / max(sequences, 1e-9)
+    if passes > _MAX_PASSES:
+        raise ValueError(
+            f"{found}, far too few for {num_batches} batches of {batch_size}. {remedy}"
+        )
+    return max(1, math.ceil(passes * len(corpus.shards)))
 
 
 class Windows(ShardWindows):
@@ -275,12 +279,10 @@ def shards_in_window(corpus, stage, data):
     window goes through it several times.
     """
     sequences = corpus.num_characters / (data.chunk_characters * stage.max_length)
-    count = shards_for(corpus, sequences, data.window_batches * stage.global_batch_size)
-    if count is None:
-        raise ValueError(
-            f"The corpus of {corpus.num_characters} characters makes about {sequences:.2g} "
-            f"sequences of {stage.max_length} tokens, far too few for {data.window_batches} "
-            f"batches of {stage.global_batch_size}. Add more text, or lower `global_batch_size` or "
-            "`window_batches`."
-        )
-    return count
+    found = (
+        f"The corpus of {corpus.num_characters} characters makes about {sequences:.2g} sequences "
+        f"of {stage.max_length} tokens"
+    )
+    remedy = "Add more text, or lower `global_batch_size` or `window_batches`."
+    size = stage.global_batch_size
+    return shards_for(corpus, sequences, data.window_batches, size, found, remedy)
