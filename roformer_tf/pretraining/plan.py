@@ -47,9 +47,10 @@ class ModelSizes:
 
     Args:
         vocabulary_size: int. Number of tokens in the vocabulary.
-        num_layers, num_heads, hidden_dim, intermediate_dim, embedding_dim, num_segments, dropout,
-            attention_dropout, activation, norm, position_scheme, position_options,
-            max_sequence_length, dtype: See `RoFormerBackbone`.
+        num_layers, num_heads, hidden_dim, intermediate_dim, embedding_dim, num_segments: See
+            `RoFormerBackbone`.
+        dropout, attention_dropout, activation, norm, dtype: See `RoFormerBackbone`.
+        position_scheme, position_options, max_sequence_length: See `RoFormerBackbone`.
 
     Example:
 
