@@ -7,9 +7,9 @@ import tensorflow as tf
 import roformer_tf.compat.keras as keras
 from roformer_tf import layers
 from roformer_tf.activations import get_activation
+from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.keras import backend as K  # noqa: N812
-from roformer_tf.compat.keras.backend import on_any_tensor
-from roformer_tf.compat.missing import missing_name
+from roformer_tf.compat.keras.backend import on_any_tensor, symbolic  # noqa: F401
 from roformer_tf.optimizers import PiecewiseLinear
 
 # Scripts set it before they import bert4keras. It chooses the `Adam` of `optimizers`.
@@ -21,7 +21,7 @@ sparse_multilabel_categorical_crossentropy = on_any_tensor(
 )
 gelu_erf = get_activation("gelu")
 gelu_tanh = get_activation("gelu_tanh")
-symbolic = K.symbolic
+swish = keras.activations.silu
 
 
 def get_available_gpus():
@@ -44,12 +44,6 @@ def piecewise_linear(t, schedule, from_zero=True):
 def root_mean_square(x, axis=None, keepdims=False):
     """Returns the root of the mean of the squares."""
     return tf.sqrt(tf.reduce_mean(tf.square(x), axis=axis, keepdims=keepdims))
-
-
-@on_any_tensor
-def swish(x):
-    """Returns x · sigmoid(x)."""
-    return tf.nn.silu(x)
 
 
 @on_any_tensor
@@ -113,32 +107,23 @@ def batch_gather(params, indices):
 def search_layer(inputs, name, exclude_from=None):
     """Returns the layer with a name among those that computed a tensor, or `None`.
 
-    Args:
-        inputs: Symbolic tensor, layer or model.
-        name: str.
-        exclude_from: Ignored.
+    `inputs` is a symbolic tensor, a layer or a model, and `exclude_from` is ignored.
     """
-    layers_ = [inputs] if isinstance(inputs, keras.layers.Layer) else []
-    pending, seen = [inputs], set()
+    pending, seen, found = [inputs], set(), []
     while pending:
         item = pending.pop()
-        operation = item if not hasattr(item, "_keras_history") else item._keras_history.operation
-        if id(operation) in seen:
+        operation = item._keras_history.operation if hasattr(item, "_keras_history") else item
+        if operation in seen:
             continue
-        seen.add(id(operation))
-        layers_.append(operation)
-        layers_ += getattr(operation, "layers", [])
+        seen.add(operation)
+        found += [operation, *getattr(operation, "layers", [])]
         for node in operation._inbound_nodes:
             pending += node.input_tensors
-    return next((layer for layer in layers_ if layer.name == name), None)
+    return next((layer for layer in found if layer.name == name), None)
 
 
 def set_gelu(version):
-    """Sets what `"gelu"` means: `"erf"` or `"tanh"`.
-
-    Raises:
-        ValueError: For `"tanh"`: set `hidden_act` of the settings.
-    """
+    """Raises `ValueError` for `"tanh"`: it is set by `hidden_act` of the settings."""
     if version.lower() != "erf":
         raise ValueError(
             '`gelu` is the exact one here. For the other, write "hidden_act": "gelu_tanh" in '
@@ -153,7 +138,4 @@ _HINTS = {
     "apply_rotary_position_embeddings": "Use roformer_tf.layers.RotaryEmbedding.",
     "pool1d|divisible_temporal_padding": "Use `keras.ops.max_pool` and `keras.ops.pad`.",
 }
-
-
-def __getattr__(name):
-    raise missing_name(__name__, name, _HINTS, "See docs/moving_from_bert4keras.md.")
+__getattr__ = names_not_offered(__name__, _HINTS)

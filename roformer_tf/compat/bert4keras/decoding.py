@@ -54,13 +54,15 @@ class ViterbiDecoder:
 
 
 class AutoRegressiveDecoder:
-    """Generates sequences token by token. Subclasses implement `predict`.
+    """Generates sequences token by token.
+
+    Subclasses implement `predict(inputs, output_ids, states)`, decorated with `wraps`. It returns
+    probabilities or logits of the next token, `(rows, vocabulary)`.
 
     `RoFormerCausalLM.generate` does the same in a graph, with a cache.
 
     Args:
-        start_id: int. The first token; `None` for none.
-        end_id: int. A sequence ends with it.
+        start_id, end_id: ints. The first token, or `None` for none, and the last one.
         maxlen, minlen: ints. Most and fewest new tokens.
 
     Example: always writes 1, 1, 2.
@@ -75,23 +77,18 @@ class AutoRegressiveDecoder:
     """
 
     def __init__(self, start_id, end_id, maxlen, minlen=1):
-        self.start_id = start_id
-        self.end_id = end_id
-        self.maxlen = maxlen
-        self.minlen = minlen
+        self.start_id, self.end_id = start_id, end_id
+        self.maxlen, self.minlen = maxlen, minlen
         self.models = {}
         self.first_output_ids = np.array([[] if start_id is None else [start_id]], dtype=int)
 
     @staticmethod
     def wraps(default_rtype="probas", use_states=False):
-        """Decorates `predict`, which returns probabilities or logits of the next token.
+        """Returns a decorator of `predict`, which then takes `temperature` and `rtype`.
 
         Args:
-            default_rtype: `"probas"` or `"logits"`: what `predict` returns.
+            default_rtype: `"probas"` or `"logits"`: what `predict` returns for the next token.
             use_states: bool. Whether it returns a pair with its states.
-
-        Returns:
-            Decorator. The decorated method takes `temperature` and `rtype`, and returns a pair.
         """
 
         def decorate(predict):
@@ -118,10 +115,6 @@ class AutoRegressiveDecoder:
             self.models[model] = models.Model(model.inputs, outputs)
         return self.models[model]
 
-    def predict(self, inputs, output_ids, states=None):
-        """Returns probabilities or logits `(rows, vocabulary)`; decorate it with `wraps`."""
-        raise NotImplementedError
-
     def beam_search(self, inputs, topk, states=None, temperature=1, min_ends=1):
         """Returns the best sequence that a beam search finds.
 
@@ -129,7 +122,6 @@ class AutoRegressiveDecoder:
             inputs: list of sequences. The inputs of one example.
             topk: int. Number of sequences to keep.
             states: States for the first call of `predict`.
-            temperature: float.
             min_ends: int. How many end tokens end a sequence.
         """
         inputs = [np.array([x]) for x in inputs]
@@ -161,8 +153,7 @@ class AutoRegressiveDecoder:
 
         Args:
             inputs, states, temperature, min_ends: See `beam_search`.
-            n: int.
-            topk: int. Draws among the most probable tokens only.
+            topk: int. Draws among so many of the most probable tokens.
             topp: float. Draws among the most probable tokens that together reach it.
         """
         inputs, ids, results = [np.array([x]) for x in inputs], self.first_output_ids, []

@@ -1,23 +1,22 @@
 """`bert4keras.layers`: its heads and losses, and all layers of Keras."""
 
-import keras as keras_3
 import tensorflow as tf
+from keras.saving import register_keras_serializable
 
 import roformer_tf.compat.keras.layers as keras_layers
 from roformer_tf import layers
+from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.backend import K, sequence_masking
-from roformer_tf.compat.keras.layers import Layer as _Layer
-from roformer_tf.compat.missing import missing_name
 
 MINUS_INFINITY = float("-inf")
+# bert4keras has layers of its own under these names
+_NOT_KERAS = ("MultiHeadAttention", "LayerNormalization", "Embedding", "Layer")
+_KERAS = [name for name in dir(keras_layers) if name[0].isupper() and name not in _NOT_KERAS]
+globals().update({name: getattr(keras_layers, name) for name in _KERAS})
 
 
-class Layer(_Layer):
-    """`keras.layers.Layer` that passes masks on.
-
-    Args:
-        **kwargs: Arguments of `keras.layers.Layer`.
-    """
+class Layer(keras_layers.Layer):
+    """`keras.layers.Layer` that passes masks on."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -32,7 +31,6 @@ class Loss(Layer):
 
     Args:
         output_axis: int or list of int. Which of the inputs are the outputs; all by default.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example:
 
@@ -61,7 +59,6 @@ class Loss(Layer):
         return parts[self.output_axis]
 
     def call(self, inputs, mask=None):
-        """Adds the loss and returns the chosen inputs."""
         self.add_loss(self.compute_loss(inputs, mask))
         return self._chosen(inputs)
 
@@ -70,11 +67,9 @@ class Loss(Layer):
         raise NotImplementedError
 
     def compute_mask(self, inputs, mask=None):
-        """Returns the masks of the chosen inputs."""
         return None if mask is None else self._chosen(mask)
 
     def get_config(self):
-        """Returns the arguments."""
         return {**super().get_config(), "output_axis": self.output_axis}
 
 
@@ -95,13 +90,11 @@ class _Arguments:
         self.heads, self.head_size, self.RoPE = heads, head_size, RoPE
 
 
-@keras_3.saving.register_keras_serializable(package="bert4keras")
+@register_keras_serializable(package="bert4keras")
 class GlobalPointer(_Arguments, layers.GlobalPointer):
     """`roformer_tf.layers.GlobalPointer` by bert4keras' names of its arguments.
 
-    Args:
-        heads, head_size, RoPE: `num_heads`, `head_dim` and `use_rope` of that layer.
-        use_bias, tril_mask, kernel_initializer, **kwargs: As there.
+    `heads`, `head_size` and `RoPE` are its `num_heads`, `head_dim` and `use_rope`.
 
     Example:
 
@@ -111,18 +104,17 @@ class GlobalPointer(_Arguments, layers.GlobalPointer):
     """
 
 
-@keras_3.saving.register_keras_serializable(package="bert4keras")
+@register_keras_serializable(package="bert4keras")
 class EfficientGlobalPointer(_Arguments, layers.EfficientGlobalPointer):
     """`roformer_tf.layers.EfficientGlobalPointer` with the arguments of `GlobalPointer` above."""
 
 
-@keras_3.saving.register_keras_serializable(package="bert4keras")
+@register_keras_serializable(package="bert4keras")
 class ConditionalRandomField(Layer):
     """Learns a score for each pair of neighboring tags. Its outputs are the scores of the tags.
 
     Args:
         lr_multiplier: float. Factor of the learning rate of the scores of pairs.
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Tensor `(batch, length, tags)`.
@@ -150,7 +142,6 @@ class ConditionalRandomField(Layer):
         self.crf = layers.ConditionalRandomField(lr_multiplier, name="crf")
 
     def build(self, input_shape):
-        """Makes the scores of pairs."""
         self.crf.build(input_shape)
         self.built = True
 
@@ -160,12 +151,10 @@ class ConditionalRandomField(Layer):
         return tf.convert_to_tensor(self.crf.transitions) * self.lr_multiplier
 
     def call(self, inputs, mask=None):
-        """Masks padding."""
         return sequence_masking(inputs, mask, MINUS_INFINITY, 1)
 
     def compute_mask(self, inputs, mask=None):
-        """Returns `None`: minus infinity in the outputs marks padding."""
-        return None
+        return None  # minus infinity in the outputs marks padding
 
     def sparse_loss(self, y_true, y_pred):
         """Returns the loss of each sequence, from tags `(batch, length)`."""
@@ -190,10 +179,11 @@ class ConditionalRandomField(Layer):
         return self.sparse_accuracy(tf.argmax(y_true, axis=2), y_pred)
 
     def get_config(self):
-        """Returns the arguments."""
         return {**super().get_config(), "lr_multiplier": self.lr_multiplier}
 
 
+_OWN = ("Layer", "Loss", "GlobalPointer", "EfficientGlobalPointer", "ConditionalRandomField")
+__all__ = [*_KERAS, *_OWN]
 _HINTS = {
     "MultiHeadAttention": "Use roformer_tf.layers.RotaryMultiHeadAttention.",
     "LayerNormalization|ScaleOffset": (
@@ -207,18 +197,4 @@ _HINTS = {
     "Concatenate1D": "Use `keras.layers.Concatenate(axis=1)`.",
     "BatchSplit|BatchConcat": "Use `tf.distribute.MirroredStrategy`.",
 }
-_KERAS = {name for name in dir(keras_layers) if name[0].isupper()} - {
-    "MultiHeadAttention",
-    "LayerNormalization",
-    "Embedding",
-    "Layer",
-}
-__all__ = sorted(
-    _KERAS | {"Layer", "Loss", "GlobalPointer", "EfficientGlobalPointer", "ConditionalRandomField"}
-)
-
-
-def __getattr__(name):
-    if name in _KERAS:
-        return getattr(keras_layers, name)
-    raise missing_name(__name__, name, _HINTS, "See docs/moving_from_bert4keras.md.")
+__getattr__ = names_not_offered(__name__, _HINTS)

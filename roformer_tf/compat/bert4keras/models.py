@@ -1,5 +1,6 @@
 """`bert4keras.models`: models made of this library's backbone and heads."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from roformer_tf.checkpoint.model_files import DIGESTS_FILE, add_digests
 from roformer_tf.checkpoint.original_config import backbone_arguments
 from roformer_tf.checkpoint.saving import original_tensors
 from roformer_tf.checkpoint.vocabulary import edited_size
+from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.backend import get_available_gpus
 from roformer_tf.compat.keras.models import Model
-from roformer_tf.compat.missing import missing_name
 from roformer_tf.files import replace_files
 from roformer_tf.models import RoFormerBackbone
 from roformer_tf.models.roformer_backbone import call_position_schemes, initializer_of
@@ -48,91 +49,57 @@ class Point(keras.layers.Layer):
 
     So `model.get_layer("Transformer-11-FeedForward-Norm").output` is what it is there.
 
-    Args:
-        **kwargs: Arguments of `keras.layers.Layer`.
-
     Call arguments:
         inputs: list of a tensor `(batch, length, …)` and the padding mask `(batch, length)`.
     """
 
     def call(self, inputs):
-        """Returns the tensor itself."""
         return inputs[0]
 
     def compute_mask(self, inputs, mask=None):
-        """Returns the padding mask."""
         return ops.cast(inputs[1], "bool")
 
     def compute_output_spec(self, inputs):
-        """Returns the shape and dtype of the tensor."""
         return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
 
 
 class NoMask(keras.layers.Layer):
-    """Stops the mask before layers that do not use it.
-
-    Args:
-        **kwargs: Arguments of `keras.layers.Layer`.
-    """
+    """Stops the mask before layers that do not use it."""
 
     def call(self, inputs):
-        """Returns the same numbers."""
         return tf.identity(inputs)
 
     def compute_mask(self, inputs, mask=None):
-        """Returns `None`."""
         return None
-
-    def compute_output_spec(self, inputs):
-        """Returns the shape and dtype of the tensor."""
-        return keras.KerasTensor(inputs.shape, inputs.dtype)
 
 
 class PaddingMask(keras.layers.Layer):
-    """Returns token ids as int32, and a mask: 1 where the id is not 0, and at the first token.
-
-    Args:
-        **kwargs: Arguments of `keras.layers.Layer`.
-    """
+    """Returns token ids as int32, and a mask: 1 where the id is not 0, and at the first token."""
 
     def call(self, inputs):
-        """Returns the ids and the mask, both int32 `(batch, length)`."""
         ids = ops.cast(inputs, "int32")
         real = ops.not_equal(ids, 0)
         first = ops.arange(ops.shape(ids)[1], dtype="int32")[None] == 0
         return ids, ops.cast(ops.logical_or(real, first), "int32")
 
-    def compute_output_spec(self, inputs):
-        """Returns two int32 tensors."""
-        return tuple(keras.KerasTensor(inputs.shape, "int32") for _ in range(2))
-
 
 class V2Initializer(keras.initializers.Initializer):
-    """The initializer of RoFormer v2: a truncated normal, scaled to the number of inputs.
-
-    Args:
-        num_hidden_layers: int.
-        order: int. The standard deviation is divided by this root of the number of layers.
-        gain: float.
+    """The initializer of RoFormer v2: a truncated normal, scaled to inputs and layers.
 
     Reference: `RoFormerV2.initializer` of bert4keras 0.11.5.
     """
 
-    def __init__(self, num_hidden_layers, order=2, gain=1.0):
-        self.num_hidden_layers, self.order, self.gain = num_hidden_layers, order, gain
+    def __init__(self, num_hidden_layers):
+        self.num_hidden_layers = num_hidden_layers
 
     def __call__(self, shape, dtype=None):
-        """Returns a tensor."""
         is_table = shape[0] > 10000 or shape[0] < 10
         size = shape[1] if is_table and len(shape) > 1 else shape[0]
-        gain = self.gain * self.num_hidden_layers ** (-1 / self.order)
-        stddev = 1.13684723 / size**0.5 * gain
+        stddev = 1.13684723 / size**0.5 * self.num_hidden_layers ** (-1 / 2)
         return keras.random.truncated_normal(shape, stddev=stddev, dtype=dtype)
 
     def get_config(self):
-        """Returns the arguments."""
-        names = ("num_hidden_layers", "order", "gain")
-        return {name: getattr(self, name) for name in names}
+        return {"num_hidden_layers": self.num_hidden_layers}
 
 
 class Transformer:
@@ -163,22 +130,23 @@ class Transformer:
         custom_position_ids=False,
         sequence_length=None,
         name=None,
+        **settings,
     ):
+        config = {**config, **settings}
         self.name = name
         self.edits = {"keep_tokens": keep_tokens, "compound_tokens": compound_tokens}
         self.ignore_invalid_weights = ignore_invalid_weights
-        is_v2 = family == "roformer_v2"
-        # v2 has no pooler there, whatever is asked for
+        is_v2 = family == "roformer_v2"  # which has no pooler there, whatever is asked for
         self.with_pool = not is_v2 and (with_pool or with_nsp)
-        self.with_nsp = with_nsp and not is_v2
+        self.with_nsp = not is_v2 and with_nsp
         self.with_mlm = with_mlm or application != "encoder"
         arguments = backbone_arguments(config, family)
         arguments["vocabulary_size"] = edited_size(arguments["vocabulary_size"], **self.edits)
         if "layer_norm_eps" not in config and family != "bert":
             arguments["layer_norm_epsilon"] = 1e-7  # `K.epsilon()`, from version 0.11.4 on
         pooler = {True: "tanh"}.get(self.with_pool, self.with_pool) or None
-        self.backbone = RoFormerBackbone(**arguments, masking=_MASKINGS[application], pooler=pooler)
-        backbone = self.backbone
+        backbone = RoFormerBackbone(**arguments, masking=_MASKINGS[application], pooler=pooler)
+        self.backbone = backbone
         self.vocab_size = backbone.vocabulary_size
         self.hidden_size = backbone.hidden_dim
         self.num_hidden_layers = backbone.num_layers
@@ -195,14 +163,10 @@ class Transformer:
             self.logits_dense = keras.layers.Dense(
                 2, kernel_initializer=self.initializer, name="NSP-Proba"
             )
-        self._build(sequence_length, custom_position_ids)
-
-    def _build(self, length, custom_position_ids):
-        backbone = self.backbone
         names = ["Input-Token"]
         names += ["Input-Segment"] if backbone.num_segments else []
         names += ["Input-Position"] if custom_position_ids else []
-        inputs = {name: keras.Input((length,), name=name) for name in names}
+        inputs = {name: keras.Input((sequence_length,), name=name) for name in names}
         token_ids, self.padding_mask = PaddingMask(name="Padding-Mask")(inputs["Input-Token"])
         segment_ids = inputs.get("Input-Segment")
         segment_ids = ops.cast(token_ids * 0 if segment_ids is None else segment_ids, "int32")
@@ -211,7 +175,7 @@ class Transformer:
         self.input = self.inputs if len(self.inputs) > 1 else self.inputs[0]
         self.output = self.apply_final_layers(outputs)
         self.outputs = self.output if isinstance(self.output, list) else [self.output]
-        self.model = Model(self.inputs, self.outputs, name=self.name)
+        self.model = Model(self.inputs, self.outputs, name=name)
 
     def _encode(self, token_ids, segment_ids, position_ids):
         """Computes what `RoFormerBackbone.compute_outputs` does, with named points."""
@@ -228,13 +192,9 @@ class Transformer:
         return x
 
     def apply_final_layers(self, inputs):
-        """Applies pooler and masked-LM head to hidden states.
+        """Applies pooler and masked-LM head to hidden states `(batch, length, hidden_size)`.
 
-        Args:
-            inputs: Symbolic tensor `(batch, length, hidden_size)`.
-
-        Returns:
-            Tensor, or list of the tensors of pooler and masked LM.
+        Returns their outputs, in a list if there are both.
         """
         outputs = []
         if self.with_pool:
@@ -252,30 +212,24 @@ class Transformer:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def load_weights_from_checkpoint(self, checkpoint, mapping=None):
-        """Loads the weights of an original checkpoint. Other variables in it are ignored.
+        """Loads the weights of a checkpoint, such as `"folder/bert_model.ckpt"`.
 
-        Args:
-            checkpoint: str or path, such as `"folder/bert_model.ckpt"`.
-            mapping: Must be `None`.
+        Other variables in it are ignored.
 
         Raises:
             ValueError: If a variable is missing, unless `ignore_invalid_weights`, or has another
-                shape.
+                shape; or there is a `mapping`.
         """
         if mapping is not None:
             raise ValueError(
                 "`mapping` is not offered: the names are those of roformer_tf/checkpoint/mapping.py. "
                 "Rename the variables of the file, or load it with roformer_tf.checkpoint."
             )
-        nsp = self.with_nsp
-        family = ModelBinding(self, nsp_head=nsp).family
-        report = load_checkpoint(
-            self, checkpoint, strict=False, family=family, nsp_head=nsp, **self.edits
-        )
-        wrong = [
-            f"{name}: {ours} here, {theirs} there"
-            for name, (ours, theirs) in report.wrong_shape.items()
-        ]
+        options = {"nsp_head": self.with_nsp, **self.edits}
+        family = ModelBinding(self, self.with_nsp).family
+        report = load_checkpoint(self, checkpoint, strict=False, family=family, **options)
+        shapes = report.wrong_shape.items()
+        wrong = [f"{name}: {ours} here, {theirs} there" for name, (ours, theirs) in shapes]
         if not self.ignore_invalid_weights:
             wrong += [f"{name} is missing" for name in report.missing]
         if wrong:
@@ -285,11 +239,9 @@ class Transformer:
             )
 
     def save_weights_as_checkpoint(self, filename, mapping=None, dtype=None):
-        """Writes an original checkpoint, which bert4keras and `from_preset` read.
+        """Writes a checkpoint, such as `"folder/bert_model.ckpt"`, for bert4keras and `from_preset`.
 
-        Args:
-            filename: str or path, such as `"folder/bert_model.ckpt"`.
-            mapping, dtype: Must be `None`; weights are float32.
+        Its weights are float32. `mapping` and `dtype` must be `None`.
         """
         if mapping is not None or dtype is not None:
             raise ValueError(
@@ -297,14 +249,10 @@ class Transformer:
                 f"and weights float32. Received: mapping={mapping!r}, dtype={dtype!r}"
             )
         path = Path(filename)
-        tensors = {
-            name: tf.constant(array)
-            for name, array in original_tensors(ModelBinding(self, nsp_head=self.with_nsp))
-        }
+        tensors = dict(original_tensors(ModelBinding(self, self.with_nsp)))
         names = sorted(tensors)
-        # of a folder with digests, which would name the old weights
-        has_digests = (path.parent / DIGESTS_FILE).is_file()
-        add = add_digests if has_digests else None
+        # digests that are there would be those of the old weights
+        add = add_digests if (path.parent / DIGESTS_FILE).is_file() else None
         with replace_files(path.parent, before_moving=add) as temporary:
             tf.raw_ops.SaveV2(
                 prefix=str(temporary / path.name),
@@ -372,19 +320,10 @@ def build_transformer_model(
     config = {}
     if config_path is not None:
         config = json.loads(Path(config_path).read_text(encoding="utf-8"))
-    options = {key: kwargs.pop(key) for key in _OPTIONS if key in kwargs}
-    transformer = Transformer(
-        {**config, **kwargs}, _FAMILIES[model.lower()], application, **options
-    )
+    transformer = Transformer(config, _FAMILIES[model.lower()], application, **kwargs)
     if checkpoint_path is not None:
         transformer.load_weights_from_checkpoint(checkpoint_path)
     return transformer.model if return_keras_model else transformer
-
-
-_OPTIONS = (
-    "with_pool with_nsp with_mlm keep_tokens compound_tokens ignore_invalid_weights "
-    "custom_position_ids sequence_length name"
-).split()
 
 
 class _Parallel(keras.layers.Layer):
@@ -395,16 +334,13 @@ class _Parallel(keras.layers.Layer):
         self.model, self.devices, self.parts = model, devices, parts
 
     def call(self, inputs, training=None):
-        size = tf.shape(inputs[0])[0]
-        ends = [size * sum(self.parts[: i + 1]) // sum(self.parts) for i in range(len(self.parts))]
+        size, shares = tf.shape(inputs[0])[0], [0, *itertools.accumulate(self.parts)]
+        bounds = [size * share // shares[-1] for share in shares]
         rows = []
-        for device, start, end in zip(self.devices, [0, *ends], ends):
+        for device, start, end in zip(self.devices, bounds, bounds[1:]):
             with tf.device(device):
-                rows.append(
-                    keras.tree.flatten(
-                        self.model([x[start:end] for x in inputs], training=training)
-                    )
-                )
+                outputs = self.model([x[start:end] for x in inputs], training=training)
+                rows.append(keras.tree.flatten(outputs))
         return [tf.concat(column, axis=0) for column in zip(*rows)]
 
 
@@ -414,12 +350,9 @@ def data_parallel(model, devices=None, parts=None):
     `tf.distribute.MirroredStrategy` does more: it also updates the weights on each GPU.
 
     Args:
-        model: `keras.models.Model`.
+        model: `keras.models.Model`, which is returned itself for fewer than two devices.
         devices: list of str, or int: the number of GPUs; all by default.
         parts: list of int. Shares of the batch, equal by default.
-
-    Returns:
-        `keras.models.Model`; `model` itself where there are fewer than two devices.
     """
     if devices is None:
         devices = get_available_gpus()
@@ -436,7 +369,7 @@ def data_parallel(model, devices=None, parts=None):
 
 
 _HINTS = {
-    "BERT|NEZHA|RoFormer|RoFormerV2|Transformer": (
+    "BERT|NEZHA|RoFormer|RoFormerV2": (
         "Call `build_transformer_model`. For a model of your own, put together roformer_tf.layers: "
         "docs/layers."
     ),
@@ -444,7 +377,4 @@ _HINTS = {
         "Pass `application='lm'` or `'unilm'` to `build_transformer_model`."
     ),
 }
-
-
-def __getattr__(name):
-    raise missing_name(__name__, name, _HINTS, _OTHERS)
+__getattr__ = names_not_offered(__name__, _HINTS, _OTHERS)

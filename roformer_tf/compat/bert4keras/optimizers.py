@@ -14,34 +14,28 @@ import keras
 import numpy as np
 from keras import ops
 
+from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.backend import is_tf_keras
-from roformer_tf.compat.missing import missing_name
 from roformer_tf.optimizers import OriginalAdaFactor, OriginalAdamW, PiecewiseLinear
 from roformer_tf.optimizers.original_lamb import adapt
 from roformer_tf.optimizers.original_optimizer import OriginalOptimizer
 
-# Where weights are here -> how bert4keras names them, for `exclude_from_…`
-_NAMES = [
-    (re.compile(f"(^|.*/){ours}"), theirs)
-    for ours, theirs in (
-        (r"embeddings/token_embedding/", "Embedding-Token/"),
-        (r"embeddings/segment_embedding/", "Embedding-Segment/"),
-        (r"embeddings/embedding_hidden_mapping_in/", "Embedding-Mapping/"),
-        (r"embeddings/norm/", "Embedding-Norm/"),
-        (r"position_embedding/", "Embedding-Position/"),
-        (
-            r"encoder_block_(\d+)/attention_norm/",
-            r"Transformer-\g<2>-MultiHeadSelfAttention-Norm/",
-        ),
-        (r"encoder_block_(\d+)/attention/", r"Transformer-\g<2>-MultiHeadSelfAttention/"),
-        (r"encoder_block_(\d+)/feed_forward_norm/", r"Transformer-\g<2>-FeedForward-Norm/"),
-        (r"encoder_block_(\d+)/feed_forward/", r"Transformer-\g<2>-FeedForward/"),
-        (r"pooler/dense/", "Pooler-Dense/"),
-        (r"head/transform/", "MLM-Dense/"),
-        (r"head/norm/", "MLM-Norm/"),
-        (r"head/output_bias", "MLM-Bias/beta"),
-    )
-]
+# Where weights are here: how bert4keras names them, for `exclude_from_…`
+_NAMES = {
+    "embeddings/token_embedding/": "Embedding-Token/",
+    "embeddings/segment_embedding/": "Embedding-Segment/",
+    "embeddings/embedding_hidden_mapping_in/": "Embedding-Mapping/",
+    "embeddings/norm/": "Embedding-Norm/",
+    "position_embedding/": "Embedding-Position/",
+    r"encoder_block_(\d+)/attention_norm/": r"Transformer-\1-MultiHeadSelfAttention-Norm/",
+    r"encoder_block_(\d+)/attention/": r"Transformer-\1-MultiHeadSelfAttention/",
+    r"encoder_block_(\d+)/feed_forward_norm/": r"Transformer-\1-FeedForward-Norm/",
+    r"encoder_block_(\d+)/feed_forward/": r"Transformer-\1-FeedForward/",
+    "pooler/dense/": "Pooler-Dense/",
+    "head/transform/": "MLM-Dense/",
+    "head/norm/": "MLM-Norm/",
+    "head/output_bias": "MLM-Bias/beta",
+}
 
 
 def original_name(variable):
@@ -52,9 +46,9 @@ def original_name(variable):
     'Transformer-3-MultiHeadSelfAttention-Norm/gamma:0'
     """
     path = variable.path if hasattr(variable, "path") else variable.name
-    for pattern, name in _NAMES:
-        if pattern.match(path):
-            path = pattern.sub(name, path, count=1)
+    for ours, theirs in _NAMES.items():
+        path, found = re.subn(f"^(?:.*/)?{ours}", theirs, path)
+        if found:
             break
     return f"{path}:0"
 
@@ -91,23 +85,7 @@ def _be_lazy(self, gradient, variable, new_value, learning_rate):
     return ops.where(used, new_value, ops.convert_to_tensor(variable))
 
 
-# name of the extension: its arguments with their defaults, and how it changes an update
-_EXTENSIONS = {
-    "weight_decay": ({"weight_decay_rate": 0.01, "exclude_from_weight_decay": ()}, _decay),
-    "layer_adaptation": ({"exclude_from_layer_adaptation": ()}, _adapt),
-    "piecewise_linear_lr": ({"lr_schedule": {0: 1}}, None),
-    "gradient_accumulation": ({"grad_accum_steps": 2}, None),
-    "lazy_optimization": ({"include_in_lazy_optimization": ()}, _be_lazy),
-    "exponential_moving_average": ({"ema_momentum": 0.999}, None),
-    "parameter_wise_lr": ({"paramwise_lr_schedule": {}}, _scale),
-}
-
-
-def _schedule(learning_rate, options):
-    factors = options.get("lr_schedule")
-    if factors is None or learning_rate is None:
-        return learning_rate
-    return PiecewiseLinear(learning_rate, factors)
+_EXTENSIONS = {}  # name: its arguments with their defaults, and how it changes an update
 
 
 class _Extendable:
@@ -116,25 +94,28 @@ class _Extendable:
     extensions = ()
     _weights_of_models = staticmethod(list)
 
+    def __init__(self, learning_rate, *args, **kwargs):
+        options = {
+            name: kwargs.pop(name, default)
+            for extension in self.extensions
+            for name, default in _EXTENSIONS[extension][0].items()
+        }
+        learning_rate = schedule = kwargs.pop("lr", learning_rate)
+        if learning_rate is not None and options.get("lr_schedule") is not None:
+            schedule = PiecewiseLinear(learning_rate, options["lr_schedule"])
+        kwargs = {"name": type(self).__name__, **kwargs}
+        steps = options.get("grad_accum_steps", 1)
+        super().__init__(schedule, *args, accumulation_steps=steps, **kwargs)
+        self._given_learning_rate = learning_rate
+        for name, value in options.items():
+            setattr(self, name, value)
+
     def add_model(self, model):
         """Takes one more model to train. All that share the optimizer share its count of steps."""
         others = self._weights_of_models
         self._weights_of_models = lambda: [*others(), *model.trainable_variables]
 
-    def _take_arguments(self, kwargs):
-        """Returns the arguments of the extensions out of `kwargs`."""
-        return {
-            name: kwargs.pop(name, default)
-            for extension in self.extensions
-            for name, default in _EXTENSIONS[extension][0].items()
-        }
-
-    def _set(self, options):
-        for name, value in options.items():
-            setattr(self, name, value)
-
     def build(self, variables):
-        """Makes the variables of the optimizer."""
         if self.built:
             return
         variables = [*variables, *self._weights_of_models()]
@@ -146,7 +127,6 @@ class _Extendable:
             self._averages = self.add_optimizer_variables(variables, "average")
 
     def new_values(self, gradient, variable, learning_rate):
-        """Returns pairs of a variable and the tensor that an update sets it to."""
         *updates, (_, value) = super().new_values(gradient, variable, learning_rate)
         for extension in self.extensions:
             change = _EXTENSIONS[extension][1]
@@ -162,8 +142,7 @@ class _Extendable:
     def apply_ema_weights(self, bias_correction=True):
         """Sets the model's weights to their averages, and keeps the old ones.
 
-        Args:
-            bias_correction: bool. Whether to correct that the averages began at 0.
+        `bias_correction` says whether to correct that the averages began at 0.
         """
         self._old_values = [np.array(v) for v in self._variables_of_model()]
         scale = 1.0
@@ -178,7 +157,6 @@ class _Extendable:
             variable.assign(value)
 
     def get_config(self):
-        """Returns the arguments by bert4keras' names."""
         names = [*self._names]
         for extension in self.extensions:
             names += _EXTENSIONS[extension][0]
@@ -190,8 +168,7 @@ class BertAdam(_Extendable, OriginalAdamW):
     """bert4keras' own Adam, `Adam` with TF_KERAS=1.
 
     Args:
-        learning_rate: float.
-        beta_1, beta_2, epsilon: floats.
+        learning_rate, beta_1, beta_2, epsilon: floats.
         bias_correction: bool. Whether to correct that the moments began at 0.
         **kwargs: Arguments of the extensions and of `keras.optimizers.Optimizer`.
 
@@ -214,30 +191,15 @@ class BertAdam(_Extendable, OriginalAdamW):
         bias_correction=True,
         **kwargs,
     ):
-        learning_rate = kwargs.pop("lr", learning_rate)
-        options = self._take_arguments(kwargs)
-        # One pass over the weights does Adam and its decay. Whatever else there is takes several.
-        is_plain = bias_correction and set(self.extensions) <= {
-            "weight_decay",
-            "piecewise_linear_lr",
-            "gradient_accumulation",
-        }
-        super().__init__(
-            _schedule(learning_rate, options),
-            beta_1,
-            beta_2,
-            epsilon,
-            weight_decay=options.get("weight_decay_rate", 0.0) if is_plain else 0.0,
-            accumulation_steps=options.get("grad_accum_steps", 1),
-            **{"name": type(self).__name__, **kwargs},
-        )
-        self._given_learning_rate = learning_rate
-        self._is_plain = is_plain
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, weight_decay=0.0, **kwargs)
         self.bias_correction = bias_correction
-        self._set(options)
+        # One pass over the weights does Adam and its decay. Whatever else there is takes several.
+        plain = {"weight_decay", "piecewise_linear_lr", "gradient_accumulation"}
+        self._is_plain = bias_correction and set(self.extensions) <= plain
+        if self._is_plain and "weight_decay" in self.extensions:
+            self.decoupled_weight_decay = self.weight_decay_rate
 
     def build(self, variables):
-        """Makes the variables of the optimizer."""
         super().build(variables)
         excluded = getattr(self, "exclude_from_weight_decay", ())
         self._decays = [
@@ -246,7 +208,6 @@ class BertAdam(_Extendable, OriginalAdamW):
         ]
 
     def update_step(self, gradient, variable, learning_rate):
-        """Updates one weight."""
         if self._is_plain:
             super().update_step(gradient, variable, learning_rate)
         else:
@@ -257,9 +218,7 @@ class KerasAdam(BertAdam):
     """Keras' Adam, which bert4keras extends without TF_KERAS.
 
     Args:
-        learning_rate: float.
-        beta_1, beta_2: floats.
-        epsilon: float, 1e-7 by default.
+        learning_rate, beta_1, beta_2, epsilon: floats; epsilon is 1e-7 by default.
         **kwargs: Arguments of the extensions and of `keras.optimizers.Optimizer`.
     """
 
@@ -306,10 +265,8 @@ class AdaFactor(_Extendable, OriginalAdaFactor):
         exclude_from_parameter_scale=None,
         **kwargs,
     ):
-        learning_rate = kwargs.pop("lr", learning_rate)
-        options = self._take_arguments(kwargs)
         super().__init__(
-            _schedule(learning_rate, options),
+            learning_rate,
             beta1,
             beta2,
             epsilon1,
@@ -317,17 +274,12 @@ class AdaFactor(_Extendable, OriginalAdaFactor):
             multiply_by_parameter_scale,
             clipping_threshold,
             min_dim_size_to_factor,
-            no_scale=(),
-            accumulation_steps=options.get("grad_accum_steps", 1),
-            **{"name": type(self).__name__, **kwargs},
+            **kwargs,
         )
-        self._given_learning_rate = learning_rate
         self.beta1, self.beta2, self.epsilon1, self.epsilon2 = beta1, beta2, epsilon1, epsilon2
         self.exclude_from_parameter_scale = exclude_from_parameter_scale or []
-        self._set(options)
 
     def scales(self, variable):
-        """Returns whether the updates of a weight are scaled by its size."""
         excluded = self.exclude_from_parameter_scale
         return self.multiply_by_parameter_scale and not _is_excluded(excluded, variable)
 
@@ -335,63 +287,48 @@ class AdaFactor(_Extendable, OriginalAdaFactor):
 Adam = BertAdam if is_tf_keras else KerasAdam
 
 
-def _extend(optimizer, extension, name):
-    if not (isinstance(optimizer, type) and issubclass(optimizer, _Extendable)):
-        raise TypeError(
-            f"`extend_with_{extension}` extends `Adam` and `AdaFactor` of this module. For others, "
-            "use the arguments of `keras.optimizers` (`weight_decay`, `learning_rate`, "
-            f"`gradient_accumulation_steps`, `use_ema`). Received: {optimizer!r}"
-        )
-    name = name or f"{optimizer.__name__}_{extension}"
-    extended = type(name, (optimizer,), {"extensions": (*optimizer.extensions, extension)})
-    keras.saving.get_custom_objects()[name] = extended
-    return extended
+def _extension(extension, change=None, **arguments):
+    """Returns the function `extend_with_…` of an extension with these arguments."""
+    _EXTENSIONS[extension] = arguments, change
+
+    def extend(BaseOptimizer, name=None):
+        if not (isinstance(BaseOptimizer, type) and issubclass(BaseOptimizer, _Extendable)):
+            raise TypeError(
+                f"`extend_with_{extension}` extends `Adam` and `AdaFactor` of this module. For "
+                "others, use the arguments of `keras.optimizers` (`weight_decay`, "
+                "`learning_rate`, `gradient_accumulation_steps`, `use_ema`). "
+                f"Received: {BaseOptimizer!r}"
+            )
+        name = name or f"{BaseOptimizer.__name__}_{extension}"
+        extensions = (*BaseOptimizer.extensions, extension)
+        extended = type(name, (BaseOptimizer,), {"extensions": extensions})
+        keras.saving.get_custom_objects()[name] = extended
+        return extended
+
+    extend.__name__ = f"extend_with_{extension}"
+    extend.__doc__ = f"Returns a class of optimizers with the arguments {arguments}."
+    return extend
 
 
-def extend_with_weight_decay(BaseOptimizer, name=None):  # noqa: N803
-    """Returns a class with `weight_decay_rate` (0.01) and `exclude_from_weight_decay`.
-
-    Args:
-        BaseOptimizer: `Adam`, `AdaFactor` or an extension of them.
-        name: str. Name of the class.
-    """
-    return _extend(BaseOptimizer, "weight_decay", name)
-
-
-def extend_with_layer_adaptation(BaseOptimizer, name=None):  # noqa: N803
-    """Returns a class whose updates are scaled to the norm of each weight, as LAMB's are.
-
-    It has the argument `exclude_from_layer_adaptation`.
-    """
-    return _extend(BaseOptimizer, "layer_adaptation", name)
-
-
-def extend_with_piecewise_linear_lr(BaseOptimizer, name=None):  # noqa: N803
-    """Returns a class with `lr_schedule`, the factors of `roformer_tf.optimizers.PiecewiseLinear`."""
-    return _extend(BaseOptimizer, "piecewise_linear_lr", name)
-
-
-def extend_with_gradient_accumulation(BaseOptimizer, name=None):  # noqa: N803
-    """Returns a class with `grad_accum_steps` (2); see `OriginalOptimizer` of this library."""
-    return _extend(BaseOptimizer, "gradient_accumulation", name)
-
-
-def extend_with_lazy_optimization(BaseOptimizer, name=None):  # noqa: N803
-    """Returns a class that leaves rows without a gradient as they are.
-
-    Its argument `include_in_lazy_optimization` names the weights.
-    """
-    return _extend(BaseOptimizer, "lazy_optimization", name)
-
-
-def extend_with_exponential_moving_average(BaseOptimizer, name=None):  # noqa: N803
-    """Returns a class with `ema_momentum` (0.999), `apply_ema_weights` and `reset_old_weights`."""
-    return _extend(BaseOptimizer, "exponential_moving_average", name)
-
-
-def extend_with_parameter_wise_lr(BaseOptimizer, name=None):  # noqa: N803
-    """Returns a class with `paramwise_lr_schedule`: parts of names, and factors of the rates."""
-    return _extend(BaseOptimizer, "parameter_wise_lr", name)
+extend_with_weight_decay = _extension(
+    "weight_decay", _decay, weight_decay_rate=0.01, exclude_from_weight_decay=()
+)
+extend_with_layer_adaptation = _extension(
+    "layer_adaptation", _adapt, exclude_from_layer_adaptation=()
+)
+# `lr_schedule` holds the factors of `roformer_tf.optimizers.PiecewiseLinear`
+extend_with_piecewise_linear_lr = _extension("piecewise_linear_lr", lr_schedule={0: 1})
+extend_with_gradient_accumulation = _extension("gradient_accumulation", grad_accum_steps=2)
+# names the weights whose rows without a gradient stay as they are
+extend_with_lazy_optimization = _extension(
+    "lazy_optimization", _be_lazy, include_in_lazy_optimization=()
+)
+# adds `apply_ema_weights` and `reset_old_weights`
+extend_with_exponential_moving_average = _extension(
+    "exponential_moving_average", ema_momentum=0.999
+)
+# maps parts of names to factors of the learning rate
+extend_with_parameter_wise_lr = _extension("parameter_wise_lr", _scale, paramwise_lr_schedule={})
 
 
 _HINTS = {
@@ -402,9 +339,10 @@ _HINTS = {
         "`roformer_tf.optimizers.LastWeights` to average weights."
     ),
 }
+_missing = names_not_offered(__name__, _HINTS)
 
 
 def __getattr__(name):
     if name.endswith("_v2") and name[:-3] in globals():
         return globals()[name[:-3]]
-    raise missing_name(__name__, name, _HINTS, "See docs/moving_from_bert4keras.md.")
+    return _missing(name)

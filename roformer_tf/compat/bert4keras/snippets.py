@@ -1,22 +1,20 @@
 """`bert4keras.snippets`: padding, truncating, batches, decoding."""
 
 import builtins
+import multiprocessing
+import multiprocessing.dummy
 import re
 import unicodedata
 
 import numpy as np
 import tensorflow as tf
 
+from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.decoding import (  # noqa: F401
     AutoRegressiveDecoder,
     ViterbiDecoder,
     softmax,
 )
-from roformer_tf.compat.bert4keras.parallel import (  # noqa: F401
-    parallel_apply,
-    parallel_apply_generator,
-)
-from roformer_tf.compat.missing import missing_name
 
 uniout = None  # which printed Chinese on Python 2
 is_py2 = False
@@ -52,13 +50,10 @@ class _IndexedFile:
     """A text file whose lines are read by their number."""
 
     def __init__(self, file):
-        self.file = file
-        self.offsets = []
-        while True:
-            offset = file.tell()
-            if not file.readline():
-                break
-            self.offsets.append(offset)
+        self.file, self.offsets = file, [0]
+        while file.readline():
+            self.offsets.append(file.tell())
+        self.offsets.pop()  # the end
         file.seek(0)
 
     def __len__(self):
@@ -82,19 +77,14 @@ class _IndexedFile:
 
 
 def open(name, mode="r", encoding=None, errors="strict", indexable=False):
-    """Opens a file. With `indexable=True`, `len(file)` counts its lines and `file[i]` is one.
-
-    Args:
-        name, mode, encoding, errors: As Python's own `open`.
-        indexable: bool.
-    """
+    """Opens a file. With `indexable=True`, `len(file)` counts its lines and `file[i]` is one."""
     text = {} if "b" in mode else {"encoding": encoding, "errors": errors}
     file = builtins.open(name, mode, **text)
     return _IndexedFile(file) if indexable else file
 
 
 def sequence_padding(inputs, length=None, value=0, seq_dims=1, mode="post"):
-    """Pads sequences to one length and stacks them.
+    """Pads sequences to one length and stacks them in an array.
 
     Args:
         inputs: list of sequences or arrays.
@@ -102,12 +92,6 @@ def sequence_padding(inputs, length=None, value=0, seq_dims=1, mode="post"):
         value: number to pad with.
         seq_dims: int. How many of the first axes to pad.
         mode: `"post"` or `"pre"`.
-
-    Returns:
-        Array.
-
-    Raises:
-        ValueError: If `mode` is unknown.
 
     Example:
 
@@ -131,17 +115,10 @@ def sequence_padding(inputs, length=None, value=0, seq_dims=1, mode="post"):
 
 
 def truncate_sequences(maxlen, indices, *sequences):
-    """Removes items of the longest of the lists, in place, until all together fit.
+    """Removes items of the longest list, in place, until all together have `maxlen`.
 
-    Args:
-        maxlen: int.
-        indices: int or list of int. The item of each list to remove.
-        *sequences: lists. Empty ones and `None` do not count.
-
-    Returns:
-        The lists that are not empty.
-
-    Example:
+    `indices` is the place of the items to remove, one int for all lists or one for each. Empty
+    lists and `None` do not count, and are not returned.
 
     >>> truncate_sequences(4, -1, [1, 2, 3], [4, 5])
     [[1, 2], [4, 5]]
@@ -158,20 +135,15 @@ def truncate_sequences(maxlen, indices, *sequences):
 
 
 def text_segmentate(text, maxlen, seps="\n", strips=None):
-    r"""Splits a text at separators into segments of about `maxlen` characters.
+    r"""Returns the segments of a text, of about `maxlen` characters, split at separators.
 
     `roformer_tf.text.text_segmentate` splits many texts in a graph.
 
     Args:
         text: str.
-        maxlen: int or float. Number of characters.
+        maxlen: int or float.
         seps: str. Separators, in the order in which they are tried.
         strips: str. Characters to remove from both ends of segments, besides white space.
-
-    Returns:
-        list of str.
-
-    Example:
 
     >>> text_segmentate("春眠不觉晓，处处闻啼鸟。夜来风雨声", 12, "。，", "，")
     ['春眠不觉晓，处处闻啼鸟。', '夜来风雨声']
@@ -238,12 +210,11 @@ class DataGenerator:
         yield True, current
 
     def _shuffled(self):
-        buffer, is_full = [], False
+        buffer = []
         for example in self.data:
             buffer.append(example)
-            if is_full:
+            if len(buffer) > self.buffer_size:
                 yield buffer.pop(np.random.randint(len(buffer)))  # noqa: NPY002
-            is_full = is_full or len(buffer) == self.buffer_size
         while buffer:
             yield buffer.pop(np.random.randint(len(buffer)))  # noqa: NPY002
 
@@ -266,8 +237,7 @@ class DataGenerator:
 
         Args:
             types, shapes: Structures of dtypes and shapes, as of one example.
-            names: str, tuple of str, or tuple of tuples. Names for the parts, which become
-                dictionaries.
+            names: str, tuple of str, or tuple of tuples: names of its parts.
             padded_batch: bool. Whether to pad the examples of a batch.
         """
 
@@ -291,6 +261,75 @@ class DataGenerator:
         return dataset.batch(self.batch_size)
 
 
+def parallel_apply_generator(
+    func, iterable, workers, max_queue_size, dummy=False, random_seeds=True
+):
+    """Yields pairs of the number of an item and `func(item)`, those that are ready first.
+
+    Args:
+        func: Function of an item. It may be a closure, because processes are forked.
+        iterable: The items, of any number.
+        workers, max_queue_size: ints. How many work, and how many items may wait.
+        dummy: bool. Whether to use threads.
+        random_seeds: bool or list of int. Seeds of NumPy, one for each worker; `True` draws them.
+
+    >>> pairs = parallel_apply_generator(lambda x: x * x, [1, 2, 3], 2, 4, dummy=True)
+    >>> sorted(pairs)
+    [(0, 1), (1, 4), (2, 9)]
+    """
+    make = multiprocessing.dummy if dummy else multiprocessing.get_context("fork")
+    waiting, ready, pending = make.Queue(), make.Queue(), 0
+    if not dummy:  # at the end of the program nobody reads what is left
+        waiting.cancel_join_thread()
+
+    def work(seed):
+        np.random.seed(seed)  # noqa: NPY002
+        while True:
+            number, item = waiting.get()
+            ready.put((number, func(item)))
+
+    given = random_seeds if isinstance(random_seeds, list | tuple) else []
+    seeds = [*given, *[None] * workers][:workers]
+    started = [make.Process(target=work, args=(seed,)) for seed in seeds]
+    for worker in started:
+        worker.daemon = True
+        worker.start()
+    try:
+        for pair in enumerate(iterable):
+            while pending == workers + max_queue_size or not ready.empty():
+                yield ready.get()
+                pending -= 1
+            waiting.put(pair)
+            pending += 1
+        for _ in range(pending):
+            yield ready.get()
+    finally:
+        if not dummy:  # threads end with the program
+            for worker in started:
+                worker.terminate()
+
+
+def parallel_apply(
+    func,
+    iterable,
+    workers,
+    max_queue_size,
+    callback=None,
+    dummy=False,
+    random_seeds=True,
+    unordered=True,
+):
+    """Returns the list of `func(item)` in any order, or calls `callback` with each.
+
+    `unordered=False` keeps the order. See `parallel_apply_generator` for the other arguments.
+    """
+    pairs = parallel_apply_generator(func, iterable, workers, max_queue_size, dummy, random_seeds)
+    if callback is None:
+        return [x for _, x in (pairs if unordered else sorted(pairs, key=lambda pair: pair[0]))]
+    for _, x in pairs:
+        callback(x)
+
+
 _HINTS = {
     "WebServing": "Export the model and serve it: examples/serve.py.",
     "longest_common_.*": "Use `difflib.SequenceMatcher`.",
@@ -300,7 +339,4 @@ _HINTS = {
     "is_one_of": "Use `any(x is y for y in ys)`.",
     "orthogonally_resize": "There is none: weights of another size cannot be loaded.",
 }
-
-
-def __getattr__(name):
-    raise missing_name(__name__, name, _HINTS, "See docs/moving_from_bert4keras.md.")
+__getattr__ = names_not_offered(__name__, _HINTS)

@@ -14,12 +14,8 @@ from roformer_tf.checkpoint.vocabulary import (
     load_vocabulary,
     simplify_vocabulary,
 )
-from roformer_tf.compat.bert4keras.snippets import (
-    is_string,
-    lowercase_and_normalize,
-    truncate_sequences,
-)
-from roformer_tf.compat.missing import missing_name
+from roformer_tf.compat import names_not_offered
+from roformer_tf.compat.bert4keras.snippets import lowercase_and_normalize, truncate_sequences
 from roformer_tf.files import replace_file
 
 # after these `decode` writes no space
@@ -30,17 +26,11 @@ _CLOSE = (
 
 
 def load_vocab(dict_path, encoding="utf-8", simplified=False, startswith=None):
-    """Returns a dict from token to id, of a vocabulary file.
+    """Returns a dict from token to id, of a vocabulary file with one token on each line.
 
-    Args:
-        dict_path: str or path. A text file with one token on each line.
-        encoding: str.
-        simplified: bool. Whether to drop the tokens that a character-level tokenizer cannot
-            produce, and return `keep_tokens` too: the list of ids to keep, for
-            `build_transformer_model`.
-        startswith: list of str. Tokens to put first.
-
-    Example:
+    `simplified=True` drops the tokens that a character-level tokenizer cannot produce, puts those of
+    the list `startswith` first, and returns the ids that are left too: the `keep_tokens` of
+    `build_transformer_model`.
 
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "vocab.txt")
@@ -64,7 +54,9 @@ def save_vocab(dict_path, token_dict, encoding="utf-8"):
 
 
 class TokenizerBase:
-    """What all tokenizers share: subclasses implement `_tokenize`, `token_to_id`, `id_to_token`.
+    """What all tokenizers share.
+
+    Subclasses implement `_tokenize`, `token_to_id`, `id_to_token` and `decode`.
 
     Args:
         token_start, token_end: str, or `None` for none. First and last token of a text.
@@ -75,11 +67,8 @@ class TokenizerBase:
     def __init__(
         self, token_start="[CLS]", token_end="[SEP]", pre_tokenize=None, token_translate=None
     ):
-        self._token_pad = "[PAD]"
-        self._token_unk = "[UNK]"
-        self._token_mask = "[MASK]"
-        self._token_start = token_start
-        self._token_end = token_end
+        self._token_pad, self._token_unk, self._token_mask = "[PAD]", "[UNK]", "[MASK]"
+        self._token_start, self._token_end = token_start, token_end
         self._pre_tokenize = pre_tokenize
         self._token_translate = token_translate or {}
         self._token_translate_inv = {new: old for old, new in self._token_translate.items()}
@@ -106,19 +95,17 @@ class TokenizerBase:
     def encode(
         self, first_text, second_text=None, maxlen=None, pattern="S*E*E", truncate_from="right"
     ):
-        """Returns the token ids and segment ids of a text or of a pair.
+        """Returns the lists of token ids and segment ids of a text or of a pair.
 
         Args:
             first_text, second_text: str, or list of tokens.
             maxlen: int. Longer ones lose tokens of the longer text.
             pattern: str. With `"S*E*E"` the second text has no first token.
             truncate_from: `"right"`, `"left"`, or the index of the token to remove.
-
-        Returns:
-            Pair of lists.
         """
         first, second = (
-            self.tokenize(text) if is_string(text) else text for text in (first_text, second_text)
+            self.tokenize(text) if isinstance(text, str) else text
+            for text in (first_text, second_text)
         )
         joined = second is not None and pattern == "S*E*E"
         if maxlen is not None:
@@ -136,21 +123,6 @@ class TokenizerBase:
             segments += [1] * len(second)
         return ids, segments
 
-    def token_to_id(self, token):
-        """Returns the id of a token."""
-        raise NotImplementedError
-
-    def id_to_token(self, i):
-        """Returns the token of an id."""
-        raise NotImplementedError
-
-    def decode(self, ids):
-        """Returns the text of ids."""
-        raise NotImplementedError
-
-    def _tokenize(self, text):
-        raise NotImplementedError
-
 
 class Tokenizer(TokenizerBase):
     """BERT's tokenizer: characters and words, then WordPiece.
@@ -160,8 +132,6 @@ class Tokenizer(TokenizerBase):
         do_lower_case: bool.
         word_maxlen: int. Longer words are unknown.
         **kwargs: Arguments of `TokenizerBase`.
-
-    Example:
 
     >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "今", "天", "play", "##ing"]
     >>> tokenizer = Tokenizer({token: i for i, token in enumerate(tokens)}, do_lower_case=True)
@@ -226,12 +196,7 @@ class Tokenizer(TokenizerBase):
         return pieces
 
     def decode(self, ids, tokens=None):
-        """Returns the text of ids, without special tokens.
-
-        Args:
-            ids: list of int.
-            tokens: list of str, to take in place of the ids.
-        """
+        """Returns the text of ids, or of `tokens` in their place, without special tokens."""
         text = ""
         kept = [t for t in tokens or self.ids_to_tokens(ids) if not self._is_special(t)]
         for number, token in enumerate(kept):
@@ -251,12 +216,7 @@ class Tokenizer(TokenizerBase):
         return re.sub(r"(\d\.) (\d)", r"\1\2", text).strip()
 
     def rematch(self, text, tokens):
-        """Returns for each token the list of the characters of the text that it is.
-
-        Args:
-            text: str.
-            tokens: list of str, from `tokenize`.
-        """
+        """Returns for each token of `tokenize` the list of its characters' places in the text."""
         chars, places = [], []
         for place, char in enumerate(text.lower() if self._do_lower_case else text):
             char = lowercase_and_normalize(char) if self._do_lower_case else char
@@ -297,7 +257,4 @@ class Tokenizer(TokenizerBase):
 
 
 _HINTS = {"SpTokenizer": "Use roformer_tf.text.RoFormerSentencePieceTokenizer."}
-
-
-def __getattr__(name):
-    raise missing_name(__name__, name, _HINTS, "See docs/moving_from_bert4keras.md.")
+__getattr__ = names_not_offered(__name__, _HINTS)

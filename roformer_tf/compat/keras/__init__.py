@@ -8,7 +8,7 @@ import sys
 
 import keras
 
-from roformer_tf.compat.missing import missing_name
+from roformer_tf.compat import names_not_offered
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -24,18 +24,18 @@ for _name in (
     globals()[_name] = sys.modules[f"{__name__}.{_name}"] = getattr(keras, _name)
 
 __version__ = keras.__version__
-_OWN = {"layers": "layers", "models": "models", "backend": "backend"}
 _HINTS = {
     "engine": "Use `keras.layers.Layer` and `keras.models.Model`.",
     "wrappers|estimator": "Use `keras.wrappers` of Keras 3 (`import keras`).",
 }
+_missing = names_not_offered(__name__, _HINTS, "Keras 3 has no such name: see keras.io/api.")
 
 
 def __getattr__(name):
-    if name in _OWN:
+    if name in ("backend", "layers", "models"):
         return importlib.import_module(f"{__name__}.{name}")
-    if name in ("Model", "Sequential", "Input"):
-        return getattr(importlib.import_module(f"{__name__}.models"), name)
+    if name == "Model":
+        return importlib.import_module(f"{__name__}.models").Model
     if not name.startswith("__") and hasattr(keras, name):
         return getattr(keras, name)
-    raise missing_name(__name__, name, _HINTS, "Keras 3 has no such name: see keras.io/api.")
+    return _missing(name)

@@ -21,7 +21,7 @@ from keras.src.legacy import backend as legacy
 from keras.src.utils.naming import auto_name
 from keras.utils import clear_session, get_source_inputs  # noqa: F401
 
-from roformer_tf.compat.missing import missing_name
+from roformer_tf.compat import names_not_offered
 
 _AT_ONCE = ("int_shape", "ndim", "dtype", "is_sparse", "name_scope", "count_params")  # no tensors
 
@@ -41,12 +41,7 @@ class _Operation(keras.Operation):
 
 
 def on_any_tensor(function):
-    """Returns a function that also takes symbolic tensors.
-
-    Args:
-        function: Function of TensorFlow tensors.
-
-    Example:
+    """Returns a function that takes symbolic tensors too, from one of TensorFlow's tensors.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -65,6 +60,8 @@ def on_any_tensor(function):
 
 
 # === What bert4keras changes ===
+
+logsumexp = keras.ops.logsumexp
 
 
 @on_any_tensor
@@ -109,12 +106,6 @@ def where(cond, x, y):
 
 
 @on_any_tensor
-def logsumexp(x, axis=None, keepdims=False):
-    """Returns the logarithm of the sum of exponentials."""
-    return tf.reduce_logsumexp(x, axis=axis, keepdims=keepdims)
-
-
-@on_any_tensor
 def eye(size, dtype=None, name=None):
     """Returns an identity matrix; `size` may be a tensor."""
     return tf.eye(size, dtype=dtype or floatx(), name=name)
@@ -137,23 +128,12 @@ def function(inputs, outputs, updates=None):
 
 # === Variables ===
 
-
-def eval(x):
-    """Returns the value of a tensor or variable as an array."""
-    return np.array(tf.convert_to_tensor(x))
-
-
-get_value = eval
+eval = get_value = keras.ops.convert_to_numpy  # of a tensor or a variable
 
 
 def set_value(x, value):
     """Sets a variable."""
     x.assign(np.asarray(value))
-
-
-def batch_get_value(tensors):
-    """Returns the values of variables."""
-    return [eval(x) for x in tensors]
 
 
 def batch_set_value(pairs):
@@ -182,22 +162,22 @@ def update_sub(x, decrement):
 
 _HINTS = {
     "gradients": "Use `tf.GradientTape`.",
-    "learning_phase|in_train_phase|in_test_phase|set_learning_phase": (
-        "Use the argument `training` of `call`."
-    ),
-    "get_session|set_session|manual_variable_initialization": (
+    ".*learning_phase|in_(train|test)_phase": "Use the argument `training` of `call`.",
+    "[gs]et_session|manual_variable_initialization": (
         "There are no sessions: tensors are computed at once."
     ),
     "epislon": "Use `K.epsilon`.",
-    "rnn|foldl|foldr|map_fn": "Use `tf.scan`, `tf.map_fn` or `keras.layers.RNN`.",
 }
+_missing = names_not_offered(
+    "K", _HINTS, "Use the function of `keras.ops` or `tf`, if there is one."
+)
 
 
 def __getattr__(name):
     found = getattr(legacy, name, None)
-    is_ours = getattr(found, "__module__", "") == legacy.__name__
-    if name.startswith("_") or not is_ours or name in _HINTS:
-        raise missing_name("K", name, _HINTS, f"Use `keras.ops.{name}` or `tf.{name}`, if there.")
+    is_theirs = getattr(found, "__module__", "") == legacy.__name__
+    if name.startswith("_") or not is_theirs or name in _HINTS:
+        return _missing(name)
     result = found if name in _AT_ONCE else on_any_tensor(found)
     globals()[name] = result
     return result

@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras.layers import *  # noqa: F403
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
-from roformer_tf.compat.missing import missing_name
+from roformer_tf.compat import names_not_offered
 
 
 class Layer(keras.layers.Layer):
@@ -13,9 +13,6 @@ class Layer(keras.layers.Layer):
 
     Keras 3 keeps the mask that a tensor already has, so a layer that returns one of its inputs
     could not change the mask. This layer can, and has `add_metric` and `add_loss` as in Keras 2.
-
-    Args:
-        **kwargs: Arguments of `keras.layers.Layer`.
 
     Example: hides the first token.
 
@@ -53,16 +50,13 @@ class Layer(keras.layers.Layer):
         its sum.
         """
         for loss in keras.tree.flatten(losses):
-            super().add_loss(shown_as_mean(loss))
+            if loss.shape.rank != 0:
+                total = tf.reduce_sum(loss)
+                loss = tf.stop_gradient(tf.reduce_mean(loss) - total) + total
+            super().add_loss(loss)
 
     def add_metric(self, value, name=None, aggregation=None):
-        """Shows a value that `call` computed beside the loss, averaged over the epoch.
-
-        Args:
-            value: Tensor.
-            name: str.
-            aggregation: `"mean"` or `None`, both for the mean.
-        """
+        """Shows a tensor that `call` computed beside the loss: its mean over the epoch."""
         metrics = self.__dict__.setdefault("_shown_values", {})
         if name not in metrics:
             metric = metrics[name] = keras.metrics.Mean(name=name)
@@ -71,20 +65,8 @@ class Layer(keras.layers.Layer):
             metrics[name].update_state(value)
 
 
-def shown_as_mean(loss):
-    """Returns a scalar of the mean of a loss whose gradient is that of the sum."""
-    if loss.shape.rank == 0:
-        return loss
-    total = tf.reduce_sum(loss)
-    return tf.stop_gradient(tf.reduce_mean(loss) - total) + total
-
-
 class Lambda(keras.layers.Lambda):
-    """`keras.layers.Lambda`, which stops the mask without a warning, as in Keras 2.
-
-    Args:
-        *args, **kwargs: Arguments of `keras.layers.Lambda`.
-    """
+    """`keras.layers.Lambda`, which stops the mask without a warning, as in Keras 2."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -93,9 +75,6 @@ class Lambda(keras.layers.Lambda):
 
 class GlobalMaxPooling1D(keras.layers.GlobalMaxPooling1D):
     """`keras.layers.GlobalMaxPooling1D` over the real tokens, where there is a mask.
-
-    Args:
-        **kwargs: Arguments of `keras.layers.GlobalMaxPooling1D`.
 
     Call arguments:
         inputs: Tensor `(batch, length, features)`.
@@ -110,10 +89,11 @@ class GlobalMaxPooling1D(keras.layers.GlobalMaxPooling1D):
         return super().call(inputs)
 
     def compute_mask(self, inputs, mask=None):
-        """Returns `None`: no length axis is left."""
-        return None
+        return None  # no length axis is left
 
 
-def __getattr__(name):
-    hints = {"CuDNN(LSTM|GRU)": "Use `LSTM` or `GRU`, which choose the kernel themselves."}
-    raise missing_name(__name__, name, hints, "Keras 3 has no such layer: see keras.io/api/layers.")
+__getattr__ = names_not_offered(
+    __name__,
+    {"CuDNN(LSTM|GRU)": "Use `LSTM` or `GRU`, which choose the kernel themselves."},
+    "Keras 3 has no such layer: see keras.io/api/layers.",
+)

@@ -1,29 +1,108 @@
 """`keras.models` with the methods of Keras 2: `fit_generator`, any file name for weights, …"""
 
+import contextlib
+import functools
 import inspect
 import re
 import shutil
+import sys
 import tempfile
+from collections import deque
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import Input, Sequential  # noqa: F401
-from keras.models import clone_model, load_model, model_from_json, save_model  # noqa: F401
+from keras import Input  # noqa: F401
+from keras.models import *  # noqa: F403
 from keras.src.models.functional import Functional
 
-from roformer_tf.compat.keras.batches import Batches, is_generator
-from roformer_tf.compat.missing import missing_name
+from roformer_tf.compat import names_not_offered
 from roformer_tf.files import replace_file
+
+_AHEAD = 10  # batches that a generator's thread makes before they are needed
+_END = object()
+
+
+def _is_generator(x):
+    return hasattr(x, "__next__") and not isinstance(x, tf.data.Iterator)
+
+
+class _Batches(contextlib.ExitStack):
+    """Runs generators in threads of their own, and stops them at the end of a `with` block.
+
+    A generator may call `predict` of another model, which would wait for itself in a thread of
+    `tf.data`.
+    """
+
+    def as_dataset(self, batches):
+        """Returns a dataset of a generator's batches; anything else as it is."""
+        if not _is_generator(batches):
+            return batches
+        first = next(batches)
+        thread = ThreadPoolExecutor(1)
+        self.callback(thread.shutdown, cancel_futures=True)
+        waiting = deque([thread.submit(lambda: first)])
+
+        def take():
+            """Returns the next batch; `_END` after the last one, and after the `with` block."""
+            try:
+                while len(waiting) < _AHEAD:
+                    waiting.append(thread.submit(next, batches, _END))
+            except RuntimeError:  # the thread is shut down
+                return _END
+            try:
+                return waiting.popleft().result()
+            except CancelledError:
+                return _END
+
+        return _dataset(first, lambda: iter(take, _END))
+
+
+def _dataset(first, batches):
+    """Returns a dataset of float32 batches of any widths.
+
+    Keras 3 alone would infer one shape for all from the first two.
+
+    Args:
+        first: The first batch: `(x, y)`, `(x, y, weights)` or `x`. `None` at its end is left out.
+        batches: Function that returns an iterator of all batches.
+    """
+    dtype = keras.config.floatx()
+
+    def arrays(batch):
+        if isinstance(batch, dict):
+            return {name: arrays(x) for name, x in batch.items()}
+        if isinstance(batch, list | tuple):
+            return tuple(map(arrays, batch))
+        x = np.asarray(batch)
+        return x if x.dtype.kind in "US" else x.astype(dtype)
+
+    def parts(batch):
+        batch = batch if isinstance(batch, tuple) else (batch,)
+        while batch[-1] is None:
+            batch = batch[:-1]
+        return arrays(batch)
+
+    def spec(x, is_label):
+        shape = [None] * x.ndim
+        if is_label and x.ndim > 1 and x.shape[-1] == 1:
+            shape[-1] = 1  # by which Keras tells a class from many
+        return tf.TensorSpec(shape, tf.string if x.dtype.kind in "US" else dtype)
+
+    signature = tuple(
+        keras.tree.map_structure(functools.partial(spec, is_label=number > 0), part)
+        for number, part in enumerate(parts(first))
+    )
+    dataset = tf.data.Dataset.from_generator(
+        lambda: map(parts, batches()), output_signature=signature
+    )
+    return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 class _Keras2Methods:
     """What models of Keras 2 can do and those of Keras 3 cannot; a base before Keras' class."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._predict_graph = None
 
     # === Training ===
 
@@ -40,7 +119,7 @@ class _Keras2Methods:
 
     def fit(self, x=None, y=None, *args, validation_data=None, validation_steps=None, **kwargs):
         """See `keras.Model.fit`. Batches of a generator may have any widths."""
-        with Batches() as batches:
+        with _Batches() as batches:
             x = batches.as_dataset(x)
             if isinstance(x, tf.data.Dataset):
                 kwargs["shuffle"] = False  # which only the dataset itself could do
@@ -82,7 +161,7 @@ class _Keras2Methods:
 
     def evaluate(self, x=None, y=None, *args, verbose=0, **kwargs):
         """See `keras.Model.evaluate`; shows no progress by default."""
-        with Batches() as batches:
+        with _Batches() as batches:
             return super().evaluate(batches.as_dataset(x), y, *args, verbose=verbose, **kwargs)
 
     def evaluate_generator(self, generator, steps=None, verbose=0, **kwargs):
@@ -90,11 +169,9 @@ class _Keras2Methods:
         return self.evaluate(generator, steps=steps, verbose=verbose)
 
     def train_step(self, data):
-        """Runs one step; labels become float32, as the labels of Keras 2 are."""
         return super().train_step(_with_float_labels(data))
 
     def test_step(self, data):
-        """Evaluates one batch; labels become float32, as the labels of Keras 2 are."""
         return super().test_step(_with_float_labels(data))
 
     # === Prediction ===
@@ -102,22 +179,21 @@ class _Keras2Methods:
     def predict(self, x, batch_size=None, verbose=0, steps=None, callbacks=None, **kwargs):
         """Returns the outputs as an array, or as a list of arrays if there are several.
 
-        Arrays of any width run in one graph. Shows no progress by default.
+        Arrays of any width run in one graph, 32 rows at once by default. Shows no progress by
+        default. `workers` and others of Keras 2 change nothing.
 
         Args:
             x: Array, list of arrays, dict of arrays by the names of the inputs, generator or
                 `tf.data.Dataset`.
-            batch_size: int, 32 by default.
-            verbose, steps, callbacks: See `keras.Model.predict`.
-            **kwargs: `workers` and others of Keras 2, which change nothing.
+            batch_size, verbose, steps, callbacks: See `keras.Model.predict`.
         """
-        if is_generator(x):
+        if _is_generator(x):
             parts = [self._predict_arrays(next(x), batch_size) for _ in range(steps)]
-            return _unwrapped([np.concatenate(part) for part in zip(*parts)])
+            return _single([np.concatenate(part) for part in zip(*parts)])
         if isinstance(x, tf.data.Dataset) or callbacks or steps is not None:
             outputs = super().predict(x, batch_size, verbose, steps, callbacks)
-            return _unwrapped(keras.tree.flatten(outputs))
-        return _unwrapped(self._predict_arrays(x, batch_size))
+            return _single(keras.tree.flatten(outputs))
+        return _single(self._predict_arrays(x, batch_size))
 
     def predict_generator(self, generator, steps=None, **kwargs):
         """Runs `predict`."""
@@ -125,33 +201,28 @@ class _Keras2Methods:
 
     def predict_on_batch(self, x):
         """Returns the outputs of one batch, as `predict` does."""
-        return _unwrapped(self._predict_arrays(x, None, whole=True))
+        return _single(self._predict_arrays(x, sys.maxsize))
 
-    def _predict_arrays(self, x, batch_size, whole=False):
+    def _predict_arrays(self, x, batch_size):
         if isinstance(x, dict):
             x = [x[tensor.name] for tensor in self.inputs]
         arrays = [np.asarray(array) for array in keras.tree.flatten(x)]
-        size, step = len(arrays[0]), batch_size or 32
-        if whole or size <= step:
-            return [output.numpy() for output in self._run(arrays)]
-        rows = [
-            [output.numpy() for output in self._run([array[i : i + step] for array in arrays])]
-            for i in range(0, size, step)
-        ]
-        return [np.concatenate(parts) for parts in zip(*rows)]
-
-    def _run(self, arrays):
-        if getattr(self, "_predict_graph", None) is None:
-            self._predict_graph = self._make_predict_graph()
         if len(arrays) != len(self.inputs):
             raise ValueError(
                 f"Model {self.name!r} has {len(self.inputs)} inputs: "
                 f"{', '.join(tensor.name for tensor in self.inputs)}. Received: {len(arrays)} arrays"
             )
-        pairs = zip(arrays, self.inputs)
-        return self._predict_graph(*[tf.convert_to_tensor(x, tensor.dtype) for x, tensor in pairs])
+        step, parts = batch_size or 32, []
+        for start in range(0, len(arrays[0]) or 1, step):
+            batch = [
+                tf.convert_to_tensor(array[start : start + step], tensor.dtype)
+                for array, tensor in zip(arrays, self.inputs)
+            ]
+            parts.append([output.numpy() for output in self._predict_graph(*batch)])
+        return parts[0] if len(parts) == 1 else [np.concatenate(part) for part in zip(*parts)]
 
-    def _make_predict_graph(self):
+    @functools.cached_property
+    def _predict_graph(self):
         specs = [tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in self.inputs]
 
         @tf.function(input_signature=specs, autograph=False)
@@ -166,10 +237,7 @@ class _Keras2Methods:
     def save_weights(self, filepath, overwrite=True, save_format=None):
         """Saves the weights to one file of any name, complete or not at all.
 
-        Args:
-            filepath: str or path, such as `"best_model.weights"`.
-            overwrite: bool. Whether to replace a file that is there.
-            save_format: Ignored; the file is what Keras 3 calls `.weights.h5`.
+        `save_format` is ignored: the file is what Keras 3 calls `.weights.h5`.
 
         Raises:
             FileExistsError: If the file exists and `overwrite` is `False`.
@@ -186,10 +254,8 @@ class _Keras2Methods:
     def load_weights(self, filepath, by_name=False, skip_mismatch=False, reshape=False):
         """Loads a file of `save_weights`.
 
-        Args:
-            filepath: str or path of any name.
-            by_name, reshape: Ignored; Keras 3 finds weights by the place of their layer.
-            skip_mismatch: bool. Whether to leave weights of another shape as they are.
+        `by_name` and `reshape` are ignored: Keras 3 finds weights by the place of their layer.
+        `skip_mismatch=True` leaves weights of another shape as they are.
 
         Raises:
             ValueError: If Keras 2 or bert4keras wrote the file.
@@ -214,11 +280,6 @@ class FunctionalModel(_Keras2Methods, Functional):
         if isinstance(inputs, list | tuple):  # datasets have tuples, and Keras 2 lists of one
             inputs = _single(list(inputs))
         return super()._standardize_inputs(inputs)
-
-    def _assert_input_compatibility(self, inputs):
-        if isinstance(inputs, list | tuple):
-            inputs = _single(list(inputs))
-        super()._assert_input_compatibility(inputs)
 
 
 class Model(_Keras2Methods, keras.Model):
@@ -249,10 +310,7 @@ class _PlainLoss(keras.losses.Loss):
     def __init__(self, function):
         name = re.sub(r"\W", "", getattr(function, "__name__", ""))
         super().__init__(name=name or "loss")
-        self.function = function
-
-    def call(self, y_true, y_pred):
-        return self.function(y_true, y_pred)
+        self.call = function
 
 
 def _plain_loss(loss):
@@ -261,6 +319,7 @@ def _plain_loss(loss):
 
 
 def _with_float_labels(data):
+    """Returns a batch whose labels are float32, as those of Keras 2 are."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     if y is None:
         return data
@@ -272,12 +331,8 @@ def _with_float_labels(data):
 
 
 def _single(tensors):
-    """Returns the tensor of a list of one."""
+    """Returns the tensor or array of a list of one."""
     return tensors[0] if isinstance(tensors, list | tuple) and len(tensors) == 1 else tensors
-
-
-def _unwrapped(arrays):
-    return arrays[0] if len(arrays) == 1 else list(arrays)
 
 
 def check_weights_of_keras_3(path):
@@ -296,5 +351,4 @@ def check_weights_of_keras_3(path):
         )
 
 
-def __getattr__(name):
-    raise missing_name(__name__, name, {}, "Keras 3 has no such name: see keras.io/api/models.")
+__getattr__ = names_not_offered(__name__, {}, "Keras 3 has no such name: see keras.io/api/models.")
