@@ -1,6 +1,6 @@
 """Floor 5: a page in the browser to try a model, with Gradio.
 
-`pages.py` says which pages a model has. Each page is a file with a function that computes the
+`app.py` says which pages a model has. Each page is a file with a function that computes the
 answer, and `build`, which makes the page.
 """
 

@@ -1,8 +1,6 @@
 """The page of a question answering model: the answer, marked in its context."""
 
-from roformer_tf.app.events import answer_on, import_gradio
-from roformer_tf.app.shown import COLOURS, bars, marked_text
-from roformer_tf.app.texts import check_texts, example_texts
+from roformer_tf.app.parts import COLOURS, answer_on, bars, check_texts, example_texts, marked_text
 
 TITLE = "Answer questions"
 
@@ -11,17 +9,15 @@ def read(task, question, context, n_best=3, no_answer=False):
     """Returns the best answers as `(start, end, text, score)`.
 
     Raises:
-        ValueError: If there is no question or no context; see also
-            `RoFormerQuestionAnswering.predict`.
+        ValueError: If a text is blank; see also `RoFormerQuestionAnswering.predict`.
     """
     check_texts(question=question, context=context)
     x = {"question": [question], "context": [context]}
     return task.predict(x, verbose=0, n_best=n_best, no_answer=no_answer)[0]
 
 
-def build(task):
+def build(gr, task):
     """Adds the page to the Gradio app that is being built."""
-    gr = import_gradio()
     context, *questions = example_texts(
         task,
         ["张三在上海的复旦大学读书，李四去了天津。", "谁去了天津？", "张三在哪里读书？"],
@@ -52,9 +48,5 @@ def build(task):
         best = [(start, end, "answer") for start, end, text, _ in answers[:1] if text]
         return marked_text(context, best), bars(rows)
 
-    answer_on(
-        [button.click, question.submit],
-        answer,
-        [question, context, n_best, no_answer],
-        [marked, shown],
-    )
+    inputs = [question, context, n_best, no_answer]
+    answer_on(gr, [button.click, question.submit], answer, inputs, [marked, shown])

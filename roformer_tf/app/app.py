@@ -3,10 +3,33 @@
 import html
 import types
 
-from roformer_tf.app.events import import_gradio
-from roformer_tf.app.pages import pages_of
-from roformer_tf.models import RoFormerBackbone, RoFormerTextClassifierPreprocessor
+import roformer_tf
+from roformer_tf.app import (
+    answers,
+    choices,
+    classify,
+    entities,
+    fill_mask,
+    generate,
+    paraphrases,
+    similarity,
+    translate,
+)
+from roformer_tf.app.parts import import_gradio
 
+# The first class that a model is an instance of gives its pages.
+PAGES = (
+    ("RoFormerMaskedLM", (fill_mask, similarity)),
+    ("RoFormerTextClassifier", (classify,)),
+    ("RoFormerTokenClassifier", (entities,)),
+    ("RoFormerQuestionAnswering", (answers,)),
+    ("RoFormerMultipleChoice", (choices,)),
+    ("RoFormerSim", (similarity, paraphrases)),
+    ("RoFormerSimClassifier", (similarity,)),
+    ("RoFormerCausalLM", (generate,)),
+    ("RoFormerSeq2SeqLM", (translate,)),
+    ("RoFormerBackbone", (similarity,)),
+)
 CSS = """
 .gradio-container { width: 100%; max-width: 1100px !important; margin: auto !important; }
 .app-title h1 { font-size: 1.6em; font-weight: 650; margin: 0.4em 0 0; overflow-wrap: anywhere; }
@@ -57,10 +80,9 @@ def make_app(model, name, tokenizer=None):
     'http://127.0.0.1:7860/'
     """
     gr = import_gradio()
-    pages = pages_of(model)
-    task = model
-    if isinstance(model, RoFormerBackbone):
-        preprocessor = tokenizer and RoFormerTextClassifierPreprocessor(tokenizer)
+    pages, task = pages_of(model), model
+    if isinstance(model, roformer_tf.RoFormerBackbone):
+        preprocessor = tokenizer and roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
         # under the names that they have in a task
         task = types.SimpleNamespace(backbone=model, preprocessor=preprocessor)
     if task.preprocessor is None:
@@ -68,24 +90,31 @@ def make_app(model, name, tokenizer=None):
             "The app takes raw strings, which need a tokenizer. "
             f"Received: a {type(model).__name__} without one"
         )
+    backbone = task.backbone
+    summary = (
+        f"{type(model).__name__} · {backbone.num_layers} layers of {backbone.hidden_dim} · "
+        f"{model.count_params():,} weights · {backbone.vocabulary_size:,} tokens"
+    )
     with gr.Blocks(title=name, analytics_enabled=False) as app:
-        gr.HTML(
-            f"<div class='app-title'><h1>{html.escape(name)}</h1>"
-            f"<p>{html.escape(describe(model))}</p></div>"
-        )
+        gr.HTML(f"<div class='app-title'><h1>{html.escape(name)}</h1><p>{summary}</p></div>")
         with gr.Tabs():
             for page in pages:
                 with gr.Tab(page.TITLE):
-                    page.build(task)
+                    page.build(gr, task)
     return app
 
 
-def describe(model):
-    """Returns a line about a model, such as `RoFormerMaskedLM · 12 layers of 768 · …`."""
-    backbone = getattr(model, "backbone", model)
-    return (
-        f"{type(model).__name__} · {backbone.num_layers} layers of {backbone.hidden_dim} · "
-        f"{model.count_params():,} weights · {backbone.vocabulary_size:,} tokens"
+def pages_of(model):
+    """Returns the pages of a task or backbone of this package, as a tuple of modules.
+
+    Raises:
+        ValueError: If `model` is another object.
+    """
+    for name, pages in PAGES:
+        if isinstance(model, getattr(roformer_tf, name)):
+            return pages
+    raise ValueError(
+        f"Expected one of {', '.join(name for name, _ in PAGES)}. Received: {type(model).__name__}"
     )
 
 

@@ -1,20 +1,12 @@
 """The page of a multiple choice model: the probabilities of the choices."""
 
-from roformer_tf.app.events import answer_on, import_gradio
-from roformer_tf.app.shown import bars
-from roformer_tf.app.texts import check_texts, example_texts, lines_of
+from roformer_tf.app.parts import answer_on, bars, check_texts, example_texts, lines_of
 
 TITLE = "Choose"
 
 
 def choose(task, question, choices, context=""):
-    """Returns the choices with their probabilities, `(choice, probability)`, best first.
-
-    Args:
-        task: a `RoFormerMultipleChoice`.
-        question: str.
-        choices: str with a choice on each line.
-        context: str, or "" for none.
+    """Returns the lines of `choices` with their probabilities, `(choice, probability)`, best first.
 
     Raises:
         ValueError: If there is no question, or there are fewer than two choices; see also
@@ -27,9 +19,8 @@ def choose(task, question, choices, context=""):
     return [(choice, share) for _, choice, share in task.predict(x, verbose=0)[0]]
 
 
-def build(task):
+def build(gr, task):
     """Adds the page to the Gradio app that is being built."""
-    gr = import_gradio()
     context, question, *choices = example_texts(
         task,
         ["张三在上海，李四在天津。", "李四在哪里？", "上海", "天津", "北京"],
@@ -47,4 +38,4 @@ def build(task):
     def answer(question, choices, context):
         return bars(choose(task, question, choices, context))
 
-    answer_on([button.click, question.submit], answer, [question, choices, context], [shown])
+    answer_on(gr, [button.click, question.submit], answer, [question, choices, context], [shown])

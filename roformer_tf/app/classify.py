@@ -1,14 +1,12 @@
 """The page of a text classifier: the probabilities of the classes."""
 
-from roformer_tf.app.events import answer_on, import_gradio
-from roformer_tf.app.shown import bars
-from roformer_tf.app.texts import check_texts, example_texts
+from roformer_tf.app.parts import answer_on, bars, check_texts, example_texts
 from roformer_tf.models.labels import output_kind
 
 TITLE = "Classify"
 
 
-def classify(task, text, second="", top_k=None):
+def classify(task, text, second=""):
     """Returns the classes of a text, or of a pair, as `(label, probability)`, best first.
 
     A regression has one row: its score.
@@ -21,12 +19,11 @@ def classify(task, text, second="", top_k=None):
     if output_kind(task.num_classes, task.activation) == "scores":
         listed = ([text], [second]) if second.strip() else [text]
         return [("score", float(task.predict(listed, verbose=0)[0, 0]))]
-    return [(str(label), share) for label, share in task.classify(texts, top_k=top_k)]
+    return [(str(label), share) for label, share in task.classify(texts)]
 
 
-def build(task):
+def build(gr, task):
     """Adds the page to the Gradio app that is being built."""
-    gr = import_gradio()
     texts = example_texts(
         task, ["房间很干净，服务周到。", "太差了，不推荐。"], ["A lovely little film.", "Boring."]
     )
@@ -44,4 +41,4 @@ def build(task):
         number = "{:.3f}".format if is_regression else "{:.1%}".format
         return bars(classify(task, text, second), number=number)
 
-    answer_on([button.click, text.submit], answer, [text, second], [shown])
+    answer_on(gr, [button.click, text.submit], answer, [text, second], [shown])

@@ -1,8 +1,6 @@
 """The page of a token classifier: the entities, coloured in the text."""
 
-from roformer_tf.app.events import answer_on, import_gradio
-from roformer_tf.app.shown import COLOURS, bars, marked_text
-from roformer_tf.app.texts import check_texts, example_texts
+from roformer_tf.app.parts import COLOURS, answer_on, bars, check_texts, example_texts, marked_text
 
 TITLE = "Find entities"
 
@@ -33,9 +31,8 @@ def surest(entities):
     return sorted(kept)
 
 
-def build(task):
+def build(gr, task):
     """Adds the page to the Gradio app that is being built."""
-    gr = import_gradio()
     texts = example_texts(
         task,
         ["张三在上海的复旦大学读书，李四去了天津。", "王五住在广州。"],
@@ -57,4 +54,4 @@ def build(task):
         shown = bars(rows) if rows else "<p>No entity was found.</p>"
         return marked_text(text, surest(entities)), shown
 
-    answer_on([button.click, text.submit], answer, [text], [marked, shown])
+    answer_on(gr, [button.click, text.submit], answer, [text], [marked, shown])

@@ -1,8 +1,6 @@
 """The page of a masked language model: the tokens for each [MASK]."""
 
-from roformer_tf.app.events import answer_on, import_gradio
-from roformer_tf.app.shown import COLOURS, bars
-from roformer_tf.app.texts import example_texts
+from roformer_tf.app.parts import COLOURS, answer_on, bars, example_texts
 from roformer_tf.models import fill_mask
 
 TITLE = "Fill masks"
@@ -10,11 +8,6 @@ TITLE = "Fill masks"
 
 def fill(task, text, top_k=5):
     """Fills each mask of a text.
-
-    Args:
-        task: a `RoFormerMaskedLM`.
-        text: str with any number of the tokenizer's mask token.
-        top_k: int. Number of tokens for each mask.
 
     Returns:
         Tuple of the text with its masks filled, as a list of `(piece, name)` whose name is `None`
@@ -38,9 +31,8 @@ def fill(task, text, top_k=5):
     return [piece for piece in pieces if piece[0]], dict(zip(names, masks, strict=True))
 
 
-def build(task):
+def build(gr, task):
     """Adds the page to the Gradio app that is being built."""
-    gr = import_gradio()
     mask_token = task.preprocessor.tokenizer.mask_token
     texts = example_texts(
         task,
@@ -65,4 +57,4 @@ def build(task):
         pieces, masks = fill(task, text, int(top_k))
         return pieces, "".join(bars(tokens, title=name) for name, tokens in masks.items())
 
-    answer_on([button.click, text.submit], answer, [text, top_k], [filled, shown])
+    answer_on(gr, [button.click, text.submit], answer, [text, top_k], [filled, shown])

@@ -2,9 +2,7 @@
 
 import keras_hub
 
-from roformer_tf.app.events import answer_on, import_gradio
-from roformer_tf.app.shown import bars
-from roformer_tf.app.texts import check_texts, example_texts
+from roformer_tf.app.parts import answer_on, bars, check_texts, example_texts
 
 TITLE = "Paraphrase"
 
@@ -21,9 +19,8 @@ def paraphrase(task, text, n=50, k=10, top_p=0.95, temperature=1.0, seed=0):
     return task.similar(text, n=n, k=k)
 
 
-def build(task):
+def build(gr, task):
     """Adds the page to the Gradio app that is being built."""
-    gr = import_gradio()
     texts = example_texts(
         task,
         ["广州和深圳哪个好？", "怎么学习英语？"],
@@ -50,4 +47,4 @@ def build(task):
         return bars(found, number="{:.3f}".format)
 
     inputs = [text, n, k, top_p, temperature, seed]
-    answer_on([button.click, text.submit], answer, inputs, [shown])
+    answer_on(gr, [button.click, text.submit], answer, inputs, [shown])

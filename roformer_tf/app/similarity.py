@@ -1,10 +1,6 @@
 """The page of vectors: sentences by their similarity to one of them."""
 
-import numpy as np
-
-from roformer_tf.app.events import answer_on, import_gradio
-from roformer_tf.app.shown import bars
-from roformer_tf.app.texts import check_texts, example_texts, lines_of
+from roformer_tf.app.parts import answer_on, bars, check_texts, example_texts, lines_of
 from roformer_tf.models import RoFormerSim, RoFormerSimClassifier
 from roformer_tf.models.labels import ranked
 from roformer_tf.models.prediction import text_vectors
@@ -20,18 +16,12 @@ def compare(task, sentence, others):
     """
     check_texts(sentence=sentence)
     others = lines_of(others, "sentences to compare with")
-    first, *vectors = unit_vectors(task, [sentence, *others])
-    return ranked(others, np.array(vectors) @ first)
-
-
-def unit_vectors(task, texts):
-    """Returns a vector of length 1 for each text, `(texts, hidden_dim)`.
-
-    It is that of `embed` if the model learned to compare, else the mean of the token vectors.
-    """
+    texts = [sentence, *others]
     if learned_to_compare(task):
-        return task.embed(texts)
-    return text_vectors(task.backbone, task.preprocessor, texts, pooling="mean")
+        vectors = task.embed(texts)
+    else:
+        vectors = text_vectors(task.backbone, task.preprocessor, texts, pooling="mean")
+    return ranked(others, vectors[1:] @ vectors[0])
 
 
 def learned_to_compare(task):
@@ -39,9 +29,8 @@ def learned_to_compare(task):
     return isinstance(task, RoFormerSim | RoFormerSimClassifier)
 
 
-def build(task):
+def build(gr, task):
     """Adds the page to the Gradio app that is being built."""
-    gr = import_gradio()
     sentence, *others = example_texts(
         task,
         ["今天天气很好。", "天气真不错。", "今天下雨了。", "我喜欢喝咖啡。"],
@@ -68,4 +57,4 @@ def build(task):
     def answer(sentence, others):
         return bars(compare(task, sentence, others), number="{:.3f}".format)
 
-    answer_on([button.click, sentence.submit], answer, [sentence, others], [shown])
+    answer_on(gr, [button.click, sentence.submit], answer, [sentence, others], [shown])

@@ -1,7 +1,6 @@
 """The page of a translation model."""
 
-from roformer_tf.app.events import answer_on, import_gradio
-from roformer_tf.app.texts import lines_of
+from roformer_tf.app.parts import answer_on, lines_of
 from roformer_tf.models import translate
 
 TITLE = "Translate"
@@ -16,13 +15,12 @@ def translate_lines(task, text):
     return "\n".join(translate(task, lines_of(text, "text")))
 
 
-def build(task):
+def build(gr, task):
     """Adds the page to the Gradio app that is being built."""
-    gr = import_gradio()
     with gr.Row():
         with gr.Column():
             text = gr.Textbox("Two dogs run in the snow.", label="Texts, one on each line", lines=6)
             button = gr.Button("Translate", variant="primary")
         with gr.Column():
             shown = gr.Textbox(label="Translation", lines=6, interactive=False)
-    answer_on([button.click], lambda text: translate_lines(task, text), [text], [shown])
+    answer_on(gr, [button.click], lambda text: translate_lines(task, text), [text], [shown])

@@ -27,14 +27,12 @@ def add_arguments(parser):
 
 def run(args):
     from roformer_tf.app import launch, make_app
-    from roformer_tf.app.events import import_gradio
-    from roformer_tf.cli.model_source import load_model
+    from roformer_tf.app.parts import import_gradio
 
     import_gradio()  # fail before the slow part
-    model, preprocessor = load_model(args.model, dtype=args.dtype)
+    model, preprocessor = shared.load_model(args.model, dtype=args.dtype)
     tokenizer = getattr(preprocessor, "tokenizer", None)
     app = make_app(model, Path(args.model).resolve().name, tokenizer)
     address = launch(app, args.host, args.port, args.share)
     print(f"Open {address} in a browser. Ctrl-C ends the app.", flush=True)
     app.block_thread()
-    return 0

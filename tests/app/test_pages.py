@@ -17,8 +17,8 @@ from roformer_tf.app import (
     similarity,
     translate,
 )
-from roformer_tf.app.pages import PAGES, pages_of
-from roformer_tf.app.texts import example_texts
+from roformer_tf.app.app import PAGES, pages_of
+from roformer_tf.app.parts import example_texts
 
 WORDS = [*"张三李四在上海天津我们去了的很好不吃喝", "##a", "a"]
 TOKENIZER = roformer_tf.RoFormerTokenizer(

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.app.generate import generate
-from roformer_tf.app.streaming import StreamingSampler, stream
+from roformer_tf.app.generate import StreamingSampler, generate, stream
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
 
