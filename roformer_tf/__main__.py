@@ -52,7 +52,7 @@ def main(arguments=None):
     args = make_parser().parse_args(arguments)
     startup.start()
     try:
-        return args.run(args)
+        return args.run(args) or 0
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # as with `| head`

@@ -13,10 +13,8 @@ def add_arguments(parser):
 
 
 def run(args):
-    from roformer_tf.cli.model_source import load_model
-
     windows = shared.read_texts(args)
-    task, _ = load_model(args.model, "classifier", args.dtype)
+    task, _ = shared.load_model(args.model, "classifier", args.dtype)
     for texts in windows:
         for text, classes in zip(texts, task.classify(texts, top_k=args.top_k)):
             if args.json:
@@ -25,4 +23,3 @@ def run(args):
                 continue
             rows = [[f"{probability:6.1%}  {label}"] for label, probability in classes]
             shared.print_table(rows, title=text)
-    return 0

@@ -27,4 +27,3 @@ def run(args):
     if report.dropped:
         names = ", ".join(report.dropped)
         print(f"dropped, since the layout cannot hold them ({len(report.dropped)}): {names}")
-    return 0

@@ -54,7 +54,6 @@ def run(args):
                 write(curves, distances, temporary / path.name)
             print(path)
     _print(curves, distances)
-    return 0
 
 
 def _curves(args, distances):

@@ -1,5 +1,7 @@
 """Prints the cosine similarities of texts, or their vectors with --json."""
 
+import functools
+
 from roformer_tf.cli import shared
 
 HELP = "embed texts, with any model but one for translation"
@@ -19,16 +21,22 @@ def add_arguments(parser):
 
 
 def run(args):
-    from roformer_tf.cli.model_source import load_model
+    from roformer_tf.models.prediction import text_vectors
 
     windows = shared.read_texts(args)
-    embed = embedder(*load_model(args.model, dtype=args.dtype), args.pooling)
+    model, preprocessor = shared.load_model(args.model, dtype=args.dtype)
+    if hasattr(model, "embed"):
+        embed = functools.partial(model.embed, pooling=args.pooling)
+    elif preprocessor is None:  # of a bare backbone
+        raise ValueError("The model was saved without a tokenizer, so it takes no strings.")
+    else:
+        embed = functools.partial(text_vectors, model, preprocessor, pooling=args.pooling)
     if args.json:
         for texts in windows:
             for text, vector in zip(texts, embed(texts, normalize=not args.raw)):
                 # nine digits hold every float32 exactly
                 shared.print_json({"text": text, "vector": [float(f"{x:.9g}") for x in vector]})
-        return 0
+        return
     texts = [text for window in windows for text in window]
     vectors = embed(texts)
     numbers = [str(number) for number in range(1, len(texts) + 1)]
@@ -37,21 +45,3 @@ def run(args):
         for number, text, cosines in zip(numbers, texts, vectors @ vectors.T)
     ]
     shared.print_table(rows, columns=("", "text", *numbers))
-    return 0
-
-
-def embedder(model, preprocessor, pooling):
-    """Returns a function of texts and `normalize`; `model` is a task or a bare backbone.
-
-    Raises:
-        ValueError: If the folder of a bare backbone has no tokenizer.
-    """
-    import functools
-
-    from roformer_tf.models.prediction import text_vectors
-
-    if hasattr(model, "embed"):
-        return functools.partial(model.embed, pooling=pooling)
-    if preprocessor is None:
-        raise ValueError("The model was saved without a tokenizer, so it takes no strings.")
-    return functools.partial(text_vectors, model, preprocessor, pooling=pooling)

@@ -5,7 +5,6 @@ nothing but onnxruntime.
 """
 
 from roformer_tf.cli import shared
-from roformer_tf.cli.model_source import TASKS, load_model
 
 HELP = "write a SavedModel or an ONNX model that takes raw strings"
 
@@ -14,7 +13,9 @@ def add_arguments(parser):
     shared.add_model(parser)
     parser.add_argument("folder", help="folder to write")
     parser.add_argument(
-        "--task", choices=TASKS, help="task to export; default: the task that MODEL was saved as"
+        "--task",
+        choices=shared.TASKS,
+        help="task to export; default: the task that MODEL was saved as",
     )
     parser.add_argument(
         "--labels", help="names of a classifier's classes, such as negative,positive"
@@ -53,7 +54,7 @@ def run(args):
         )
     # fail before the slow part
     check_target(args.folder, args.overwrite, MODEL_FILE if is_onnx else SAVED_MODEL_FILE)
-    model, preprocessor = load_model(args.model, args.task, args.dtype, args.sequence_length)
+    model, preprocessor = shared.load_model(args.model, args.task, args.dtype, args.sequence_length)
     options = {
         "labels": None if args.labels is None else args.labels.split(","),
         "preprocessor": preprocessor,
@@ -64,10 +65,9 @@ def run(args):
     if is_onnx:
         folder = export_onnx(model, args.folder, quantize=args.quantize, **options)
         print(f"{type(model).__name__} in {folder}. Try it: python {folder}/client.py TEXT")
-        return 0
+        return
     folder = export_saved_model(model, args.folder, top_k=args.top_k, **options)
     _print_signatures(model, folder)
-    return 0
 
 
 def _print_signatures(model, folder):

@@ -13,11 +13,10 @@ def add_arguments(parser):
 
 
 def run(args):
-    from roformer_tf.cli.model_source import load_model
     from roformer_tf.models import fill_mask
 
     windows = shared.read_texts(args)
-    task, _ = load_model(args.model, "masked_lm", args.dtype)
+    task, _ = shared.load_model(args.model, "masked_lm", args.dtype)
     mask_token = task.preprocessor.tokenizer.mask_token
     for texts in windows:
         for text, masks in zip(texts, fill_mask(task, texts, top_k=args.top_k)):
@@ -34,4 +33,3 @@ def run(args):
                 for tokens in zip(*masks)
             ]
             shared.print_table(rows, columns, title=text)
-    return 0

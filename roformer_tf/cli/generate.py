@@ -47,12 +47,11 @@ def add_arguments(parser):
 
 
 def run(args):
-    from roformer_tf.cli.model_source import load_model
     from roformer_tf.models.fill_mask import check_top_k
 
     windows = shared.read_texts(args)
     sampler = make_sampler(args)
-    task, _ = load_model(args.model, "causal_lm", args.dtype)
+    task, _ = shared.load_model(args.model, "causal_lm", args.dtype)
     if args.top_k is not None:
         check_top_k(args.top_k, task.backbone.vocabulary_size)
     task.compile(sampler=sampler)
@@ -66,7 +65,6 @@ def run(args):
                 shared.print_json({"text": text, "generated": generated})
             else:
                 print(generated, flush=True)
-    return 0
 
 
 def make_sampler(args):
@@ -93,19 +91,16 @@ def make_sampler(args):
             )
     check_sampling(args.temperature, args.top_p)
     drawn["temperature"] = 1.0 if args.temperature is None else args.temperature
-
-    def given_or(value, default):
-        return default if value is None else value
-
     samplers = keras_hub.samplers
     if name == "top_k":
-        return samplers.TopKSampler(k=given_or(args.top_k, 5), **drawn)
+        return samplers.TopKSampler(k=5 if args.top_k is None else args.top_k, **drawn)
     if name == "top_p":
-        return samplers.TopPSampler(p=given_or(args.top_p, 0.95), **drawn)
+        return samplers.TopPSampler(p=0.95 if args.top_p is None else args.top_p, **drawn)
     if name == "random":
         return samplers.RandomSampler(**drawn)
     if name == "beam":
-        return BeamSearchSampler(given_or(args.num_beams, 4), args.length_penalty)
+        num_beams = 4 if args.num_beams is None else args.num_beams
+        return BeamSearchSampler(num_beams, args.length_penalty)
     return samplers.GreedySampler()
 
 

@@ -20,7 +20,6 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Runs the command. Returns 0 if the checkpoint is complete, 1 if not."""
     from roformer_tf.checkpoint import inspect_checkpoint
 
     report = inspect_checkpoint(args.path, family=args.family)

@@ -45,7 +45,6 @@ def run(args):
     _print_memory(plans)
     _print_work(plans, args.gpus)
     _print_notes(settings.run.memory, flops, args)
-    return 0
 
 
 def _print_memory(plans):
@@ -59,21 +58,19 @@ def _print_memory(plans):
 
 
 def _print_work(plans, gpus):
-    rows, total_steps, total_positions, total_seconds = [], 0, 0, 0
+    def work(steps, positions, flops_per_step, seconds):
+        time_and_cost = _time(seconds), f"{seconds * gpus / 3600:,.2f}"
+        return f"{steps:,}", f"{positions / 1e9:,.3g} G", flops_per_step, *time_and_cost
+
+    rows = []
     for number, plan in enumerate(plans, 1):
-        stage = plan.stage
-        rows.append(
-            (
-                *(number, stage.max_length, stage.global_batch_size, f"{stage.steps:,}"),
-                *(f"{stage.positions / 1e9:,.3g} G", f"{plan.flops_per_step:.3e}"),
-                *_time_and_cost(plan.seconds, gpus),
-            )
-        )
-        total_steps += stage.steps
-        total_positions += stage.positions
-        total_seconds += plan.seconds
-    work = f"{total_steps:,}", f"{total_positions / 1e9:,.3g} G"
-    total = ("all", "", "", *work, "", *_time_and_cost(total_seconds, gpus))
+        stage, flops = plan.stage, f"{plan.flops_per_step:.3e}"
+        cells = work(stage.steps, stage.positions, flops, plan.seconds)
+        rows.append((number, stage.max_length, stage.global_batch_size, *cells))
+    total_steps = sum(plan.stage.steps for plan in plans)
+    total_positions = sum(plan.stage.positions for plan in plans)
+    total_seconds = sum(plan.seconds for plan in plans)
+    total = ("all", "", "", *work(total_steps, total_positions, "", total_seconds))
     columns = ("stage", "length", "batch", "steps", "tokens", "FLOP/step", "time", "GPU-hours")
     _print_table("Work of all GPUs", columns, rows, total)
 
@@ -118,11 +115,9 @@ def _bytes(number):
     return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.2f} MB"
 
 
-def _time_and_cost(seconds, gpus):
+def _time(seconds):
     if seconds >= 2 * 86400:
-        time = f"{seconds / 86400:.1f} days"
-    elif seconds >= 2 * 3600:
-        time = f"{seconds / 3600:.1f} h"
-    else:
-        time = f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.1f} s"
-    return time, f"{seconds * gpus / 3600:,.2f}"
+        return f"{seconds / 86400:.1f} days"
+    if seconds >= 2 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.1f} s"

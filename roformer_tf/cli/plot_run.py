@@ -19,4 +19,3 @@ def run(args):
 
     for path in plot_run(args.folder, args.output):
         print(path)
-    return 0

@@ -1,11 +1,26 @@
-"""What several commands share: arguments, the texts they read, and how they print."""
+"""What several commands share: arguments, the model, the texts they read, and how they print."""
 
 import contextlib
 import itertools
 import json
 import sys
+from pathlib import Path
 
 WINDOW = 512  # lines read before they are worked on
+CLASSES = {
+    "classifier": "RoFormerTextClassifier",
+    "token_classifier": "RoFormerTokenClassifier",
+    "question_answering": "RoFormerQuestionAnswering",
+    "multiple_choice": "RoFormerMultipleChoice",
+    "masked_lm": "RoFormerMaskedLM",
+    "causal_lm": "RoFormerCausalLM",
+    "sim": "RoFormerSim",
+    "sim_classifier": "RoFormerSimClassifier",
+    "seq_2_seq_lm": "RoFormerSeq2SeqLM",
+    "backbone": "RoFormerBackbone",
+}
+TASKS = [task for task in CLASSES if task != "sim_classifier"]  # that a command can ask for
+PRETRAINED = ("masked_lm", "causal_lm", "sim", "backbone")
 
 
 def add_model(parser, folder="original or Hugging Face folder, folder written by save_to_preset"):
@@ -29,6 +44,114 @@ def add_texts(parser, example):
 def add_json(parser, what):
     """Adds the argument `--json`."""
     parser.add_argument("--json", action="store_true", help=f"print a JSON line per text: {what}")
+
+
+def load_model(path, task=None, dtype=None, sequence_length=None):
+    """Loads a model and the preprocessor that goes with it.
+
+    Args:
+        path: str. Original or Hugging Face folder, `save_to_preset` folder, `.zip` file of one,
+            `hf://user/name`, or `.keras` file.
+        task: str. One of `TASKS`, or `None` for what the path holds.
+        dtype: str. Name of a dtype policy; `None` as saved. Not for `.keras` files.
+        sequence_length: int. Maximum number of tokens; `None` as saved.
+
+    Returns:
+        Tuple of the model and its preprocessor, which is `None` if there is none.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder.
+        ValueError: If it holds no model of this package, or not the task asked for.
+
+    Example:
+
+    >>> load_model("no/such/folder")
+    Traceback (most recent call last):
+    FileNotFoundError: No checkpoint at no/such/folder: the folder no/such does not exist. ...
+    """
+    import roformer_tf
+
+    file = Path(path)
+    if file.suffix == ".keras" and file.is_file():
+        model, preprocessor = _from_keras_file(file, dtype), None
+    elif file.is_file() and file.suffix.lower() != ".zip":
+        raise ValueError(
+            f"{path} is not a .keras or .zip file. Expected one, or the folder of a model."
+        )
+    else:
+        model, preprocessor = _from_folder(path, task, {"dtype": dtype} if dtype else {})
+    preprocessor = getattr(model, "preprocessor", preprocessor)
+    if task and not isinstance(model, getattr(roformer_tf, CLASSES[task])):
+        if task != "backbone" or not hasattr(model, "backbone"):
+            raise ValueError(
+                f"{path} holds a {type(model).__name__}, not a {task}, whose head would have "
+                "random weights. Give a model that was trained as one, or leave --task out."
+            )
+        model = model.backbone
+    if sequence_length is not None and preprocessor is not None:
+        preprocessor.sequence_length = sequence_length
+        if hasattr(preprocessor, "encoder_sequence_length"):  # of a translation model
+            preprocessor.encoder_sequence_length = sequence_length
+    return model, preprocessor
+
+
+def _from_keras_file(path, dtype):
+    import keras
+
+    import roformer_tf
+    from roformer_tf.checkpoint.damage import named_errors
+    from roformer_tf.checkpoint.loading import check_finite
+
+    if dtype is not None:
+        raise ValueError(
+            "--dtype cannot change a .keras file. Load it, `save_to_preset`, and give that folder."
+        )
+    with named_errors(path):
+        model = keras.saving.load_model(path, compile=False)
+        check_finite(model.weights, path)
+    if not isinstance(model, tuple(getattr(roformer_tf, name) for name in CLASSES.values())):
+        raise ValueError(
+            f"{path} holds a {type(model).__name__}; expected one of {', '.join(CLASSES.values())}."
+        )
+    return model
+
+
+def _from_folder(path, task, options):
+    """Returns a model, and for a bare backbone a preprocessor of the tokenizer in its folder."""
+    import roformer_tf
+    from roformer_tf.checkpoint import open_folder
+    from roformer_tf.checkpoint.damage import named_errors
+
+    with named_errors(path):
+        folder = open_folder(path)
+        folder.check_files(weights=False)
+    if folder.layout == "preset":
+        stored = folder.part("task.json")
+        name = CLASSES["backbone"] if stored is None else stored["class_name"]
+        task = next((key for key, value in CLASSES.items() if value == name), None)
+        if task is None:
+            raise ValueError(f"{folder.path} holds a {name}, which is not a model of this package.")
+    elif task is None:
+        task = _pretrained_task(folder)
+    elif task not in PRETRAINED:
+        raise ValueError(
+            f"{path} is a checkpoint of pretraining: it has no {task}, whose weights come from "
+            "training. Train one, `save_to_preset(folder)`, and give that folder."
+        )
+    model = getattr(roformer_tf, CLASSES[task]).from_preset(path, **options)
+    if task != "backbone" or (folder.layout == "preset" and folder.tokenizer_class is None):
+        return model, None
+    tokenizer = roformer_tf.RoFormerTokenizer.from_preset(path)
+    return model, roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+
+
+def _pretrained_task(folder):
+    identity = folder.identity()
+    identity.warn_if_from_name("masking", folder)
+    if identity.masking != "bidirectional":
+        return "sim" if identity.pooler else "causal_lm"
+    has_head = any(name.startswith("cls/predictions/") for name in folder.arrays.shapes)
+    return "masked_lm" if has_head or identity.family == "roformer_v2" else "backbone"
 
 
 def read_texts(args, keep_blank=False):

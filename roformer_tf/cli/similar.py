@@ -28,11 +28,10 @@ def run(args):
     import keras_hub
 
     from roformer_tf.cli.generate import check_sampling
-    from roformer_tf.cli.model_source import load_model
 
     windows = shared.read_texts(args)
     check_sampling(args.temperature, args.top_p)
-    sim, _ = load_model(args.model, "sim", args.dtype)
+    sim, _ = shared.load_model(args.model, "sim", args.dtype)
     sim.compile(
         sampler=keras_hub.samplers.TopPSampler(
             p=args.top_p, temperature=args.temperature, seed=args.seed
@@ -48,4 +47,3 @@ def run(args):
         # rich prints no title above an empty table
         rows = rows or [("–", "only the text itself was generated; try a larger -n")]
         shared.print_table(rows, title=text)
-    return 0

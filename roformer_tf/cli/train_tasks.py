@@ -14,11 +14,6 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Runs the command.
-
-    Returns:
-        The exit status, the same as that of `pretrain`.
-    """
     from roformer_tf.pretraining import MultiTaskSettings, train_tasks
 
     return pretrain.run_training(args, MultiTaskSettings, train_tasks)

@@ -20,12 +20,11 @@ def add_arguments(parser):
 
 
 def run(args):
-    from roformer_tf.cli.model_source import load_model
     from roformer_tf.models import translate
     from roformer_tf.samplers import BeamSearchSampler
 
     windows = shared.read_texts(args, keep_blank=True)  # one line of output per line of input
-    task, _ = load_model(args.model, "seq_2_seq_lm", args.dtype)
+    task, _ = shared.load_model(args.model, "seq_2_seq_lm", args.dtype)
     task.compile(sampler=BeamSearchSampler(args.num_beams, args.length_penalty), jit_compile=False)
     for texts in windows:
         translations = translate(task, texts, args.batch_size, args.max_length)
@@ -34,4 +33,3 @@ def run(args):
                 shared.print_json({"text": text, "translation": translation})
             else:
                 print(translation, flush=True)
-    return 0

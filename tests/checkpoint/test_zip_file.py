@@ -18,7 +18,7 @@ from roformer_tf.checkpoint import (
     save_checkpoint,
     zip_file,
 )
-from roformer_tf.cli.model_source import load_model
+from roformer_tf.cli.shared import load_model
 from tests.checkpoint.golden import numpy
 from tests.models import builders
 

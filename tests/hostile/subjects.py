@@ -11,7 +11,7 @@ import numpy as np
 
 import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, save_checkpoint
-from roformer_tf.cli.model_source import load_model
+from roformer_tf.cli.shared import load_model
 from tests.checkpoint.other_files import write_tf_h5, write_torch
 from tests.hostile import variants
 from tests.models import builders, seq_2_seq

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.cli.model_source import load_model
+from roformer_tf.cli.shared import load_model
 from tests.models import builders
 
 
