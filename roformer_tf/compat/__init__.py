@@ -16,8 +16,6 @@ def names_not_offered(module, hints, instead="See docs/moving_from_bert4keras.md
         hints: dict from a regular expression, which must match the whole name, to what to use.
         instead: str. What to do where no hint fits.
 
-    Example:
-
     >>> names_not_offered("layers", {"Feed.*": "Use FeedForward of ours."})("FeedForward")
     Traceback (most recent call last):
     AttributeError: `layers` does not offer `FeedForward`. Use FeedForward of ours.

@@ -78,8 +78,6 @@ def sequence_masking(x, mask=None, value=0, axis=None, bias=None, return_mask=Fa
         bias: Tensor to add, or if bool another mask.
         return_mask: bool. Whether to return the mask of `x` too.
 
-    Example:
-
     >>> x = tf.ones((1, 3))
     >>> sequence_masking(x, tf.constant([[1, 1, 0]]), -1).numpy().tolist()
     [[1.0, 1.0, -1.0]]

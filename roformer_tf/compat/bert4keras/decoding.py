@@ -24,8 +24,6 @@ class ViterbiDecoder:
         trans: Array `(tags, tags)`, scores of a tag after another one.
         starts, ends: lists of the tags that a sequence may start and end with; all by default.
 
-    Example:
-
     >>> decoder = ViterbiDecoder(np.array([[0.0, 2.0], [0.0, 0.0]]))
     >>> decoder.decode(np.array([[1.0, 0.0], [1.0, 0.0]])).tolist()
     [0, 1]

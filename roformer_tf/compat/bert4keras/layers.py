@@ -32,8 +32,6 @@ class Loss(Layer):
     Args:
         output_axis: int or list of int. Which of the inputs are the outputs; all by default.
 
-    Example:
-
     >>> import numpy as np
     >>> from roformer_tf.compat.bert4keras.backend import K, keras
     >>> class MeanSquare(Loss):
@@ -96,8 +94,6 @@ class GlobalPointer(_Arguments, layers.GlobalPointer):
 
     `heads`, `head_size` and `RoPE` are its `num_heads`, `head_dim` and `use_rope`.
 
-    Example:
-
     >>> import numpy as np
     >>> tuple(GlobalPointer(3, 8)(np.ones((2, 5, 16), "float32")).shape)
     (2, 3, 5, 5)
@@ -123,8 +119,6 @@ class ConditionalRandomField(Layer):
     Returns:
         `inputs`, with minus infinity at padding. Train with `sparse_loss`, and decode with
         `ViterbiDecoder`.
-
-    Example:
 
     >>> import numpy as np
     >>> crf = ConditionalRandomField()

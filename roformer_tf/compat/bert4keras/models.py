@@ -289,8 +289,6 @@ def build_transformer_model(
         ValueError: If there is no such model or application, or the checkpoint does not fit.
         TypeError: If an argument is not offered.
 
-    Example:
-
     >>> settings = dict(
     ...     vocab_size=100, hidden_size=16, num_attention_heads=2, num_hidden_layers=2,
     ...     intermediate_size=32, hidden_act="gelu",

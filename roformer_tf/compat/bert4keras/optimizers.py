@@ -172,8 +172,6 @@ class BertAdam(_Extendable, OriginalAdamW):
         bias_correction: bool. Whether to correct that the moments began at 0.
         **kwargs: Arguments of the extensions and of `keras.optimizers.Optimizer`.
 
-    Example:
-
     >>> AdamW = extend_with_weight_decay(BertAdam, name="AdamW")
     >>> optimizer = AdamW(learning_rate=1e-5, weight_decay_rate=0.01)
     >>> type(optimizer).__name__, optimizer.weight_decay_rate
@@ -239,8 +237,6 @@ class AdaFactor(_Extendable, OriginalAdaFactor):
         multiply_by_parameter_scale, clipping_threshold, min_dim_size_to_factor: As there.
         exclude_from_parameter_scale: `no_scale` there, by bert4keras' names of weights.
         **kwargs: Arguments of the extensions and of `keras.optimizers.Optimizer`.
-
-    Example:
 
     >>> AdaFactorG = extend_with_gradient_accumulation(AdaFactor, name="AdaFactorG")
     >>> AdaFactorG(learning_rate=5e-4, beta1=0.9, grad_accum_steps=4).accumulation_steps

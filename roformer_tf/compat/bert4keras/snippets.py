@@ -4,7 +4,6 @@ import builtins
 import multiprocessing
 import multiprocessing.dummy
 import re
-import unicodedata
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +14,7 @@ from roformer_tf.compat.bert4keras.decoding import (  # noqa: F401
     ViterbiDecoder,
     softmax,
 )
+from roformer_tf.text.characters import normalize as lowercase_and_normalize  # noqa: F401
 
 uniout = None  # which printed Chinese on Python 2
 is_py2 = False
@@ -34,16 +34,6 @@ def is_string(s):
 def string_matching(s, keywords):
     """Whether one of the regular expressions is found in `s`."""
     return any(re.search(keyword, s) for keyword in keywords)
-
-
-def lowercase_and_normalize(text):
-    """Returns lower-case text without accents.
-
-    >>> lowercase_and_normalize("Café")
-    'cafe'
-    """
-    text = unicodedata.normalize("NFD", text.lower())
-    return "".join(char for char in text if unicodedata.category(char) != "Mn")
 
 
 class _IndexedFile:
@@ -92,8 +82,6 @@ def sequence_padding(inputs, length=None, value=0, seq_dims=1, mode="post"):
         value: number to pad with.
         seq_dims: int. How many of the first axes to pad.
         mode: `"post"` or `"pre"`.
-
-    Example:
 
     >>> sequence_padding([[1, 2], [3]]).tolist()
     [[1, 2], [3, 0]]
@@ -171,8 +159,6 @@ class DataGenerator:
         data: list of examples, or an iterable of unknown length.
         batch_size: int.
         buffer_size: int. How many examples of an iterable to shuffle, 1,000 batches by default.
-
-    Example:
 
     >>> class Numbers(DataGenerator):
     ...     def __iter__(self, random=False):

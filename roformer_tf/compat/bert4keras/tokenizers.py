@@ -17,12 +17,9 @@ from roformer_tf.checkpoint.vocabulary import (
 from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.snippets import lowercase_and_normalize, truncate_sequences
 from roformer_tf.files import replace_file
-
-# after these `decode` writes no space
-_CLOSE = (
-    "＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､\u3000、〃〈〉《》「」『』"
-    "【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏﹑﹔·！？｡。+-/={(<["
-)
+from roformer_tf.text.characters import CONTROL, ISOLATED, SPACE, character_kind
+from roformer_tf.text.graph_detokenizer import CJK_PUNCTUATION
+from roformer_tf.text.pair_packer import truncation_index
 
 
 def load_vocab(dict_path, encoding="utf-8", simplified=False, startswith=None):
@@ -109,11 +106,8 @@ class TokenizerBase:
         )
         joined = second is not None and pattern == "S*E*E"
         if maxlen is not None:
-            sides = {
-                "right": -1 - (self._token_end is not None),
-                "left": int(self._token_start is not None),
-            }
-            index = sides.get(truncate_from, truncate_from)
+            marks = self._token_start is not None, self._token_end is not None
+            index = truncation_index(truncate_from, *marks)
             truncate_sequences(maxlen + joined, index, first, second)
         ids = self.tokens_to_ids(first)
         segments = [0] * len(ids)
@@ -172,12 +166,11 @@ class Tokenizer(TokenizerBase):
             return tokens
         chars = []
         for char in text:
-            if is_punctuation(char) or is_cjk(char):
+            kind = character_kind(char)
+            if kind == ISOLATED:
                 chars.append(f" {char} ")
-            elif self._is_space(char):
-                chars.append(" ")
-            elif not self._is_dropped(char):
-                chars.append(char)
+            elif kind != CONTROL:
+                chars.append(" " if kind == SPACE else char)
         return [token for word in "".join(chars).split() for token in self._word_pieces(word)]
 
     def _word_pieces(self, word):
@@ -212,7 +205,8 @@ class Tokenizer(TokenizerBase):
                 text += f" {token}"
         text = re.sub(" +", " ", text)
         text = re.sub("' (re|m|s|t|ve|d|ll) ", r"'\1 ", text)
-        text = re.sub(f"([{re.escape(_CLOSE)}]) ", r"\1", text)
+        no_space_after = re.escape(CJK_PUNCTUATION + "+-/={(<[")
+        text = re.sub(f"([{no_space_after}]) ", r"\1", text)
         return re.sub(r"(\d\.) (\d)", r"\1\2", text).strip()
 
     def rematch(self, text, tokens):
@@ -221,7 +215,7 @@ class Tokenizer(TokenizerBase):
         for place, char in enumerate(text.lower() if self._do_lower_case else text):
             char = lowercase_and_normalize(char) if self._do_lower_case else char
             for part in char:
-                if not self._is_dropped(part):
+                if part not in "\0\ufffd" and unicodedata.category(part) not in ("Cc", "Cf"):
                     chars.append(part)
                     places.append(place)
         normalized, end, matches = "".join(chars), 0, []
@@ -239,14 +233,6 @@ class Tokenizer(TokenizerBase):
     def stem(token):
         """Returns a token without `##`."""
         return token.removeprefix("##")
-
-    @staticmethod
-    def _is_space(char):
-        return char in " \n\r\t" or unicodedata.category(char) == "Zs"
-
-    @staticmethod
-    def _is_dropped(char):
-        return char in "\0\ufffd" or unicodedata.category(char) in ("Cc", "Cf")
 
     @staticmethod
     def _is_special(token):

@@ -43,8 +43,6 @@ class _Operation(keras.Operation):
 def on_any_tensor(function):
     """Returns a function that takes symbolic tensors too, from one of TensorFlow's tensors.
 
-    >>> import keras
-    >>> import tensorflow as tf
     >>> on_any_tensor(tf.square)(keras.Input((None,))).shape
     (None, None)
     """

@@ -288,8 +288,6 @@ class Model(_Keras2Methods, keras.Model):
     Args:
         *args, **kwargs: `inputs`, `outputs` and `name`; or nothing, in a subclass.
 
-    Example:
-
     >>> import numpy as np
     >>> from roformer_tf.compat.bert4keras.backend import keras
     >>> x = keras.layers.Input(shape=(None,))
