@@ -13,6 +13,12 @@ def gelu(x):
     Same values as `keras.activations.gelu(x, approximate=False)`, written with `erf` because Keras'
     own emits the TensorFlow op `Erfc`, which the ONNX converter does not know.
 
+    Args:
+        x: Tensor of any shape, floating.
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
+
     Example:
 
     >>> import numpy as np
@@ -30,6 +36,12 @@ def gelu(x):
 def gelu_tanh(x):
     """The tanh approximation of GELU, as `hidden_act: "gelu_tanh"` asks for.
 
+    Args:
+        x: Tensor of any shape, floating.
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
+
     Example:
 
     >>> import numpy as np
@@ -43,10 +55,14 @@ def gelu_tanh(x):
 
 
 def get_activation(name):
-    """Returns an activation by its name in `bert_config.json`.
+    """Activation by its name in `bert_config.json`, or as any `keras.activations` identifier.
 
     Args:
-        name: `"gelu"` (exact), `"gelu_tanh"`, or any identifier of `keras.activations`.
+        name: `"gelu"` (exact), `"gelu_tanh"`, any Keras activation name, a callable, or `None`
+            (linear).
+
+    Returns:
+        A callable on tensors.
 
     Raises:
         ValueError: If Keras does not know the name either.

@@ -32,10 +32,18 @@ SAVING, COMPLETE, STALE, OLD = ".saving-", ".complete-", ".stale.json", ".old"
 
 @contextlib.contextmanager
 def open_compressed(path):
-    """Opens a file for reading bytes; decompresses it if its name ends in `.gz` or `.xz`.
+    r"""Opens a file for reading bytes; decompresses it if its name ends in `.gz` or `.xz`.
 
-    Yields the decompressed file, and the file on disk, whose `tell()` is the number of bytes read
-    so far.
+    Yields:
+        Tuple `(file, raw)`: the decompressed file, and the file on disk, whose `tell()` is the
+        number of bytes read so far.
+
+    >>> path = os.path.join(tempfile.mkdtemp(), "numbers.txt.gz")
+    >>> with gzip.open(path, "wb") as file:
+    ...     _ = file.write(b"one\ntwo\n")
+    >>> with open_compressed(path) as (file, _):
+    ...     list(file)
+    [b'one\n', b'two\n']
     """
     with open(path, "rb", buffering=0) as raw:
         decompress = COMPRESSED.get(os.path.splitext(path)[1])
@@ -82,25 +90,39 @@ def replace_file(path):
 def replace_files(folder, whole=False, remove=(), exist_ok=True, before_moving=None):
     """Writes the files of a folder completely or not at all.
 
-    Yields an empty folder `.saving-…` on the same disk. If the block succeeds, its files are moved
-    to `folder`. If it fails, nothing has changed. A process that is killed leaves the old version
-    or the new one: a new folder appears at once, and a folder that is replaced as a whole is
-    exchanged at once. In an existing folder files are moved one after the other; if the process is
-    killed in between, the rest is in a hidden folder, and `finish_replacing` or the next
-    `replace_files` moves it.
+    Yields an empty folder on the same disk. If the block succeeds, its files are moved to `folder`.
+    If it fails, nothing has changed. A process that is killed leaves the old version or the new
+    one: a new folder appears at once, and a folder that is replaced as a whole is exchanged at
+    once. In an existing folder files are moved one after the other; if the process is killed in
+    between, the rest is in a hidden folder, and `finish_replacing` or the next `replace_files`
+    moves it.
 
     Args:
         folder: str or path. The folder to write. Its parents are created.
         whole: bool. Whether to replace an existing folder as a whole, and remove its other files.
-        remove: tuple of str. Patterns of old files to remove, such as `"*.h5"`. Others stay.
+        remove: tuple of str. Patterns of files of the old version, such as `"*.h5"`. They are
+            removed unless the new version has them. All other files stay.
         exist_ok: bool. Whether to write to a folder that another process has created meanwhile.
         before_moving: Function of the temporary folder and `folder`. Called when all files are
             written and `folder` is locked.
+
+    Yields:
+        `pathlib.Path` of the temporary folder. Its name begins with `.saving-`.
 
     Raises:
         NotADirectoryError: If `folder` is a file.
         FileExistsError: If the folder exists in the end and `exist_ok` is `False`.
         OSError: If the files cannot be written, for instance because the disk is full.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from roformer_tf.files import replace_files
+    >>> target = pathlib.Path(tempfile.mkdtemp()) / "model"
+    >>> with replace_files(target) as temporary:
+    ...     _ = (temporary / "a.txt").write_text("a")
+    >>> [file.name for file in target.iterdir()]
+    ['a.txt']
     """
     folder = Path(os.path.realpath(folder))
     _check_not_a_file(folder)
@@ -136,9 +158,16 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True, before_moving=N
 
 
 def finish_replacing(folder, locked=False):
-    """Completes what a killed `replace_files` began to move into a folder, with a warning.
+    """Completes what a killed `replace_files` began to move into a folder.
 
-    Removes folders that were not complete. `locked` says that the caller has locked the folder.
+    Warns if there was something to complete. Removes folders that were not complete.
+
+    Args:
+        folder: `pathlib.Path`.
+        locked: bool. Whether the caller has locked the folder.
+
+    Raises:
+        OSError: If the files cannot be moved, for instance in a folder that is read-only.
     """
     if not any(name.startswith((SAVING, COMPLETE)) for name in os.listdir(folder)):
         return
@@ -340,8 +369,26 @@ def _check_not_a_file(folder):
 def lock_folder(folder, wait=False):
     """Locks a folder against other processes that lock it. The lock ends with the process.
 
-    Makes the folder if it does not exist. Raises `BlockingIOError` if another process has locked
-    it, or waits. Yields `False` where the file system has no locks, so that nothing is locked.
+    Args:
+        folder: `pathlib.Path`. Created if it does not exist.
+        wait: bool. Whether to wait for the other process instead of raising an error.
+
+    Yields:
+        bool. `False` where the file system has no locks, so that nothing is locked.
+
+    Raises:
+        NotADirectoryError: If `folder` is a file.
+        BlockingIOError: If another process has locked the folder and `wait` is `False`.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from roformer_tf.files import lock_folder
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> with lock_folder(folder), lock_folder(folder):
+    ...     pass
+    Traceback (most recent call last):
+    BlockingIOError: Another process is using ...
     """
     _check_not_a_file(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,9 +20,17 @@ def set_while(variable, value):
 
 
 def portable_operations():
-    """Context in which models are traced for LiteRT and ONNX: no conditionals, loops and `roll`.
+    """Context in which models are traced without conditionals, loops and `roll`.
 
-    Attention then holds all its scores at once, however long the input is.
+    Attention then holds all its scores at once, however long the input is. The numbers are the
+    same.
+
+    Example:
+
+    >>> from roformer_tf.portable import is_portable, portable_operations
+    >>> with portable_operations():
+    ...     is_portable()
+    True
     """
     return set_while(_portable, True)
 
@@ -36,7 +44,16 @@ def inference_only():
     """Context in which models are traced without gradients that are written by hand.
 
     TensorFlow saves such a gradient, but not the gradient of that one, and warns about each of them
-    whenever the SavedModel is loaded.
+    whenever the SavedModel is loaded. The numbers are the same.
+
+    Example:
+
+    >>> from roformer_tf.portable import custom_gradient, inference_only
+    >>> def double(x):
+    ...     return 2 * x, lambda *args, upstream=None: 2 * upstream
+    >>> with inference_only():
+    ...     custom_gradient(double)(3)
+    6
     """
     return set_while(_inference_only, True)
 
@@ -52,7 +69,18 @@ def trace_quietly(function):
     """Keeps TensorFlow from warning that a function is traced too often, and returns it.
 
     TensorFlow counts the functions of all models of a process that are made by the same lines as
-    one. `function` is a `tf.function`, or a function around one, as Keras' trainer makes it.
+    one. Each of them is traced as little as possible.
+
+    Args:
+        function: `tf.function`, or a function around one, as Keras' trainer makes it.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from roformer_tf.portable import trace_quietly
+    >>> double = trace_quietly(tf.function(lambda x: 2 * x))
+    >>> int(double(tf.constant(3)))
+    6
     """
     inside = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     inside += [getattr(part, "__wrapped__", None) for part in inside]

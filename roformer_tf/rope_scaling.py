@@ -24,6 +24,12 @@ class RopeScaling:
 
     Raises:
         ValueError: If a field of the rule has a value that makes no sense.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import RopeScaling
+    >>> RopeScaling().ratios(rotary_dim=4, base=10000.0).tolist()
+    [1.0, 1.0]
     """
 
     query_key_factor = 1.0
@@ -58,6 +64,12 @@ class RopeScaling:
 class LinearScaling(RopeScaling):
     """Position interpolation: divides all frequencies by `factor`.
 
+    Example:
+
+    >>> from roformer_tf.rope_scaling import LinearScaling
+    >>> LinearScaling(factor=4.0).ratios(rotary_dim=4, base=10000.0).tolist()
+    [0.25, 0.25]
+
     Reference: Chen et al., Extending context window of large language models via positional
     interpolation, arXiv 2306.15595.
     """
@@ -74,6 +86,12 @@ class NTKScaling(RopeScaling):
 
     The others follow geometrically. It equals a base of base * factor^(d / (d - 2)).
 
+    Example:
+
+    >>> from roformer_tf.rope_scaling import NTKScaling
+    >>> NTKScaling(factor=4.0).ratios(rotary_dim=6, base=10000.0).tolist()
+    [1.0, 0.5, 0.25]
+
     Reference: section 3.1 of YaRN, arXiv 2309.00071.
     """
 
@@ -89,6 +107,13 @@ class DynamicNTKScaling(RopeScaling):
 
     The factor is factor * L / trained - (factor - 1). Up to the trained length,
     `original_max_position_embeddings`, nothing changes.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import DynamicNTKScaling
+    >>> rule = DynamicNTKScaling(factor=1.0, original_max_position_embeddings=512)
+    >>> [[round(float(x), 3) for x in rule.ratios(6, 10000.0, length)] for length in (512, 2048)]
+    [[1.0, 1.0, 1.0], [1.0, 0.5, 0.25]]
 
     Reference: section 3.3 of YaRN, arXiv 2309.00071; `_compute_dynamic_ntk_parameters` of Hugging
     Face transformers.
@@ -125,6 +150,13 @@ class YaRNScaling(RopeScaling):
         mscale, mscale_all_dim: positive numbers; where both are given, `attention_factor` is by
             default (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1).
         truncate: bool. Whether the ramp begins and ends at whole pairs.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import YaRNScaling
+    >>> rule = YaRNScaling(factor=4.0, original_max_position_embeddings=512)
+    >>> rule.ratios(rotary_dim=8, base=10000.0).tolist(), round(rule.query_key_factor, 4)
+    ([1.0, 0.625, 0.25, 0.25], 1.1386)
 
     Reference: sections 3.2 and 3.4 of arXiv 2309.00071; `_compute_yarn_parameters` of Hugging Face
     transformers.
@@ -184,7 +216,21 @@ class Llama3Scaling(RopeScaling):
     """LLaMA 3.1: keeps fast frequencies and divides slow ones by `factor`, with a ramp between.
 
     Pairs that turn more than `high_freq_factor` times within the trained length stay, and those
-    that turn less than `low_freq_factor` times are slowed down.
+    that turn less than `low_freq_factor` times are slowed down. The ramp is linear in the number of
+    turns.
+
+    Args:
+        factor: float of at least 1.
+        original_max_position_embeddings: int. The trained length.
+        low_freq_factor: float. Number of turns.
+        high_freq_factor: float. Number of turns, more than `low_freq_factor`.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import Llama3Scaling
+    >>> rule = Llama3Scaling(8.0, 8192, low_freq_factor=1.0, high_freq_factor=4.0)
+    >>> rule.ratios(rotary_dim=8, base=500_000.0).round(3).tolist()
+    [1.0, 1.0, 0.371, 0.125]
 
     Reference: `_compute_llama3_parameters` of Hugging Face transformers.
     """
@@ -223,6 +269,13 @@ class LongRoPEScaling(RopeScaling):
             `attention_factor` is given.
         attention_factor: positive float. Factor of rotated queries and keys. Defaults to
             `sqrt(1 + ln(factor) / ln(original_max_position_embeddings))`.
+
+    Example:
+
+    >>> from roformer_tf.rope_scaling import LongRoPEScaling
+    >>> rule = LongRoPEScaling([1.0, 1.0], [1.0, 4.0], 4096, factor=32.0)
+    >>> [[float(x) for x in rule.ratios(4, 10000.0, length)] for length in (100, 5000)]
+    [[1.0, 1.0], [1.0, 0.25]]
 
     Reference: arXiv 2402.13753; `_compute_longrope_parameters` of Hugging Face transformers.
     """
@@ -286,6 +339,9 @@ def make_rope_scaling(config):
     Args:
         config: `None`, or a dictionary of `"rope_type"` (or `"type"`), a key of `RULES`, and the
             fields of that rule; those that are `None` count as left out.
+
+    Returns:
+        A `RopeScaling`.
 
     Raises:
         ValueError: If the rule or a key is unknown, a key is missing, or a value is invalid.

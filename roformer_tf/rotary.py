@@ -151,9 +151,13 @@ def rotate(x, cos, sin, layout="half"):
     Computed in float32 and rounded to the dtype of `x` once, at the end.
 
     Args:
-        x: Tensor `(..., length, head_dim)`. The result has its shape and dtype.
+        x: Tensor `(..., length, head_dim)`.
         cos, sin: `tables(...)`, broadcast against `x`.
-        layout: `"half"` or `"interleaved"`, the layout of `x`.
+        layout: `"half"` or `"interleaved"`, the layout of the features of `x` (the tables are the
+            same for both).
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
 
     Raises:
         ValueError: If `layout` is unknown.
@@ -193,7 +197,13 @@ def rotate(x, cos, sin, layout="half"):
 def rotate_inverse(x, cos, sin, layout="half"):
     """Undoes `rotate`: a rotation by the negative angles, R_m^T x = R_{-m} x.
 
-    Arguments and result are those of `rotate`.
+    Args:
+        x: Tensor `(..., length, head_dim)`.
+        cos, sin: The tables that `rotate` was called with.
+        layout: `"half"` or `"interleaved"`.
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
 
     Example:
 
@@ -215,8 +225,11 @@ def decay_bound(distances, theta):
     exp(sqrt(-1) * distance * theta_i).
 
     Args:
-        distances: Array of any shape, that of the result.
+        distances: Array of any shape.
         theta: Frequencies, NumPy array of shape `(head_dim // 2,)`.
+
+    Returns:
+        NumPy float64 array of the shape of `distances`.
 
     Example:
 
@@ -237,6 +250,12 @@ def interleaved_to_half(head_dim):
     Applied to the columns of the query and key projections of each head it makes an interleaved
     checkpoint compute the same attention scores in the half layout.
 
+    Args:
+        head_dim: even int.
+
+    Returns:
+        NumPy int array of shape `(head_dim,)`: 0, 2, 4, …, 1, 3, 5, …
+
     Example:
 
     >>> from roformer_tf import rotary
@@ -249,6 +268,12 @@ def interleaved_to_half(head_dim):
 
 def half_to_interleaved(head_dim):
     """Returns the inverse of `interleaved_to_half`: `x_interleaved = x_half[order]`.
+
+    Args:
+        head_dim: even int.
+
+    Returns:
+        NumPy int array of shape `(head_dim,)`.
 
     Example:
 

@@ -79,7 +79,12 @@ def check_file(file, purpose):
 
 
 def read_json(file, purpose):
-    """Reads a JSON object; see `check_file`."""
+    """Reads a JSON object.
+
+    Raises:
+        FileNotFoundError: If the file is missing.
+        ValueError: If it is not a JSON object. The message contains line and column.
+    """
     check_file(file, purpose)
     try:
         content = json.loads(file.read_text(encoding="utf-8-sig"))
@@ -140,7 +145,12 @@ def read_errors(file, kinds=Exception):
 
 @contextlib.contextmanager
 def open_h5(file):
-    """Opens an HDF5 file of weights."""
+    """Opens a file of weights that Keras wrote.
+
+    Raises:
+        FileNotFoundError: If the file is missing.
+        ValueError: If it is damaged.
+    """
     check_file(file, "it holds weights of the model.")
     with read_errors(file, (OSError, RuntimeError, KeyError)), h5py.File(file) as stored:
         yield stored

@@ -198,14 +198,25 @@ class CheckpointFolder:
         return "RoFormerTokenizer" if (self.path / VOCABULARY_FILE).exists() else None
 
     def part(self, name):
-        """Returns the configuration in a file of a preset such as `"task.json"`, or `None`."""
+        """Returns the stored configuration of a part of a preset, or `None` if there is none.
+
+        Args:
+            name: str. `"task.json"`, `"preprocessor.json"` or `"tokenizer.json"`.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
         file = self.path / name
         if not os.path.lexists(file):
             return None
         return check_part(read_json(file, "it holds a part of the model."), file)
 
     def check_files(self, weights=True):
-        """Raises an error if a file has changed since it was saved, or a preset is damaged."""
+        """Raises an error if a file has changed since it was saved, or a preset is damaged.
+
+        Args:
+            weights: bool. Whether to check the files of weights, too.
+        """
         check_digests(self.path, weights)
         if self.layout == "preset":
             check_preset(self, weights)
@@ -217,12 +228,18 @@ class CheckpointFolder:
         return any(self.path.glob("*.index")) or any(file.is_file() for file in files)
 
     def identity(self, family=None, strict=True):
-        """Returns the `Identity` of the model.
+        """Finds out family, masking and pooler.
 
         Args:
             family: str. Overrides the family of a checkpoint.
             strict: bool. Whether to raise if a checkpoint's settings are missing or damaged. If
                 not, variables and the folder's name decide.
+
+        Returns:
+            `Identity`.
+
+        Raises:
+            ValueError: If `family` is unknown.
         """
         if self.layout == "preset":
             arguments = self.config.get("config", {})
@@ -275,10 +292,14 @@ class CheckpointFolder:
             )
 
     def tokenizer_arguments(self, vocabulary=None, **overrides):
-        """Returns the arguments of `RoFormerTokenizer` for a checkpoint, with `overrides`.
+        """Returns the arguments of `RoFormerTokenizer` for a checkpoint.
 
-        The vocabulary, by default the folder's own, decides between word and character level. Case
-        and special tokens are read from Hugging Face's `tokenizer_config.json`, if there is one.
+        The vocabulary decides between word and character level. Case and special tokens are read
+        from Hugging Face's `tokenizer_config.json`, if there is one.
+
+        Args:
+            vocabulary: Path, list of tokens or dict of token to id. Defaults to the folder's own.
+            **overrides: More arguments of the tokenizer.
         """
         parsed = self.vocabulary if vocabulary is None else Vocabulary(vocabulary)
         arguments = {"vocabulary": parsed.tokens, "word_level": has_words(parsed.ids)}

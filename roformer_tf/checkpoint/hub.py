@@ -34,6 +34,12 @@ def download(source, weights=True):
 
     Returns:
         Tuple of the path of the folder in the cache, and the name of the repository.
+
+    Raises:
+        ValueError: If the source has another form, or a file is not what the hub says it is.
+        FileNotFoundError: If there is no such repository, revision or file, or no model in it.
+        PermissionError: If the hub asks for a token, or refuses it.
+        ConnectionError: If the hub cannot be reached and the cache does not have the files.
     """
     import huggingface_hub
 

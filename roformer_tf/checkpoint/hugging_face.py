@@ -61,6 +61,11 @@ class HuggingFaceArrays:
         source: Path. The weights file.
         shapes, dtypes: dict. Map *original* names to shapes in the original's orientation and to
             NumPy dtypes. A tensor that is not in the table keeps its own name.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, or the model is not RoFormer v1.
+        ImportError: If `safetensors` is needed and not installed.
     """
 
     def __init__(self, path, config):

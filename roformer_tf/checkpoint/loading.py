@@ -39,10 +39,13 @@ class ModelBinding:
         nsp_head: bool. Whether the classifier on the pooler is the original's next-sentence head.
 
     Attributes:
-        backbone: The model's backbone.
+        model, backbone: The model and its backbone.
         family: str. A key of `mapping.FAMILIES`.
         groups: list of str. The groups of variables that the model has.
         variables: dict. Maps original names to `mapping.Variable`, in the order of the table.
+
+    Raises:
+        ValueError: If `model` is not a RoFormer, or `nsp_head` is set but it has no such head.
     """
 
     def __init__(self, model, nsp_head=False):

@@ -76,7 +76,11 @@ def add_digests(new, folder, stale=()):
 
 
 def read_digests(folder):
-    """Returns the digests of a folder by the names of the files."""
+    """Returns the digests of a folder by the names of the files.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
     file = folder / DIGESTS_FILE
     check_file(file, "it holds digests of the model's files. Without it nothing is checked.")
     text = file.read_bytes().decode("utf-8", errors="replace")
@@ -92,7 +96,13 @@ def read_digests(folder):
 def check_digests(folder, weights=True):
     """Raises an error if a file has changed since it was saved. Does nothing without `SHA256SUMS`.
 
-    Checking the files of weights, too, takes some 0.5 s per GB.
+    Args:
+        folder: Path.
+        weights: bool. Whether to check the files of weights, too, which takes some 0.5 s per GB.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If the content of a file has changed.
     """
     if not os.path.lexists(folder / DIGESTS_FILE):
         return

@@ -67,14 +67,21 @@ _DEFAULTS = {"num_segments": 2, "dropout": 0.0, "attention_dropout": 0.0}
 def backbone_arguments(config, family, source=CONFIG_FILE):
     """Returns the arguments of `RoFormerBackbone` that a `bert_config.json` describes.
 
-    Dropout rates default to 0, `layer_norm_epsilon` to 1e-12, or 1e-7 in v2. Hugging Face's
-    `rotary_value` becomes `position_options`.
-
     Args:
         config: dict. The settings, in any of the original's spellings.
         family: str. A key of `mapping.FAMILIES`.
         source: str. Name of the settings in error messages.
 
+    Returns:
+        dict of keyword arguments. Dropout rates default to 0, `layer_norm_epsilon` to 1e-12, or
+        1e-7 in v2. Hugging Face's `rotary_value` becomes `position_options`.
+
+    Raises:
+        ValueError: If a setting is missing, out of range, or not supported by `RoFormerBackbone`.
+
+    Example:
+
+    >>> from roformer_tf.checkpoint.original_config import backbone_arguments
     >>> config = {"vocab_size": 200, "hidden_size": 32, "num_attention_heads": 4,
     ...           "num_hidden_layers": 2, "intermediate_size": 64, "hidden_act": "relu",
     ...           "dropout_rate": 0.1}
@@ -132,8 +139,15 @@ def _num_positions(config):
 def original_config(backbone):
     """Returns the `bert_config.json` of a backbone, in the spelling of the released files.
 
-    `max_position_embeddings` is required by the format but used by learned positions only. The
-    original ignores our entries `masking`, `pooler` and `layer_norm_eps`.
+    Args:
+        backbone: A model with the attributes of `RoFormerBackbone`.
+
+    Returns:
+        dict. `max_position_embeddings` is required by the format but used by learned positions
+        only. The original ignores our entries `masking`, `pooler` and `layer_norm_eps`.
+
+    Raises:
+        ValueError: If the backbone has a setting that the original format cannot hold.
     """
     defaults = {"max_wavelength": 10000, "position_options": None, "rope_scaling": None}
     for name, default in {**defaults, "attention": "softmax"}.items():

@@ -20,12 +20,19 @@ _STATE_KEYS = ("model_checkpoint_path", "all_model_checkpoint_paths")
 
 
 def find_checkpoint(path):
-    """Returns the prefix of a TF1 checkpoint, and the paths of its data shards, which exist.
+    """Finds a TF1 checkpoint and checks that its files exist.
 
     Args:
         path: str or path. A folder, a prefix such as `folder/bert_model.ckpt`, or one of the
             checkpoint's files. A folder is searched for `bert_model.ckpt`, then for the checkpoint
             named in the file `checkpoint`, then for the only `.index` file.
+
+    Returns:
+        Tuple of the prefix that TensorFlow expects, and the list of paths of its data shards.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint, or its index or a data shard is missing.
+        ValueError: If a folder holds several checkpoints, or a file is a Git LFS pointer.
     """
     path = Path(path)
     if path.name in (CONFIG_FILE, VOCABULARY_FILE, "checkpoint") and path.is_file():
@@ -105,6 +112,10 @@ class OriginalArrays:
     Attributes:
         source: Path. The prefix.
         shapes, dtypes: dict. Map variable names, which are sorted, to shapes and NumPy dtypes.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, cut off or a Git LFS pointer, or the format is not TF1's.
     """
 
     def __init__(self, path):

@@ -164,9 +164,12 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
 
 
 def check_layout(path, layout):
-    """Raises an error if a folder to save to is not on this machine, or has another layout.
+    """Raises `FileExistsError` if a folder holds a model in another layout.
 
     Two models in one folder would hide each other.
+
+    Raises:
+        ValueError: If `path` is not on this machine.
     """
     if is_hub_source(path) or is_kerashub_source(path):
         raise ValueError(
@@ -226,8 +229,12 @@ def save_preset(model, save, folder, stale=(), weights=None):
         save: Function of a path, KerasHub's method.
         folder: str or path.
         stale: tuple of str. Patterns of files to remove unless they are written now.
-        weights: list of variables, or `None` for a part without any. HDF5 cannot recover from a
-            full disk, so their size is checked before.
+        weights: list of variables that `save` writes to one file, or `None` for a part without
+            any. HDF5 cannot recover from a full disk, so their size is checked before.
+
+    Raises:
+        FileExistsError: If the folder holds a model in another layout.
+        OSError: If the files cannot be written.
     """
     if Path(folder).name.startswith(SAVING):  # a part of the model that is being saved
         save(str(folder))

@@ -135,7 +135,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 class TorchTensors:
-    """The tensors of one file that `torch.save` wrote, with their sorted `names`."""
+    """The tensors of one file that `torch.save` wrote.
+
+    Args:
+        file: Path. It must exist.
+
+    Attributes:
+        names: list of str, sorted.
+
+    Raises:
+        ValueError: If the file is damaged, holds anything other than a dict of tensors, or names
+            anything that does not build tensors. Nothing in it is run.
+    """
 
     def __init__(self, file):
         self._file, self._storages, self._last = file, {}, (None, None)

@@ -111,6 +111,9 @@ def assign_ids(tokens):
 def list_tokens(ids):
     """Returns the lines of a vocabulary file that gives these ids: the inverse of `assign_ids`.
 
+    Raises:
+        ValueError: If no vocabulary file gives these ids.
+
     >>> list_tokens({"[PAD]": 0, "[UNK]": 1})
     ['[PAD]', '[UNK]']
     """
@@ -285,6 +288,13 @@ def edit_rows(rows, keep_tokens=None, compound_tokens=None):
     Returns:
         Array of shape `(edited_size(…), …)` and the dtype of `rows`.
 
+    Raises:
+        ValueError: If an id is out of range or weights do not match their ids.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.checkpoint.vocabulary import edit_rows
     >>> edit_rows(np.array([0.0, 1.0, 2.0, 3.0]), keep_tokens=[3, 1], compound_tokens=[[0, 1]])
     array([3., 1., 2.])
 

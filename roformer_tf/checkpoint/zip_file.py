@@ -54,6 +54,12 @@ def unpack(archive, inner=""):
 
     Returns:
         Path of the folder, under the name that it has in the archive.
+
+    Raises:
+        FileNotFoundError: If there is no model in the archive or in the folder `inner`.
+        ValueError: If the archive is damaged; has names that lead elsewhere, links, encrypted
+            files or files that are far larger than their compressed form; or holds several models.
+        OSError: If there is not enough room on the disk.
     """
     check_file(archive, "it holds a model.")
     try:

@@ -246,7 +246,11 @@ def _save(model, path, quantize):
 def write_client(folder, preprocessor, fills_masks=False, labels=None):
     """Writes the client, and the files from which it makes token ids.
 
-    With `fills_masks` the texts contain mask tokens. `labels` are those of a classifier.
+    Args:
+        folder: Path.
+        preprocessor: `RoFormerPreprocessor`.
+        fills_masks: bool. Whether the texts contain mask tokens.
+        labels: Names of a classifier's classes, or `None`.
     """
     tokenizer = preprocessor.tokenizer
     kinds = character_kinds()

@@ -93,8 +93,14 @@ class AttentionMask(keras.layers.Layer):
     def build_cache(self, batch_size, max_length):
         """Creates the cache of a mask, in which all positions are hidden.
 
-        It is a dictionary of tensors `(batch_size, max_length)`: float32 `"bias"`, and with
-        `"unilm"` int32 `"order"`.
+        Args:
+            batch_size: positive integer or scalar tensor.
+            max_length: positive integer or scalar tensor, the maximum number of tokens of a
+                sequence.
+
+        Returns:
+            Dict of tensors `(batch_size, max_length)`, like the output with `dense=False`: float32
+            `"bias"`, and with `"unilm"` int32 `"order"`.
         """
         shape = (batch_size, max_length)
         cache = {"bias": ops.full(shape, HIDDEN, "float32")}
@@ -166,10 +172,23 @@ class AttentionMask(keras.layers.Layer):
 
 
 def dense_bias(parts):
-    """Returns the bias on the scores `(batch, 1, 1 or query, key)` from its parts.
+    """Returns the bias to add to the scores, from its parts.
 
-    They are those of `AttentionMask(dense=False)`. `"order"` and `"document"` may be pairs: of the
-    queries and of the keys.
+    Args:
+        parts: `"bias"`, `"order"` and `"document"` as `AttentionMask(dense=False)` returns them,
+            the last two optional. They may be pairs: of the queries and of the keys.
+
+    Returns:
+        float32 tensor `(batch, 1, 1 or query, key)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers.attention_mask import AttentionMask, dense_bias
+    >>> given = np.array([[1, 1, 0]]), None, np.array([[1, 2, 2]])
+    >>> parts = AttentionMask("causal", dense=False)(*given)
+    >>> bool(np.all(np.array(dense_bias(parts)) == np.array(AttentionMask("causal")(*given))))
+    True
     """
     bias = parts["bias"]
     # the rules compare the positions or segment counts of two tokens, and earlier documents add the
@@ -184,11 +203,19 @@ def dense_bias(parts):
 
 
 def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
-    """Returns the bias for masks of the keys `x` as Keras has them, `None` if all are visible.
+    """Returns the bias for masks as Keras has them, for a layer that is called with features.
 
-    A mask that Keras carries along with `x` is its padding mask, unless there is one. An
-    `attention_mask` is `(batch, query, key)` or has an axis of heads before these. Without it the
-    bias is the dictionary of `AttentionMask(dense=False)`.
+    Args:
+        x: Tensor `(batch, length, hidden_dim)`. A mask that Keras carries along with it is its
+            padding mask, unless there is one.
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, or `None`.
+        attention_mask: bool tensor `(batch, length, length)` or `(batch, 1 or num_heads, length,
+            length)`, True where a query sees a key, or `None`.
+        causal: bool. Whether a query sees only the keys up to its own position.
+
+    Returns:
+        `None` where every key is visible. Otherwise one like `AttentionMask(dense=False)`'s,
+        or with `attention_mask` a float32 tensor `(batch, 1 or num_heads, length, length)`.
     """
     if padding_mask is None:
         padding_mask = get_keras_mask(x)
@@ -212,7 +239,14 @@ def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
 
 
 def causal_bias(x, cache_update_index, max_length):
-    """Returns the bias of a causal mask for new tokens `x` and all positions of their cache."""
+    """Returns the bias of a causal mask for new tokens and all positions of a cache.
+
+    Args:
+        x: Tensor `(batch, length, hidden_dim)` of the tokens at positions `cache_update_index`,
+            `cache_update_index + 1`, …
+        cache_update_index: int or scalar int tensor.
+        max_length: int or scalar int tensor. Number of positions of the cache.
+    """
     if is_prefill(cache_update_index):
         return bias_of_masks(x, causal=True)
     queries = cache_update_index + ops.arange(ops.shape(x)[1], dtype="int32")

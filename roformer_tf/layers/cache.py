@@ -5,10 +5,28 @@ from keras import ops
 
 
 def write(cache, update, cache_update_index):
-    """Writes new entries to a cache `(batch, num_heads, max_length, head_dim)`.
+    """Writes new entries to the cache, from position `cache_update_index` on.
 
-    TensorFlow reuses its memory if nothing else reads the old cache, so the cost of a step does not
-    grow with the size of the cache.
+    Args:
+        cache: Tensor `(batch, num_heads, max_length, head_dim)`.
+        update: Tensor `(batch, num_heads, length, head_dim)`.
+        cache_update_index: integer or scalar integer tensor.
+
+    Returns:
+        Tensor of the shape and dtype of `cache`. TensorFlow reuses its memory if nothing else reads
+        the old cache, so the cost of a step does not grow with the size of the cache.
+
+    Raises:
+        ValueError: If the entries do not fit and `cache_update_index` is an integer.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers.cache import write
+    >>> cache, update = np.zeros((1, 1, 4, 1), "float32"), np.ones((1, 1, 2, 1), "float32")
+    >>> cache = write(cache, update, cache_update_index=1)
+    >>> np.array(cache)[0, 0, :, 0].tolist()
+    [0.0, 1.0, 1.0, 0.0]
     """
     cache = ops.convert_to_tensor(cache)
     update = ops.cast(update, cache.dtype)

@@ -23,20 +23,37 @@ def chunked_attention(
     larger score comes. The backward pass computes each block of weights again from the output and
     these two numbers.
 
-    Outputs and gradients are those of the plain computation, up to float32 rounding: products are
-    taken in the dtype of `query`, the softmax and all sums in float32. A query that sees no key
-    gets the mean of all values. Blocks in which `order` hides all keys are skipped. There are no
-    second derivatives.
+    Outputs and gradients are those of the plain computation, up to float32 rounding. A query that
+    sees no key gets the mean of all values. Blocks in which `order` hides all keys are skipped.
+    There are no second derivatives.
 
     Args:
         query: Tensor `(batch, num_heads, length, head_dim)`, already scaled.
-        key, value: Tensors of the shape of `query`.
+        key, value: tensors of the shape of `query`.
         attention_bias: `None`; or a dictionary as `AttentionMask(dense=False)` returns it; or a
             float32 tensor that broadcasts to `(batch, num_heads, 1, length)`, the same for all
             queries. Values below -1e9 count as -1e9. It gets no gradient.
         dropout: float. Rate on the attention weights.
-        seed: int tensor `(2,)` that decides what is dropped; needed if `dropout` is not 0.
+        seed: integer tensor `(2,)` that decides what is dropped; needed if `dropout` is not 0.
         block_size: int. Number of queries and of keys in a block.
+
+    Returns:
+        Tensor of the shape and dtype of `query`. Products are taken in this dtype, the softmax and
+        all sums in float32.
+
+    Raises:
+        NotImplementedError: On a second derivative.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from roformer_tf.layers.chunked_attention import chunked_attention
+    >>> x = np.random.default_rng(0).normal(size=(1, 2, 10, 4)).astype("float32")
+    >>> weights = np.exp(x @ x.swapaxes(-1, -2))
+    >>> expected = weights @ x / weights.sum(-1, keepdims=True)
+    >>> output = chunked_attention(x, x, x, block_size=4)
+    >>> bool(np.abs(np.array(output) - expected).max() < 1e-5)
+    True
 
     Reference: FlashAttention, arXiv 2205.14135, algorithms 1, 2 and 4; Rabe and Staats, arXiv
     2112.05682.

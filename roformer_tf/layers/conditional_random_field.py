@@ -88,9 +88,16 @@ class ConditionalRandomField(keras.layers.Layer):
 class ConditionalRandomFieldLoss(keras.losses.Loss):
     """Negative log probability of the true tags under a `ConditionalRandomField`.
 
+    Args:
+        name: string. Name of the loss.
+        **kwargs: Arguments of `keras.losses.Loss`.
+
     Call arguments:
         y_true: int tensor `(batch, length)` of tags, -1 for padding.
         y_pred: Tensor `(batch, length, tags, tags)`, outputs of `ConditionalRandomField`.
+
+    Returns:
+        Mean over the batch.
 
     Example:
 
@@ -124,13 +131,14 @@ class ConditionalRandomFieldLoss(keras.losses.Loss):
 
 
 def viterbi_decode(scores):
-    """Returns the tags with the highest sum of scores, int32 `(batch, length)`.
-
-    Padding repeats the last tag.
+    """Returns the tags with the highest sum of scores.
 
     Args:
         scores: Tensor `(batch, length, tags, tags)`, outputs of `ConditionalRandomField`. Add minus
             infinity for a tag that may not follow another.
+
+    Returns:
+        int32 tensor `(batch, length)`. Padding repeats the last tag.
 
     Example:
 
@@ -174,10 +182,13 @@ def _log_total(total, pairs):
 
 
 def tag_probabilities(scores):
-    """Returns the probability of each tag of each token, float32 `(batch, length, tags)`.
+    """Returns the probability of each tag of each token under a conditional random field.
 
     Args:
         scores: Tensor `(batch, length, tags, tags)`, outputs of `ConditionalRandomField`.
+
+    Returns:
+        float32 tensor `(batch, length, tags)`.
 
     Example:
 
@@ -185,6 +196,8 @@ def tag_probabilities(scores):
     >>> from roformer_tf.layers import tag_probabilities
     >>> np.array(tag_probabilities(np.zeros((1, 1, 2, 2), "float32"))).tolist()
     [[[0.5, 0.5]]]
+
+    Reference: the forward-backward algorithm.
     """
     scores = ops.cast(ops.convert_to_tensor(scores), "float32")
     steps = ops.transpose(scores, (1, 0, 2, 3))

@@ -8,7 +8,13 @@ import keras
 def arguments_of(layer, cls, **values):
     """Returns the arguments of `cls.__init__` as a config, read from attributes of the same name.
 
-    `values` are those stored in another way. The base class adds `name` and `**kwargs`.
+    Args:
+        layer: A layer that is a `cls`.
+        cls: The class that calls this in its `get_config`.
+        **values: Config values of arguments that are stored in another way.
+
+    Returns:
+        Dict, without `name` and `**kwargs`, which the base class adds.
     """
     names = [n for n in inspect.signature(cls).parameters if n not in ("name", "kwargs")]
     return {

@@ -85,8 +85,12 @@ class CrossAttention(Attention):
             x: Tensor `(beams * batch, length, hidden_dim)`. The beams of a sentence follow each
                 other and share its keys and values.
             cache: Output of `build_cache` for `batch` encoder sequences.
-            attention_bias: See `call`; the same for all queries.
+            attention_bias: float32 tensor that broadcasts to
+                `(batch, num_heads, 1, encoder_length)`, or `None`.
             training: bool. Whether to apply dropout.
+
+        Returns:
+            Tensor `(beams * batch, length, num_heads * head_dim)`.
         """
         key, value = cache
         query = ops.reshape(

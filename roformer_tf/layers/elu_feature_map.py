@@ -8,6 +8,9 @@ from roformer_tf.layers.feature_map import FeatureMap, no_scale
 class EluFeatureMap(FeatureMap):
     """phi(x) = elu(x) + 1 for queries and keys: x + 1 above 0, exp(x) below.
 
+    Args:
+        **kwargs: Arguments of `keras.layers.Layer`.
+
     Call arguments, returns: see `FeatureMap`.
 
     Example:

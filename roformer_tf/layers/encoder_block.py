@@ -233,6 +233,9 @@ def recompute(function, *args):
         function: Takes `args` and returns one tensor; may use the weights of layers.
         *args: structures of tensors and `None`.
 
+    Returns:
+        What `function(*args)` returns, with its gradients.
+
     Example:
 
     >>> import numpy as np

@@ -29,9 +29,19 @@ def with_seed(name, options):
 
 
 def make_feature_maps(name, num_layers, options=None, dtype=None):
-    """Makes the feature map of each block, or `None` for `"softmax"`.
+    """Makes the feature map of each block of a model.
 
-    `options` are arguments of the map's class. Block i gets `seed + i`.
+    Args:
+        name: a key of `FEATURE_MAPS`, or `"softmax"` for none.
+        num_layers: Positive int.
+        options: dict. Arguments of the map's class. Block i gets `seed + i`.
+        dtype: dtype policy.
+
+    Returns:
+        List of `num_layers` maps, or of `None`.
+
+    Raises:
+        ValueError: If the feature map or one of its options is unknown.
     """
     if not isinstance(options or {}, dict):
         raise ValueError(

@@ -10,13 +10,18 @@ class FeedForward(keras.layers.Layer):
     """Position-wise feed-forward network: dense, activation, dense.
 
     Args:
-        hidden_dim, intermediate_dim: ints. Width of input and output, and between the two.
+        hidden_dim: int. Width of input and output.
+        intermediate_dim: int. Width between the two.
         activation: Name as in `get_activation`.
         use_bias: bool. Whether the dense layers have biases (v1 yes, v2 no).
         kernel_initializer: For both dense layers.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: Tensor `(batch, length, hidden_dim)`. The result has the same shape.
+        x: Tensor `(batch, length, hidden_dim)`.
+
+    Returns:
+        Tensor `(batch, length, hidden_dim)`.
 
     Example:
 

@@ -7,15 +7,19 @@ class FlatDense(keras.layers.Dense):
     """A `keras.layers.Dense` whose product is one matrix times one matrix.
 
     Same numbers, same weights. Keras contracts `(batch, length, features)` with a reshape between
-    product and bias; flattened first, TensorFlow runs product, bias and GELU as one oneDNN kernel,
-    which is 1.2 times as fast in float32 and 1.9 times in bfloat16.
+    product and bias; flattened first, TensorFlow runs product, bias and GELU as one oneDNN kernel
+    (1.2 times as fast in float32, 1.9 times in bfloat16 for the two products of a base-size
+    feed-forward network).
 
     Args:
         units: Positive int.
         **kwargs: Arguments of `keras.layers.Dense`.
 
     Call arguments:
-        inputs: Tensor `(..., features)`. The result is `(..., units)`.
+        inputs: Tensor `(..., features)`.
+
+    Returns:
+        Tensor `(..., units)`.
 
     Example:
 

@@ -134,10 +134,15 @@ class LinearAttention(SelfAttention):
         return self._sums(x, attention_bias, position, training=training)[0]
 
     def build_cache(self, batch_size, max_length=None):
-        """Creates a cache of sums, whose size does not depend on the length.
+        """Creates a cache of sums. Its size does not depend on the length.
 
-        It is two float32 tensors: `(batch_size, num_heads, features, head_dim + 1)` and
-        `(batch_size, num_heads)`.
+        Args:
+            batch_size: int or scalar tensor.
+            max_length: Unused.
+
+        Returns:
+            Tuple of float32 tensors `(batch_size, num_heads, features, head_dim + 1)` and
+            `(batch_size, num_heads)`.
         """
         return initial_state(
             batch_size, self.num_heads, self.feature_map.feature_dim(self.head_dim), self.head_dim
@@ -146,10 +151,18 @@ class LinearAttention(SelfAttention):
     def call_with_cache(
         self, x, cache, cache_update_index=None, attention_bias=None, position=None
     ):
-        """Returns causal attention for the next tokens, and the cache with their sums.
+        """Computes causal attention for the next tokens with the sums of the earlier ones.
 
-        Takes the arguments of `SelfAttention.call_with_cache`, with `attention_bias` as in `call`.
-        `cache_update_index` is unused if `position` is given.
+        Args:
+            x: Tensor `(batch, length, hidden_dim)`. One or more tokens, such as a prompt.
+            cache: Output of `build_cache`, or of the call before.
+            cache_update_index: int or scalar int tensor. Position of the first of these tokens.
+                Unused if `position` is given, as each token is added to the sums once.
+            attention_bias: See `call`. For these tokens.
+            position: Context from `position_scheme` for these tokens' positions.
+
+        Returns:
+            Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.
 
         Raises:
             ValueError: If the attention is not causal.
@@ -224,9 +237,18 @@ def linear_attention(
 ):
     """Computes equation 19: averages of values, weighted by feature maps of queries and keys.
 
-    All tensors are float32. `rotate` rotates a query and a key, or their features. `key_bias` is
-    `(batch, 1, length)`, 0 for visible keys, -1e9 for hidden ones. Returns the averages, of the
-    shape of `value`, and the state of `causal_sums`.
+    Args:
+        query, key: float32 tensors `(batch, num_heads, length, head_dim)`.
+        value: float32 tensor `(batch, num_heads, length, value_dim)`.
+        feature_map: `FeatureMap`.
+        rotate: Function of a query and a key, or of their features, that rotates both.
+        key_bias: float32 tensor `(batch, 1, length)`, 0 for visible keys, -1e9 for hidden ones.
+        causal: bool. Whether a query sees only the keys up to its own position.
+        state, chunk_size: See `causal_sums`.
+        training: bool.
+
+    Returns:
+        The averages, of the shape of `value`, and the state of `causal_sums`.
     """
     if feature_map.rotate_inputs:
         query, key = rotate(query, key)
@@ -264,9 +286,16 @@ def linear_attention(
 def bidirectional_sums(features, rotated, value, log_weight):
     """Computes numerators and denominators where every query sees every key.
 
-    `features` are those of queries and keys, `(batch, num_heads, length, features)` each, for the
-    denominator, and `rotated` the same, rotated, for the numerator. `log_weight` broadcasts to
-    `(batch, num_heads, length)`.
+    Args:
+        features: Tuple of the features of queries and keys, `(batch, num_heads, length, features)`
+            each, for the denominator.
+        rotated: The same features rotated by their positions, for the numerator.
+        value: Tensor `(batch, num_heads, length, head_dim)`.
+        log_weight: Tensor that broadcasts to `(batch, num_heads, length)`.
+
+    Returns:
+        Numerators `(batch, num_heads, length, head_dim)` and denominators `(batch, num_heads,
+        length, 1)`.
     """
     (query, key), (rotated_query, rotated_key) = features, rotated
     largest = ops.stop_gradient(ops.max(log_weight, axis=-1, keepdims=True))
@@ -289,10 +318,15 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
     one matrix, `features x head_dim`, for each chunk. Every sum is relative to the largest weight
     *so far*, so later tokens have no influence, not even by rounding.
 
-    Arguments are those of `bidirectional_sums`, and the state that the call for the earlier tokens
-    returned. The new state comes last: `(batch, num_heads, features, head_dim + 1)`, the sums of
-    the numerator and in the last column those of the denominator, and `(batch, num_heads)`, the
-    logarithm of the weight they are relative to.
+    Args:
+        features, rotated, value, log_weight: See `bidirectional_sums`.
+        state: The state that the call for the earlier tokens returned, or `None`.
+        chunk_size: int. Affects only speed and memory.
+
+    Returns:
+        Numerators, denominators, and the state after these tokens: a tuple of `(batch, num_heads,
+        features, head_dim + 1)`, the sums of the numerator and in the last column those of the
+        denominator, and `(batch, num_heads)`, the logarithm of the weight they are relative to.
     """
     batch, num_heads, length, head_dim = ops.shape(value)
     if isinstance(length, int):

@@ -10,10 +10,16 @@ class MeanPooling(keras.layers.Layer):
     `keras.layers.GlobalAveragePooling1D` sums in the compute dtype and returns NaN for a sequence
     without real tokens. This layer sums in float32 and returns zeros.
 
+    Args:
+        **kwargs: Arguments of `keras.layers.Layer`.
+
     Call arguments:
-        x: Tensor `(batch, length, features)`. The result is `(batch, features)`.
+        x: Tensor `(batch, length, features)`.
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
             that Keras carries along with `x`.
+
+    Returns:
+        Tensor `(batch, features)`.
 
     Example:
 

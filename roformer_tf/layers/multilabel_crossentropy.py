@@ -7,12 +7,15 @@ MINUS_INFINITY = float("-inf")
 def multilabel_categorical_crossentropy(y_true, y_pred):
     """Computes log(1 + sum of e^s over false classes) + log(1 + sum of e^-s over true classes).
 
-    It pushes the scores of true classes above 0 and those of all others below, and unlike binary
-    cross entropy it copes with few true classes among very many. The result is float32 `(...)`.
+    It pushes the scores of all true classes above 0, and those of all others below, and unlike
+    binary cross entropy it copes with few true classes among very many.
 
     Args:
         y_true: Tensor `(..., classes)` of 0 and 1, or of probabilities.
         y_pred: Tensor `(..., classes)` of scores. Those of minus infinity do not count.
+
+    Returns:
+        float32 tensor `(...)`.
 
     Example:
 
@@ -37,8 +40,11 @@ def sparse_multilabel_categorical_crossentropy(y_true, y_pred, mask_zero=False):
 
     Args:
         y_true: int tensor `(..., count)`, the true classes of each example.
-        y_pred: See `multilabel_categorical_crossentropy`.
+        y_pred: Tensor `(..., classes)` of scores. Those of minus infinity do not count.
         mask_zero: bool. Whether class 0 does not count, so that `y_true` may be padded with 0.
+
+    Returns:
+        float32 tensor `(...)`.
 
     Example:
 
@@ -49,8 +55,8 @@ def sparse_multilabel_categorical_crossentropy(y_true, y_pred, mask_zero=False):
     >>> bool(loss[0] < 1e-3)
     True
 
-    Reference: the function of this name of bert4keras 0.11.5, which subtracts true classes from the
-    sum over all, and so is wrong by more than 1e-7 e^s; this one leaves them out.
+    Reference: the function of this name of bert4keras 0.11.5. That one subtracts true classes from
+    the sum over all, which is wrong by more than 1e-7 e^s; this one leaves them out.
     """
     scores = ops.cast(y_pred, "float32")
     if mask_zero:
@@ -91,12 +97,17 @@ def _log_one_plus(x):
 class MultilabelSpanCrossentropy(keras.losses.Loss):
     """Trains the scores of a `GlobalPointer`, from a list of the true spans of each type.
 
-    It is the mean over examples and types of `multilabel_categorical_crossentropy`.
+    Args:
+        name: string. Name of the loss.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
         y_true: int tensor `(batch, count, 3)`: start, end and type of each true span, the end
             included. A start of -1 is padding.
         y_pred: Tensor `(batch, types, length, length)`, scores.
+
+    Returns:
+        Mean over examples and types of `multilabel_categorical_crossentropy`.
 
     Example:
 

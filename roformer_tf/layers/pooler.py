@@ -7,10 +7,14 @@ class Pooler(keras.layers.Layer):
 
     Args:
         activation: `"tanh"` (BERT), or `"linear"` (RoFormer-Sim).
-        kernel_initializer: Initializer of the dense layer.
+        kernel_initializer: initializer of the dense layer.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: Tensor `(batch, length, hidden_dim)`. The result is `(batch, hidden_dim)`.
+        x: Tensor `(batch, length, hidden_dim)`.
+
+    Returns:
+        Tensor `(batch, hidden_dim)`.
 
     Example:
 

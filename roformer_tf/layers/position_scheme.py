@@ -54,10 +54,13 @@ class PositionScheme(keras.layers.Layer):
 
     @classmethod
     def for_model(cls, sizes, **options):
-        """Creates the scheme of a model with `options`, further arguments of the class.
+        """Creates the scheme of a model.
 
-        `sizes` has `head_dim`, `num_heads`, `hidden_dim`, `embedding_dim`, `max_sequence_length`,
-        `max_wavelength`, `masking` and `initializer` (of embeddings).
+        Args:
+            sizes: Object with `head_dim`, `num_heads`, `hidden_dim`, `embedding_dim`,
+                `max_sequence_length`, `max_wavelength`, `masking` and `initializer` (of
+                embeddings).
+            **options: further arguments of the class.
         """
         return cls(**options)
 
@@ -80,17 +83,21 @@ class PositionScheme(keras.layers.Layer):
         return value
 
     def apply_to_scores(self, scores, query, key, context, attention):
-        """Changes the scores, `(batch, num_heads, query, key)`, of queries and keys.
+        """Changes the scores, `(batch, num_heads, query, key)`.
 
-        Queries are already divided like the scores. `attention` is the calling `SelfAttention`, for
-        schemes that use its projections.
+        Args:
+            query: The queries of the product, already divided like the scores.
+            key: The keys of the product.
+            attention: The calling `SelfAttention`, for schemes that use its projections.
         """
         return scores
 
     def apply_to_output(self, output, weights, context):
         """Changes the averaged values, `(batch, num_heads, query, head_dim)`.
 
-        Only a scheme with `needs_scores` gets the weights `(batch, num_heads, query, key)`.
+        Args:
+            weights: The attention weights `(batch, num_heads, query, key)` they were averaged with;
+                `None` unless the scheme has `needs_scores`.
         """
         return output
 

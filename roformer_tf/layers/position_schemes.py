@@ -30,10 +30,21 @@ POSITION_SCHEMES = {
 
 
 def make_position_schemes(name, num_layers, sizes, options=None, dtype=None, prefix=""):
-    """Creates the position scheme of each block: one for all of them, unless it is `per_layer`.
+    """Creates the position scheme of each block of a model.
 
-    `options` are further arguments of the scheme's class, and `sizes` those of
-    `PositionScheme.for_model`. A model with several lists of schemes needs a `prefix` of names.
+    Args:
+        name: a key of `POSITION_SCHEMES`.
+        num_layers: Positive int.
+        sizes: See `PositionScheme.for_model`.
+        options: dict. Further arguments of the scheme's class.
+        dtype: dtype policy.
+        prefix: str. Put before the layer names if a model has several lists of schemes.
+
+    Returns:
+        List of `num_layers` schemes: the same one for all blocks, unless the scheme is `per_layer`.
+
+    Raises:
+        ValueError: If the scheme or one of its options is unknown.
     """
     check_one_of("position_scheme", name, tuple(POSITION_SCHEMES))
     cls = POSITION_SCHEMES[name]

@@ -19,7 +19,19 @@ _MOST = 2**31 - 1  # indices are int32
 
 
 class ClippedDistances(PositionScheme):
-    """Base class of schemes with a vector for each clipped distance; context: `distance_rows`."""
+    """Base class of schemes with a vector for each clipped distance; its context is table rows.
+
+    Args:
+        max_distance: int. Larger distances are clipped to this one.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; not read.
+        position_ids: int or float tensor `(batch, length)`, or `None`.
+
+    Returns:
+        `distance_rows` of the positions.
+    """
 
     needs_scores = True
 
@@ -109,10 +121,15 @@ class RelativePosition(ClippedDistances):
 
 
 def distance_rows(position_ids, max_distance):
-    """Returns the row of the table for each query and key, int32 `(batch, query, key)`.
+    """Returns the row of the table for each query and key.
 
-    It is `clip(key - query) + max_distance`, rounded. `None` if `position_ids` is `None`, as a
-    short sequence then needs only a part of the table.
+    Args:
+        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
+        max_distance: Positive int.
+
+    Returns:
+        int32 tensor `(batch, query, key)`: `clip(key - query) + max_distance`, rounded. `None` if
+        `position_ids` is `None`, as a short sequence then needs only a part of the table.
     """
     if position_ids is None:
         return None
@@ -125,8 +142,14 @@ def distance_rows(position_ids, max_distance):
 def distance_products(x, table, rows):
     """Multiplies each vector with the vector of its distance to each other token.
 
-    Of `x` `(batch, num_heads, length, features)`, a table, or one for each head, and
-    `distance_rows` it returns `y[b, h, i, j] = x[b, h, i] · table[rows[b, i, j]]`.
+    Args:
+        x: Tensor `(batch, num_heads, length, features)`.
+        table: Tensor `(2 * max_distance + 1, features)`, or such a table for each head.
+        rows: Output of `distance_rows`.
+
+    Returns:
+        Tensor `(batch, num_heads, length, length)`: `y[b, h, i, j] = x[b, h, i] · table[rows[b, i,
+        j]]`.
     """
     table, rows = _counted(table, rows, ops.shape(x)[-2])
     products = ops.matmul(x, ops.swapaxes(table, -1, -2))  # (batch, head, length, distance)
@@ -143,9 +166,16 @@ def distance_products(x, table, rows):
 
 
 def distance_averages(weights, table, rows):
-    """Averages the vectors of the distances like values, by weights `(batch, head, query, key)`.
+    """Averages the vectors of the distances like values.
 
-    Returns `(batch, head, query, features)`: sums of `weights[b, h, i, j] * table[rows[b, i, j]]`.
+    Args:
+        weights: Tensor `(batch, num_heads, query, key)`.
+        table: Tensor `(2 * max_distance + 1, features)`.
+        rows: Output of `distance_rows`.
+
+    Returns:
+        Tensor `(batch, num_heads, query, features)`: the sum over keys of `weights[b, h, i, j] *
+        table[rows[b, i, j]]`.
     """
     table, rows = _counted(table, rows, ops.shape(weights)[-1])
     count = ops.shape(table)[-2]
@@ -161,7 +191,15 @@ def distance_averages(weights, table, rows):
 
 
 def near_distances(table, length):
-    """Returns the part of a table for distances that occur among `length` tokens at 0, 1, 2, …"""
+    """Returns the part of a table for distances that occur among tokens at 0, 1, 2, …
+
+    Args:
+        table: Tensor `(..., 2 * max_distance + 1, features)`.
+        length: integer or scalar tensor, number of tokens.
+
+    Returns:
+        Tensor `(..., 2 * min(max_distance, length - 1) + 1, features)`.
+    """
     max_distance = _reach(table)
     if isinstance(length, int) and isinstance(max_distance, int):
         reach = min(max_distance, length - 1)

@@ -11,9 +11,13 @@ class RMSNorm(keras.layers.Layer):
 
     Args:
         epsilon: float. Added to the mean square. bert4keras uses 1e-7.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        x: Tensor `(..., features)`. The result has the same shape, in the compute dtype.
+        x: Tensor `(..., features)`.
+
+    Returns:
+        Tensor of the same shape, in the compute dtype.
 
     Example:
 

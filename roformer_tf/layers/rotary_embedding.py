@@ -15,7 +15,8 @@ class RotaryEmbedding(keras.layers.Layer):
     """Rotates features by their positions. A drop-in for `keras_hub.layers.RotaryEmbedding`.
 
     The arguments up to `denominator_dim`, and the call, are those of KerasHub, with the same
-    results. Angles are exact for positions up to 2^24, and the rotation is computed in float32.
+    results. Angles are exact for positions up to 2^24, and the rotation is computed in float32
+    under every dtype policy.
 
     Args:
         max_wavelength: float. Base of the frequencies `max_wavelength^(-2i / rotary_dim)`.
@@ -23,9 +24,12 @@ class RotaryEmbedding(keras.layers.Layer):
         rope_type: `"linear"`, `"dynamic"` or `"yarn"`, as in KerasHub. Its `"dynamic"` divides all
             frequencies by `scaling_factor^(d / (d - 2))`, whatever the length. For Hugging Face's
             rules pass `rope_scaling`.
-        beta_fast, beta_slow, original_max_position_embeddings, truncate: See
-            `rope_scaling.YaRNScaling`; for `rope_type="yarn"`.
-        sequence_axis, feature_axis: ints. Axes of the inputs.
+        beta_fast: float. For `rope_type="yarn"`.
+        beta_slow: float. For `rope_type="yarn"`.
+        original_max_position_embeddings: int. Trained length, for `rope_type="yarn"`.
+        truncate: bool. Whether YaRN's ramp starts and ends at whole pairs.
+        sequence_axis: int. Sequence axis of the inputs.
+        feature_axis: int. Feature axis of the inputs.
         denominator_dim: int. Denominator of the exponent of the frequencies. Defaults to the number
             of rotated features.
         layout: Which features make a pair: `"half"`, (i, i + d / 2), as in KerasHub and LLaMA, or
@@ -34,14 +38,18 @@ class RotaryEmbedding(keras.layers.Layer):
         rope_scaling: dict in Hugging Face's format, such as
             `{"rope_type": "llama3", "factor": 8.0, ...}`; see `roformer_tf.rope_scaling`. It takes
             the place of `rope_type` and `scaling_factor`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Tensor with a sequence axis and a feature axis, such as `(batch, length, features)`
-            or `(batch, length, num_heads, features)`. The result has the same shape.
+            or `(batch, length, num_heads, features)`.
         start_index: int or scalar int tensor. Position of the first token.
         positions: Tensor `(length,)` or `(batch, length)` of whole or fractional positions. If
             given, `start_index` is ignored.
         inverse: bool. Whether to rotate back: `layer(layer(x), inverse=True)` is `x`.
+
+    Returns:
+        Tensor of the shape of `inputs`.
 
     Raises:
         ValueError: If the number of rotated features is odd, an axis is out of range, or an option
@@ -58,6 +66,11 @@ class RotaryEmbedding(keras.layers.Layer):
     (2, 5, 4, 8)
     >>> bool(np.allclose(layer(rotated, inverse=True), query, atol=1e-6))
     True
+
+    The next token of a sequence that is generated token by token:
+
+    >>> tuple(layer(query[:, :1], start_index=5).shape)
+    (2, 1, 4, 8)
 
     Reference: equations 14 to 16 and 34 of arXiv 2104.09864; `roformer_tf.rotary`.
     """
@@ -179,8 +192,17 @@ class RotaryEmbedding(keras.layers.Layer):
 def scaled_tables(positions, theta, scaling, base, padding_mask=None, current_length=None):
     """Returns `rotary.tables` with the frequencies slowed down by a rule of `rope_scaling`.
 
-    Only rules that depend on the length read `padding_mask` and `current_length` `(batch,)`, by
-    default last position - first position + 1 of the real tokens of each sequence.
+    Args:
+        positions: Tensor `(1 or batch, length)`.
+        theta: Frequencies `(rotary_dim // 2,)`, NumPy array or tensor.
+        scaling: `RopeScaling`.
+        base: float. Base of the frequencies.
+        padding_mask: Tensor `(batch, length)` or `None`; read by rules that depend on the length.
+        current_length: int or int tensor `(batch,)`. Defaults to last position - first position + 1
+            of the tokens of each sequence that are not padding.
+
+    Returns:
+        `(cos, sin)`, float32 tensors `(1 or batch, length, rotary_dim)`.
     """
 
     def frequencies(length=None):

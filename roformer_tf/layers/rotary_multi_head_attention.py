@@ -318,9 +318,14 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     def build_cache(self, batch_size, max_length):
         """Makes an empty key/value cache.
 
-        It is a tensor of zeros `(batch_size, 2, max_length, num_key_value_heads, key_dim)`, as in
-        `keras_hub.layers.CachedMultiHeadAttention`, or with a feature map the tuple of sums of
-        `LinearAttention.build_cache`.
+        Args:
+            batch_size: int or scalar tensor.
+            max_length: int or scalar tensor. Maximum number of tokens.
+
+        Returns:
+            Tensor of zeros `(batch_size, 2, max_length, num_key_value_heads, key_dim)`, as in
+            `keras_hub.layers.CachedMultiHeadAttention`. With a feature map the tuple of sums of
+            `LinearAttention.build_cache`, whose size does not depend on `max_length`.
 
         Raises:
             ValueError: If `value_dim` is not `key_dim`, or `rope_scaling` depends on the length.

@@ -24,10 +24,15 @@ def inputs_up_to(length):
 
     A graph for any length holds both ways to compute attention, and keeps what the gradients of
     both need. One that never sees a long input needs only the plain way: it is traced faster and
-    takes less memory. Longer inputs get the same numbers, with all scores held at once. `None` is
-    any length.
+    takes less memory. Longer inputs get the same numbers, with all scores held at once.
+
+    Args:
+        length: int, or `None` if it is not known.
+
+    Example:
 
     >>> import tensorflow as tf
+    >>> from roformer_tf.layers.self_attention import SelfAttention, inputs_up_to
     >>> layer = SelfAttention(num_heads=2, head_dim=4)
     >>> @tf.function(input_signature=[tf.TensorSpec((None, None, 8))])
     ... def attend(x):
@@ -41,7 +46,14 @@ def inputs_up_to(length):
 
 
 def short_up_to(length):
-    """Returns the length up to which a model traces one graph, or `None` if `length` is longer."""
+    """Returns the length up to which inputs are short, or `None` if `length` itself is not.
+
+    A model traces one graph in `inputs_up_to` of this length for all short inputs, and one for any
+    input when the first long one comes.
+
+    Args:
+        length: int.
+    """
     limit = SelfAttention.chunked_above
     return limit if limit is not None and length <= limit else None
 
@@ -68,8 +80,15 @@ class Attention(keras.layers.Layer):
     def average(self, scores, value, attention_bias=None, training=None):
         """Averages values by the softmax of their scores, which sums in float32.
 
-        The bias is a float32 tensor or the parts of `AttentionMask(dense=False)`. Returns averages
-        `(batch, num_heads, query, head_dim)` and weights, in the dtype of `value`.
+        Args:
+            scores: Tensor `(batch, num_heads, query, key)`, float32 unless `has_narrow_softmax`.
+            value: Tensor `(batch, num_heads, key, head_dim)`.
+            attention_bias: float32 tensor to add to the scores, or `None`.
+            training: bool. Whether to apply dropout.
+
+        Returns:
+            The averages `(batch, num_heads, query, head_dim)` and the weights, in the dtype of
+            `value`.
         """
         if isinstance(attention_bias, dict):
             attention_bias = dense_bias(attention_bias)
@@ -102,6 +121,12 @@ def has_narrow_softmax(dtype):
 
     Scores then need no copy in float32, which takes longer than the products of a long text. For
     inference only: the gradient of such a softmax sums in `dtype`.
+
+    Example:
+
+    >>> from roformer_tf.layers.self_attention import has_narrow_softmax
+    >>> has_narrow_softmax("float32")
+    False
     """
     if dtype != "bfloat16" or is_portable() or not in_plain_graph():
         return False
@@ -241,7 +266,16 @@ class SelfAttention(Attention):
         return self.merge(output)
 
     def build_cache(self, batch_size, max_length):
-        """Creates an empty cache, the keys and values `(batch, num_heads, max_length, head_dim)`."""
+        """Creates an empty key/value cache.
+
+        Args:
+            batch_size: positive integer or scalar tensor.
+            max_length: positive integer or scalar tensor, the maximum number of tokens of a
+                sequence.
+
+        Returns:
+            Tuple of keys and values, zeros `(batch_size, num_heads, max_length, head_dim)` both.
+        """
         shape = (batch_size, self.num_heads, max_length, self.head_dim)
         return ops.zeros(shape, self.compute_dtype), ops.zeros(shape, self.compute_dtype)
 

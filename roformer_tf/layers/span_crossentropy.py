@@ -6,11 +6,18 @@ from keras import ops
 class SpanCrossentropy(keras.losses.Loss):
     """Cross entropy over all pairs of a start and an end, where each sequence has one true span.
 
+    Args:
+        name: string. Name of the loss.
+        **kwargs: Arguments of `keras.losses.Loss`.
+
     Call arguments:
         y_true: int tensor `(batch, 2)`: start and end of the true span, both included.
         y_pred: Tensor `(batch, length, length)` of scores of each start and end, or `(batch,
             length, 2)` of scores of starts and of ends, which are added. Those of minus infinity
             do not count.
+
+    Returns:
+        Mean over the batch.
 
     Example:
 
@@ -23,8 +30,9 @@ class SpanCrossentropy(keras.losses.Loss):
     >>> bool(abs(float(loss) - np.log(16)) < 1e-6)
     True
 
-    Reference: `clue/cmrc2018.py` of the original's v2; `QuestionAnswering` models of Hugging Face
-    for scores of starts and ends, whose loss is half as large.
+    Reference: `sparse_categorical_crossentropy` over `length²` classes of the reading script of the
+    original (roformer-v2, `clue/cmrc2018.py`); `QuestionAnswering` models of Hugging Face for
+    scores of starts and ends, whose loss is half as large.
     """
 
     def __init__(self, name="span_crossentropy", **kwargs):

@@ -9,18 +9,22 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     """A `keras.layers.ReversibleEmbedding` whose gradient is dense.
 
     On TensorFlow the gradient of a look-up lists an id that occurs twice twice, and Keras' Adam
-    squares each entry, where the formula has the square of the sum. A dense gradient adds them up
-    first, for every optimizer.
+    squares each entry: its second moment is a sum of squares where the formula has the square of
+    the sum. A dense gradient adds them up first, for every optimizer.
 
     Args:
-        input_dim, output_dim: ints. Number of ids and size of the vectors.
+        input_dim: int. Number of ids.
+        output_dim: int. Size of the vectors.
         **kwargs: Arguments of `keras.layers.ReversibleEmbedding`.
 
     Call arguments:
         inputs: int tensor of ids, any shape; with `reverse=True` a float tensor `(...,
             output_dim)`.
-        reverse: bool. Whether to multiply by the transposed table, which gives logits `(...,
-            input_dim)` over the ids.
+        reverse: `True` multiplies by the transposed table: logits over the ids.
+
+    Returns:
+        Tensor `inputs.shape + (output_dim,)`, or `(..., input_dim)` with `reverse=True`, in the
+        compute dtype.
 
     Example:
 

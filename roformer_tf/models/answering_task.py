@@ -71,10 +71,19 @@ class AnsweringTask(RoFormerTask):
         max_tokens_per_batch=None,
         **options,
     ):
-        """Returns a list with the answers for each example, in the order given; see the class.
+        """Returns the answers for each example, in the order given; see the class.
 
-        Takes the arguments and raises the errors of `RoFormerTask.predict`. With model inputs in
-        place of texts, the outputs of the model are returned.
+        Args:
+            x: The same data as in `fit`, without labels. With model inputs in place of texts, the
+                outputs of the model are returned.
+            batch_size, verbose, steps, callbacks, max_tokens_per_batch: See `RoFormerTask.predict`.
+
+        Returns:
+            List with an entry for each example.
+
+        Raises:
+            ValueError: As `fit`; and if the outputs are NaN.
+            TypeError: As `fit`.
         """
         is_batches = is_dataset(x) or is_stream(x)
         x = self._check_data(x)

@@ -47,7 +47,12 @@ def check_is_batched(dataset):
 def string_tensors(x):
     r"""Converts texts, or a tuple of two columns, to string tensors. Leaves a dataset alone.
 
-    Raises `TypeError` for an example that is not a string, and `ValueError` for a single text.
+    Raises:
+        TypeError: If an example is not a string. The message names it.
+        ValueError: If `x` is a single text or pair and not a batch.
+
+    >>> string_tensors(["天", b"\xe5\x9c\xb0"]).shape
+    TensorShape([2])
     """
     if isinstance(x, str | bytes) or (
         isinstance(x, tuple) and any(isinstance(part, str | bytes) for part in x)
@@ -91,6 +96,9 @@ def string_tensors(x):
 def prompt_columns(parts):
     """Returns sources and the starts of their targets as lists, and whether each was a single text.
 
+    Raises:
+        ValueError: If there are more of one than of the other.
+
     >>> prompt_columns(("天地", "玄"))
     ((['天地'], ['玄']), True)
     """
@@ -131,6 +139,9 @@ def stream_to_dataset(stream, convert, encode_labels, shuffle=False):
         convert: Function that checks `x` and `y` and returns the new `x`.
         encode_labels: Function that returns the new `y`.
         shuffle: Whether to shuffle the order of the batches of a `PyDataset` in each epoch.
+
+    Raises:
+        ValueError: If there is no batch, or a batch is not a tuple.
     """
 
     def to_tensors(batch):
@@ -180,6 +191,9 @@ def squeeze_labels(y):
     """Returns labels `(batch, 1)` as `(batch,)`, and other ones as they are.
 
     Keras takes both, but a model that has seen the one fails on the other.
+
+    >>> squeeze_labels([[0], [1]]), squeeze_labels([0, 1])
+    ([0, 1], [0, 1])
     """
     if isinstance(y, list):
         is_column = all(isinstance(label, list | tuple) and len(label) == 1 for label in y)
@@ -201,7 +215,12 @@ def is_columns(x):
 def to_columns(x, y=None, sample_weight=None):
     """Converts `(x, y, sample_weight)` to tensors with one entry for each example.
 
-    Raises `ValueError` if the lengths differ, or a weight is not a finite number.
+    Raises:
+        ValueError: If the lengths differ.
+
+    >>> to_columns((["a", "b"], ["c"]), [0, 1])
+    Traceback (most recent call last):
+    ValueError: Inputs, labels and sample weights must be of one length. Received: 2, 1, 2 examples
     """
 
     def to_tensors(data):

@@ -15,6 +15,9 @@ def entity_array(entities, labels):
 
     Returns:
         int32 array `(texts, count, 3)`, padded with -1.
+
+    Raises:
+        ValueError: If an entity is not of this form, is empty, or has an unknown type.
     """
     if hasattr(entities, "dtype") and str(entities.dtype) != "object":
         return entities

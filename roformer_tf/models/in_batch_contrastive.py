@@ -71,7 +71,10 @@ def nearest_is_positive(y_true, y_pred):
 
 
 def unit_vectors(vectors):
-    """Divides vectors `(..., size)` by their lengths, as the original's `K.l2_normalize`."""
+    """Divides vectors `(..., size)` by their lengths. Vectors of length 0 stay as they are.
+
+    Reference: `K.l2_normalize`, which the original's losses use.
+    """
     return vectors * ops.rsqrt(
         ops.maximum(ops.sum(ops.square(vectors), axis=-1, keepdims=True), 1e-12)
     )

@@ -10,7 +10,11 @@ UNKNOWN_LABEL = "A label is not among the `labels` of the classifier."
 
 
 def label_array(y):
-    """Returns labels as a NumPy array, or `None` if there are none or they are tensors."""
+    """Returns labels as a NumPy array, or `None` if there are none or they are tensors.
+
+    Raises:
+        ValueError: If they are no list or array with an entry for each example.
+    """
     if y is None or hasattr(y, "dtype") and not isinstance(y, np.ndarray):
         return None
     try:
@@ -75,10 +79,15 @@ def softmax(scores):
 
 
 def ranked(answers, scores, most=None):
-    """Returns a list of `(answer, score)`, the highest score first. Equal ones keep their order.
+    """Returns a list of `(answer, score)`, the highest score first.
 
-    `answers` is a sequence of anything, such as labels; `scores` a float array with a number for
-    each; and `most` how many to return, by default all.
+    Args:
+        answers: Sequence of anything, such as labels.
+        scores: float array with a number for each of them. Of equal ones the first comes first.
+        most: int. How many to return, by default all.
+
+    >>> ranked(["a", "b", "c"], np.array([0.2, 0.5, 0.3]), most=2)
+    [('b', 0.5), ('c', 0.3)]
     """
     return [(answers[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")[:most]]
 
@@ -129,7 +138,16 @@ def label_numbers(y, labels, one_hot):
 def multi_hot_labels(y, labels):
     """Converts names of labels, one or several for each example, to 0 and 1 for each label.
 
-    Returns a float32 array `(examples, len(labels))`. Anything but lists of names stays as it is.
+    Args:
+        y: list with a name, or a list of names, for each example. Anything else is returned as it
+            is.
+        labels: list of strings, all names in their order.
+
+    Returns:
+        float32 array `(examples, len(labels))`.
+
+    Raises:
+        ValueError: If a name is not among the labels.
 
     >>> multi_hot_labels([["b", "a"], [], "b"], ["a", "b"]).tolist()
     [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0]]

@@ -25,7 +25,11 @@ def ladder_width(length):
 
 
 def ladder(longest):
-    """Lists the widths of `ladder_width` for sequences of up to `longest` tokens."""
+    """Lists the widths of `ladder_width` for sequences of up to `longest` tokens.
+
+    >>> ladder(40)
+    [16, 24, 32, 48]
+    """
     widths = [ladder_width(1)]
     while widths[-1] < longest:
         widths.append(ladder_width(widths[-1] + 1))

@@ -126,7 +126,15 @@ def predict_inputs(task, inputs, may_pad):
 
 
 def predict_logits(task, inputs):
-    """Returns the logits of a language model for a batch of inputs: finite float32 numbers."""
+    """Returns the logits of one batch of model inputs, a float32 NumPy array.
+
+    Args:
+        task: a masked or causal language model.
+        inputs: Dictionary of tensors or arrays.
+
+    Raises:
+        ValueError: If they are NaN or infinite.
+    """
     # KerasHub's `predict_on_batch` would preprocess the inputs again.
     outputs = keras.Model.predict_on_batch(task, inputs)
     logits = outputs["logits"] if isinstance(outputs, dict) else outputs
@@ -251,7 +259,11 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
 
 
 def checked_pooling(backbone, pooling):
-    """Returns the pooling to use. Raises `ValueError` if the backbone cannot pool in this way."""
+    """Returns the pooling to use, by default that of the backbone's pooler.
+
+    Raises:
+        ValueError: If the backbone cannot pool in this way.
+    """
     check_one_of("pooling", pooling, POOLINGS, optional=True)
     if not isinstance(backbone, RoFormerBackbone):
         raise ValueError(

@@ -278,9 +278,14 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         return self.attention == "softmax" or not scheme.depends_on_length
 
     def build_cache(self, batch_size, max_length):
-        """Returns an empty cache for `call_with_cache`, a structure of tensors `(batch, ...)`.
+        """Returns an empty cache for `call_with_cache`.
 
-        The number of sequences and the maximum number of tokens are ints or scalar tensors.
+        Args:
+            batch_size: int or scalar tensor. Number of sequences.
+            max_length: int or scalar tensor. Maximum number of tokens of a sequence.
+
+        Returns:
+            Structure of tensors `(batch, ...)`.
         """
         cache = {"blocks": [b.build_cache(batch_size, max_length) for b in self.encoder_blocks]}
         if self.attention == "softmax":

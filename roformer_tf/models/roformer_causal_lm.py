@@ -197,7 +197,13 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
     def generate_step(self, inputs, stop_token_ids=None, min_new_tokens=None):
         """Generates one batch, in one graph.
 
-        Takes what `generate` takes without a preprocessor, and returns the same as tensors.
+        Args:
+            inputs: The dictionary that `generate` takes without a preprocessor.
+            stop_token_ids: list of ids, or `None`.
+            min_new_tokens: See `generate`, whose last value is the default.
+
+        Returns:
+            Dictionary of `token_ids` and `padding_mask`, see `generate`.
         """
         prompt_mask = ops.cast(inputs["padding_mask"], "bool")
         token_ids = ops.cast(inputs["token_ids"], "int32")

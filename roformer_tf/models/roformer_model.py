@@ -125,7 +125,9 @@ class RoFormerModel:
         """Converts inputs to tensors and adds those that are left out.
 
         Segment ids default to 0, and padding masks to 1 where the token id is not 0, `[PAD]`.
-        Raises `ValueError` if token ids are missing, or an input is unknown.
+
+        Raises:
+            ValueError: If token ids are missing, or an input is unknown or has the wrong rank.
         """
         required = [name for name in self.input_dtypes if name.endswith("token_ids")]
         if not isinstance(inputs, dict) or not set(required) <= set(inputs) <= set(

@@ -203,7 +203,12 @@ def _part(rows, counts, skipped=0):
 
 
 def choice_tensor(choices):
-    """Converts the choices of each question to strings `(batch, choices)`, padded with ""."""
+    """Converts the choices of each question to a string tensor `(batch, choices)`, padded with "".
+
+    Raises:
+        ValueError: If a question has no choice, or a choice is empty.
+        TypeError: If a choice is not a string.
+    """
     if tf.is_tensor(choices):
         return choices
     if isinstance(choices, tf.RaggedTensor):

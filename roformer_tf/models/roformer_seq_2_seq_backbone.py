@@ -197,9 +197,15 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         }
 
     def encode(self, token_ids, padding_mask, training=None):
-        """Runs the encoder on token ids and padding mask `(batch, source_length)`.
+        """Runs the encoder.
 
-        Returns `encoder_sequence`, a tensor `(batch, source_length, hidden_dim)`.
+        Args:
+            token_ids: int tensor `(batch, source_length)`.
+            padding_mask: int tensor of the same shape, 1 for tokens, 0 for padding.
+            training: bool. Whether to apply dropout.
+
+        Returns:
+            `encoder_sequence`, a tensor `(batch, source_length, hidden_dim)`.
         """
         attention_bias = self.encoder_mask(padding_mask)
         x, positions = self._embed(
@@ -250,14 +256,21 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
     def build_cache(self, batch_size, max_length):
         """Returns an empty cache of the decoder's self-attention, for `call_with_cache`.
 
-        It is a list with the cache of each block, for `batch_size` targets of `max_length` tokens.
+        Args:
+            batch_size: int or scalar tensor. Number of targets.
+            max_length: int or scalar tensor. Maximum number of tokens of a target.
+
+        Returns:
+            List with the cache of each block of the decoder.
         """
         return [block.build_cache(batch_size, max_length) for block in self.decoder_blocks]
 
     def build_cross_attention_cache(self, encoder_sequence, padding_mask):
         """Returns the keys and values of the sources in each block, and the bias of their padding.
 
-        Takes the output of `encode` and the padding mask of the sources.
+        Args:
+            encoder_sequence: Output of `encode`.
+            padding_mask: Padding mask of the source.
         """
         return {
             "keys_values": [

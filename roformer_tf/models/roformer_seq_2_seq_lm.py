@@ -156,8 +156,14 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
     def generate_step(self, inputs, stop_token_ids=None):
         """Generates one batch, in one graph.
 
-        Takes the model's inputs, where `decoder_padding_mask` is 1 for the tokens that targets
-        start with. Returns what `generate` returns without a preprocessor, as tensors.
+        Args:
+            inputs: dictionary of the model's inputs. Targets have the length of the result, and
+                `decoder_padding_mask` is 1 for the tokens they start with, at least the start
+                token.
+            stop_token_ids: list of ids, or `None`.
+
+        Returns:
+            Dictionary of `decoder_token_ids` and `decoder_padding_mask`, see `generate`.
         """
         prompt_mask = ops.cast(inputs["decoder_padding_mask"], "bool")
         token_ids = ops.cast(inputs["decoder_token_ids"], "int32")

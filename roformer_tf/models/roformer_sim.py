@@ -141,14 +141,28 @@ class RoFormerSim(RoFormerCausalLM):
             max_length: int. Maximum number of tokens of text and paraphrase together.
 
         Returns:
-            For each text a list of `(paraphrase, similarity)`, the most similar first, without
-            repetitions and the text itself. The similarity is the cosine of the vectors of `embed`.
-            For a single string its list alone.
+            For each text a list of `(paraphrase, similarity)`, the most similar first. The
+            similarity is the cosine of the vectors of `embed`. Repetitions, and the text itself,
+            are left out. For a single string its list alone.
 
         Raises:
             ValueError: If there is no text, a text leaves no room in `max_length`, or `n` or `k` is
                 not positive.
             TypeError: If a text is not a string.
+
+        Example:
+
+        >>> import roformer_tf
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+        >>> backbone = roformer_tf.RoFormerBackbone(
+        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32,
+        ...     masking="unilm", pooler="linear",
+        ... )
+        >>> sim = roformer_tf.RoFormerSim(backbone, roformer_tf.RoFormerSimPreprocessor(tokenizer))
+        >>> found = sim.similar("天气好", n=8, k=3, max_length=12)
+        >>> len(found) <= 3
+        True
 
         Reference: `gen_synonyms` of `test/generate.py` in the original repository.
         """

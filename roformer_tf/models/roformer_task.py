@@ -296,6 +296,19 @@ class RoFormerTask(RoFormerModel):
                 vectors are NaN.
             TypeError: If a text is not a string.
 
+        Example:
+
+        >>> import roformer_tf
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+        >>> backbone = roformer_tf.RoFormerBackbone(
+        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+        ... )
+        >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
+        >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
+        >>> masked_lm.embed(["天气", "天气好"], pooling="mean").shape
+        (2, 16)
+
         Reference: `test/retrieval.py` of the repository of RoFormer-Sim.
         """
         self.check_preprocessor()
@@ -312,6 +325,18 @@ class RoFormerTask(RoFormerModel):
 
         Raises:
             ValueError: If the task has no preprocessor, or `longest` is not positive.
+
+        Example:
+
+        >>> import roformer_tf
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+        >>> backbone = roformer_tf.RoFormerBackbone(
+        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+        ... )
+        >>> preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+        >>> classifier = roformer_tf.RoFormerTextClassifier(backbone, 2, preprocessor)
+        >>> classifier.warmup()
         """
         check_positive_integer("longest", longest)
         self.check_preprocessor()
@@ -326,7 +351,15 @@ class RoFormerTask(RoFormerModel):
         self.predict(texts, verbose=0)
 
     def convert_labels(self, x, y):
-        """Converts labels that are Python lists of another form than a tensor's."""
+        """Converts the labels of `fit` that are Python lists of another form than a tensor's.
+
+        Args:
+            x: The examples, as `fit` takes them.
+            y: Their labels, or `None`.
+
+        Raises:
+            ValueError: If the labels are wrong, or do not fit their examples.
+        """
         return y
 
     def encode_labels(self, y):

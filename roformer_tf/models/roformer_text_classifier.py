@@ -163,6 +163,24 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
             ValueError: If there is no text, the model has no preprocessor or no classes (use
                 `predict` for regression), or its outputs are NaN.
             TypeError: If a text is not a string.
+
+        Example:
+
+        >>> import roformer_tf
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
+        >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+        >>> backbone = roformer_tf.RoFormerBackbone(
+        ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+        ... )
+        >>> classifier = roformer_tf.RoFormerTextClassifier(
+        ...     backbone,
+        ...     labels=["bad", "good"],
+        ...     preprocessor=roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer),
+        ... )
+        >>> history = classifier.fit(["天气好", "天"], ["good", "bad"], verbose=0)
+        >>> (label, probability), *others = classifier.classify("天气好")
+        >>> label in ("bad", "good"), probability >= 0.5
+        (True, True)
         """
         kind = output_kind(self.num_classes, self.activation)
         if kind == "scores":

@@ -16,6 +16,12 @@ class InverseSquareRootDecay(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: Positive int.
         start: float. The learning rate of the first update.
 
+    Call arguments:
+        step: integer scalar or tensor, 0 for the first update.
+
+    Returns:
+        float32 tensor of the shape of `step`.
+
     Raises:
         ValueError: If `warmup_steps` is not a positive integer.
 
@@ -26,7 +32,8 @@ class InverseSquareRootDecay(keras.optimizers.schedules.LearningRateSchedule):
     >>> [round(float(schedule(step)) * 1e4, 4) for step in (0, 2000, 4000, 16000)]
     [0.001, 2.5005, 5.0, 2.5]
 
-    Reference: section 4.1.2 of arXiv 2104.09864; `inverse_sqrt` of fairseq.
+    Reference: section 4.1.2 of arXiv 2104.09864; `inverse_sqrt` of fairseq, with which the paper
+    trained; but for the start, section 5.3 of Vaswani et al., arXiv 1706.03762.
     """
 
     def __init__(self, peak=5e-4, warmup_steps=4000, start=1e-7):

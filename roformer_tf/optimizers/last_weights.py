@@ -61,7 +61,11 @@ class LastWeights(keras.callbacks.Callback):
                 file.unlink()
 
     def average(self):
-        """Sets the weights of the model to the means of the files."""
+        """Sets the weights of the model to the means of the files.
+
+        Raises:
+            ValueError: If there are no files, or the callback has not been given to `fit`.
+        """
         if self.model is None:
             raise ValueError(
                 "`average` needs the model that was trained: give the callback to `fit` first, or "

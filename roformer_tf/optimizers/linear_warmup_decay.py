@@ -8,11 +8,19 @@ from roformer_tf.optimizers.piecewise_linear import broken_line
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from 0 to a peak, then linear decay.
 
+    `keras.optimizers.schedules` has a warm-up only for the cosine decay.
+
     Args:
         peak: float. The highest learning rate, reached after `warmup_steps`.
         total_steps: int. From here on the rate stays at `end`.
         warmup_steps: integer from 0 to `total_steps`, or a float below 1: a share of `total_steps`.
         end: float. The last learning rate.
+
+    Call arguments:
+        step: integer scalar or tensor, 0 for the first update.
+
+    Returns:
+        float32 tensor of the shape of `step`.
 
     Raises:
         ValueError: If `total_steps` or `warmup_steps` is out of range.
@@ -24,7 +32,8 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     >>> [round(float(schedule(step)) * 1e4, 4) for step in (0, 5, 10, 55, 100, 200)]
     [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]
 
-    Reference: `extend_with_piecewise_linear_lr` of bert4keras.
+    Reference: `extend_with_piecewise_linear_lr` of bert4keras with `{warmup_steps: 1, total_steps:
+    0}`.
     """
 
     def __init__(self, peak, total_steps, warmup_steps=0.1, end=0.0):

@@ -14,9 +14,9 @@ from roformer_tf.optimizers.original_optimizer import (
 class OriginalLAMB(OriginalAdamW):
     """LAMB as RoFormer v2 was trained with it, number for number.
 
-    bert4keras' `Adam` without bias correction, with weight decay, and with steps as long as the
-    learning rate times the norm of the weight. `keras.optimizers.Lamb` corrects the bias and adapts
-    every weight.
+    bert4keras' `Adam` without bias correction, with weight decay, and with updates of each weight
+    scaled to its norm: the step is as long as the learning rate times the norm of the weight.
+    `keras.optimizers.Lamb` corrects the bias and adapts every weight.
 
     Args:
         learning_rate, beta_1, beta_2, epsilon, weight_decay, no_decay, accumulation_steps: See
@@ -24,6 +24,9 @@ class OriginalLAMB(OriginalAdamW):
         no_adaptation: regular expressions, searched in the paths of weights whose updates keep
             their size. By default those that do not decay.
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: As `OriginalAdamW`.
 
     Example:
 

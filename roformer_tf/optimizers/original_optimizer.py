@@ -107,9 +107,17 @@ def matches_any(patterns, path):
 def apply_adam(optimizer, variable, gradient, learning_rate, epsilon_inside=True):
     """Updates a weight and its moments with TensorFlow's kernel, in one pass over the weights.
 
-    Keras' formula takes a dozen passes. `optimizer` has the attributes of `keras.optimizers.Adam`.
-    `epsilon_inside` adds epsilon before the correction of the second moment's bias, as Keras does
-    (the paper's "epsilon hat"), and not after it, as algorithm 1 of the paper and bert4keras do.
+    Keras' formula takes a dozen passes.
+
+    Args:
+        optimizer: The optimizer, with `_momentums`, `_velocities`, `beta_1`, `beta_2`, `epsilon`
+            and `iterations` as `keras.optimizers.Adam` has them.
+        variable: The variable to update.
+        gradient: Tensor, dense or `tf.IndexedSlices` (repeated rows are summed).
+        learning_rate: float or scalar tensor.
+        epsilon_inside: bool. Whether to add `epsilon` before the correction of the second moment's
+            bias, as Keras does (the paper's "epsilon hat"), or after it, as algorithm 1 of the
+            paper and bert4keras do.
 
     Reference: Kingma and Ba, Adam, arXiv 1412.6980, algorithm 1 and the end of section 2.
     """

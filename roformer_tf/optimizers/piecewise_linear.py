@@ -13,6 +13,12 @@ class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate: float. What the factors multiply.
         factors: dict from step (integer from 0) to factor, at least one.
 
+    Call arguments:
+        step: integer scalar or tensor, 0 for the first update.
+
+    Returns:
+        float32 tensor of the shape of `step`.
+
     Raises:
         ValueError: If `factors` is empty or a step is not an integer from 0.
 

@@ -185,7 +185,18 @@ def ordered_batches(batches, service, start=(0, 0)):
         service.DispatchServer(service.DispatcherConfig(port=5000)).join()
         service.WorkerServer(service.WorkerConfig(dispatcher_address="localhost:5000")).join()
 
-    TensorFlow wraps the RuntimeError raised here in a `tf.errors.UnknownError`.
+    Args:
+        batches: dataset made from a range of windows. Its elements are dicts with `window`,
+            `index` and `count`, the number of batches in the window, each `(batch,)`.
+        service: str. Address of the dispatcher, such as `"grpc://host:5000"`.
+        start: tuple `(window, index)`. Position of the first batch in the stream.
+
+    Returns:
+        `tf.data.Dataset`.
+
+    Raises:
+        tf.errors.UnknownError: While reading, if a batch does not come. TensorFlow wraps the
+            RuntimeError raised here in it.
 
     Reference: https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
     """

@@ -126,7 +126,11 @@ class ExampleWindows(LabelledWindows):
 
 
 def example_shards_in_window(corpus, name, task, stage, data):
-    """Computes how many shards of a task make a window of about `window_batches` batches."""
+    """Computes how many shards of a task make a window of about `window_batches` batches.
+
+    Raises:
+        ValueError: If a window would have to read the examples more than a thousand times.
+    """
     size, examples = task.batch_size or stage.global_batch_size, corpus.num_documents
     found = f"The task {name} has {examples} examples"
     remedy = "Add more, or lower its `batch_size` or `data.window_batches`."

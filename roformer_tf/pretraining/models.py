@@ -16,7 +16,11 @@ _NOT_BACKBONE = ("checkpoint", "vocabulary", "word_level", "max_sequence_length"
 
 
 def make_tokenizer(model):
-    """Makes the tokenizer for `ModelSettings`."""
+    """Makes the tokenizer for `ModelSettings`.
+
+    Raises:
+        FileNotFoundError: If the vocabulary or the checkpoint does not exist.
+    """
     options = {} if model.word_level is None else {"word_level": model.word_level}
     if model.checkpoint is not None:
         return roformer_tf.RoFormerTokenizer.from_preset(model.checkpoint, **options)

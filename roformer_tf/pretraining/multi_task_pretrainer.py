@@ -99,11 +99,16 @@ class MultiTaskPretrainer(Pretrainer):
         return {**logs, "task": tf.reshape(task, tf.shape(logs["loss"]))}
 
     def loss_sum(self, batch, training=False):
-        """Computes the loss of the task of a batch over its examples; see `Pretrainer.loss_sum`.
+        """Computes the loss of the task of a batch; see `Pretrainer.loss_sum`.
 
-        All sequences of a batch have the number of the same `task`. A label of a classifier is a
-        class. One of reading is `start * width + end` in tokens, for a batch of this width, and
-        `answer_mask` is 1 where an answer may be.
+        Args:
+            batch: dict of tensors, with the number of the `task` for each sequence, the same for
+                all. A label of a classifier is a class. One of reading is `start * width + end` in
+                tokens, for a batch of this width, and `answer_mask` is 1 where an answer may be.
+            training: bool. Whether to apply dropout.
+
+        Returns:
+            As `Pretrainer.loss_sum`, for a labelled task over its examples.
         """
         outputs = self.run_backbone(batch, training)
 

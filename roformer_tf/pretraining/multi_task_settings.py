@@ -137,7 +137,16 @@ _READS = ("question", "context", "answers", "max_question_length", "chunk_step")
 
 
 def make_task_settings(name, values):
-    """Makes `TaskSettings` or `ReadingTaskSettings` of a table, whose keys tell which."""
+    """Makes `TaskSettings` or `ReadingTaskSettings` of a table, whose keys tell which.
+
+    Args:
+        name: str. Name of the task.
+        values: dict.
+
+    Raises:
+        ValueError: If keys of both kinds are there or of neither, a key is unknown or missing, or a
+            value is wrong. Names the key.
+    """
     table = f"tasks.{name}"
     classifies = [key for key in _CLASSIFIES if key in values]
     reads = [key for key in _READS if key in values]

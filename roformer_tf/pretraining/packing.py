@@ -21,7 +21,13 @@ def repeat_indices(lengths):
 def split_long_chunks(lengths, longest):
     """Splits chunks after every `longest` tokens, so that no token of a long one is lost.
 
-    Returns the new lengths, in the order of the tokens; empty chunks are left out.
+    Args:
+        lengths: int32 tensor `(chunks,)`.
+        longest: int.
+
+    Returns:
+        int32 tensor. Lengths up to `longest`, in the order of the tokens; empty chunks are left
+        out.
 
     >>> split_long_chunks(tf.constant([3, 0, 7, 4]), 3).numpy().tolist()
     [3, 3, 3, 1, 3, 1]
@@ -147,9 +153,14 @@ def form_sequences(chunks, seed, capacity, packing, start_token_id, end_token_id
 def take_sequences(sequences, index, width):
     """Takes some of the sequences of `form_sequences`, padded to one width.
 
-    The number of sequences as an index stands for an empty one. Returns a dict with `lengths`,
-    `(count,)`, and `token_ids`, `document_ids` and, if given, `word_starts`, each `(count, width)`
-    and 0 in padding.
+    Args:
+        sequences: dict, as returned by `form_sequences`.
+        index: int32 tensor `(count,)`. The number of sequences stands for an empty one.
+        width: scalar int32 tensor.
+
+    Returns:
+        Dict with `lengths`, `(count,)`, and `token_ids`, `document_ids` and, if given,
+        `word_starts`, each `(count, width)` and 0 in padding.
     """
     lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), index)
     starts = tf.gather(tf.concat([sequences["starts"], [0]], 0), index)
@@ -166,7 +177,12 @@ def take_sequences(sequences, index, width):
 def positions_in_documents(document_ids):
     """Counts 0, 1, 2, … from the start of each document; 0 in padding.
 
-    The documents of a sequence are 1, 2, …, one after the other, and padding is 0.
+    Args:
+        document_ids: int32 tensor `(batch, sequence_length)`. 1, 2, … for the documents of a
+            sequence, one after the other; 0 for padding.
+
+    Returns:
+        int32 tensor `(batch, sequence_length)`.
 
     >>> positions_in_documents(tf.constant([[1, 1, 1, 2, 2, 0, 0]])).numpy().tolist()
     [[0, 1, 2, 0, 1, 0, 0]]

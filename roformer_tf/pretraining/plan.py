@@ -84,7 +84,9 @@ class ModelSizes:
     def from_settings(cls, settings, vocabulary_size=None):
         """Returns the sizes of the model that `PretrainingSettings` describe.
 
-        The vocabulary of a new model is read if `vocabulary_size` is `None`.
+        Args:
+            settings: `PretrainingSettings`.
+            vocabulary_size: int. Used instead of reading the vocabulary of a new model.
 
         Raises:
             FileNotFoundError: If the vocabulary or the checkpoint does not exist.
@@ -167,7 +169,9 @@ class ModelSizes:
     def step_flops(self, batch_size, length, num_predicted, recompute=False):
         """Operations of a training step; the backward pass takes twice those of the forward pass.
 
-        With `recompute` the blocks are computed again for the gradient; see `forward_flops`.
+        Args:
+            batch_size, length, num_predicted: See `forward_flops`.
+            recompute: bool. Whether the blocks are computed again for the gradient.
         """
         in_blocks, _, constant = self._position_flops(batch_size, length)
         flops = 3 * self.forward_flops(batch_size, length, num_predicted) - constant

@@ -36,12 +36,33 @@ def plot_run(folder, output=None):
         folder: str or path. The run's folder, with the `log.csv` and, if there is one, the
             `held_out.csv` of `RunLog`.
         output: str or path. The picture, `.png` or `.svg`; both if there is no suffix. Defaults to
-            `run.png` and `run.svg` in the folder. A list of the paths is returned.
+            `run.png` and `run.svg` in the folder.
+
+    Returns:
+        list of `pathlib.Path`. The pictures written.
 
     Raises:
         FileNotFoundError: If there is no `log.csv`.
         ValueError: If the log has no rows or other columns, or `output` has another suffix.
         ImportError: If matplotlib is not installed.
+
+    Example:
+
+    >>> import tempfile
+    >>> from roformer_tf.pretraining import Stage
+    >>> from roformer_tf.pretraining.callbacks import RunLog
+    >>> from roformer_tf.pretraining.plot import plot_run
+    >>> folder = tempfile.mkdtemp()
+    >>> log = RunLog([Stage(128, 8, steps=10, learning_rate=1e-4)], folder)
+    >>> log.begin_stage(0)
+    >>> log.on_epoch_begin(0)
+    >>> for step in range(10):
+    ...     log.on_train_batch_begin(step)
+    ...     logs = {"loss": 9.0 - step / 2, "accuracy": step / 50, "tokens": 1000}
+    ...     logs |= {"learning_rate": 1e-4, "padding": 0.0, "skipped": 0}
+    ...     log.on_train_batch_end(step, logs)
+    >>> [path.name for path in plot_run(folder)]
+    ['run.png', 'run.svg']
 
     Reference: figure 3 of arXiv 2104.09864 plots losses like this.
     """

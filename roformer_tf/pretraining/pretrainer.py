@@ -16,10 +16,10 @@ class Pretrainer(keras.Model):
     from the seed, the step, the replica and the slice.
 
     Only the predicted positions reach the projection to the vocabulary, which costs more than the
-    rest of a small model.
+    rest of a small model. The loss is that of the full projection.
 
     Args:
-        task: a `RoFormerMaskedLM` or `RoFormerCausalLM`, which the model calls.
+        task: a `RoFormerMaskedLM` or `RoFormerCausalLM`.
         slices: int. Parts into which a replica splits its sequences to save memory (gradient
             accumulation).
         seed: int. Seed of dropout.
@@ -28,13 +28,20 @@ class Pretrainer(keras.Model):
         xla: bool. Whether XLA compiles the forward and backward pass, once per shape of a batch.
         **kwargs: passed to `keras.Model`.
 
+    Call arguments:
+        inputs: inputs of the task.
+
     Attributes:
-        step: int64 variable. Optimizer steps done, skipped ones included. `steps_done` is its
-            value.
+        step: int64 variable. Optimizer steps done, skipped ones included.
         window, index: int64 variables. Place of the last batch in the stream of
-            `training_batches`. `last_place` is a tuple of their values.
+            `training_batches`.
+        steps_done: int. The value of `step`.
+        last_place: tuple of ints. The values of `window` and `index`.
         measures_input: bool. Whether the logs say when a step received its batch, in seconds since
             1970 (`input_ready`). TensorFlow has no clock under `enable_op_determinism`.
+
+    Raises:
+        ValueError: If `slices` is not a positive integer.
 
     Example:
 
@@ -91,9 +98,11 @@ class Pretrainer(keras.Model):
         return self.task(inputs, training=training)
 
     def compile_for(self, optimizer):
-        """Compiles the model for a Keras optimizer, wrapped in `ReducedGradientsOptimizer`.
+        """Compiles the model for an optimizer, wrapped in `ReducedGradientsOptimizer`.
 
-        Its clipping, weight decay and moving average work as usual.
+        Args:
+            optimizer: `keras.optimizers.Optimizer`, with its own clipping, weight decay and moving
+                average.
         """
         float16 = self.task.backbone.dtype_policy.compute_dtype == "float16"
         wrapped = ReducedGradientsOptimizer(optimizer, dynamic_scale=float16)
@@ -225,7 +234,11 @@ class Pretrainer(keras.Model):
         return loss, correct, gradients
 
     def loss_sum(self, batch, training=False):
-        """Computes the loss of the predicted tokens of a batch of `training_batches`.
+        """Computes the loss of the predicted tokens.
+
+        Args:
+            batch: dict of tensors. One batch of `training_batches`.
+            training: bool. Whether to apply dropout.
 
         Returns:
             Tuple of float32 scalars: the sum of the cross entropies (natural logarithm) and the
@@ -256,7 +269,10 @@ class Pretrainer(keras.Model):
         return cross_entropy_sums(logits, labels, weights)
 
     def evaluate_batches(self, batches):
-        """Computes loss and accuracy over batches such as `held_out_batches`, on one device.
+        """Computes loss and accuracy over a dataset, on one device.
+
+        Args:
+            batches: iterable of batches, such as `held_out_batches`.
 
         Returns:
             Dict of floats: `"loss"` and `"accuracy"` per predicted token, and `"tokens"`, the

@@ -21,8 +21,29 @@ class ProgressBar(StepCallback):
     The figures are means over the last 50 steps. The time left assumes that a position costs as
     much as in the last stage of the same length, or else as in this one.
 
-    A finished stage leaves one line. If the output is not a terminal, plain lines are printed, at
-    least `every_seconds` apart. Call `fit` with `verbose=0`; otherwise Keras shows a bar of its own.
+    A finished stage leaves one line. If the output is not a terminal, plain lines are printed from
+    time to time. Call `fit` with `verbose=0`; otherwise Keras shows a bar of its own.
+
+    Args:
+        stages: list of `Stage`. The whole run.
+        console: `rich.console.Console`. Defaults to standard output.
+        every_seconds: float. The least time between two lines if the output is not a terminal.
+
+    Example:
+
+    >>> import rich.console
+    >>> from roformer_tf.pretraining import Stage
+    >>> from roformer_tf.pretraining.progress_bar import ProgressBar
+    >>> stages = [Stage(128, 8, 1, learning_rate=1e-4), Stage(512, 2, 10, learning_rate=1e-4)]
+    >>> bar = ProgressBar(stages, rich.console.Console(width=120))
+    >>> bar.begin_stage(0)  # then pretrainer.fit(..., callbacks=[bar]) does the following
+    >>> bar.on_train_begin()
+    >>> bar.on_epoch_begin(0)
+    >>> bar.on_train_batch_begin(0)
+    >>> bar.on_train_batch_end(0, {"loss": 9.2, "accuracy": 0.01, "learning_rate": 1e-5,
+    ...                            "tokens": 1000, "padding": 0.02, "skipped": 0})
+    stage 1/2 (128 × 8)  step 1/1  loss 9.200  accuracy 1.0 %  learning rate 1.00e-05 ...
+    >>> bar.close()
     """
 
     def __init__(self, stages, console=None, every_seconds=30.0):

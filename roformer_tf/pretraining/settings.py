@@ -277,9 +277,14 @@ class PretrainingSettings:
     """All settings of a pretraining run: the values of a settings file.
 
     Args:
-        stages: list of `Stage`, at least one.
-        data, model, optimizer, run: `DataSettings`, `ModelSettings`, `OptimizerSettings`,
-            `RunSettings`.
+        stages: list of `Stage`.
+        data: `DataSettings`.
+        model: `ModelSettings`.
+        optimizer: `OptimizerSettings`.
+        run: `RunSettings`.
+
+    Raises:
+        ValueError: If there is no stage.
 
     Example:
 
@@ -380,8 +385,11 @@ class PretrainingSettings:
     def with_values(self, values: dict) -> "PretrainingSettings":
         """Returns a copy with some values changed.
 
-        `values` is a dict from `"table.key"`, such as `"model.position_scheme"`, to the value.
-        Raises `ValueError` if a key is unknown or a value is wrong.
+        Args:
+            values: dict from `"table.key"`, such as `"model.position_scheme"`, to the value.
+
+        Raises:
+            ValueError: If a key is unknown or a value is wrong. Names the key.
         """
         changed = dataclasses.asdict(self)
         for name, value in values.items():
@@ -401,8 +409,10 @@ class PretrainingSettings:
     def starting_from(self, checkpoint) -> "PretrainingSettings":
         """Returns a copy that starts from a checkpoint in place of what `[model]` says.
 
-        It is what `from_preset` reads: a folder, `.zip` or `hf://user/name`. It brings the
-        vocabulary and the sizes. `word_level` and `dtype` are kept.
+        The checkpoint brings the vocabulary and the sizes. `word_level` and `dtype` are kept.
+
+        Args:
+            checkpoint: str or path. What `from_preset` reads: a folder, `.zip` or `hf://user/name`.
 
         Example:
 
@@ -459,7 +469,20 @@ def make(part, values, table):
 
 
 def memory_bytes(memory):
-    """Converts an amount of memory, such as `"32GB"` (10^9) or `"1.5 GiB"` (2^30), to bytes."""
+    """Converts an amount of memory to a number of bytes.
+
+    Args:
+        memory: int, or str such as `"32GB"` (10^9 bytes) or `"16GiB"` (2^30 bytes).
+
+    Raises:
+        ValueError: If it is not an amount of memory.
+
+    Example:
+
+    >>> from roformer_tf.pretraining.settings import memory_bytes
+    >>> memory_bytes("32GB"), memory_bytes("1.5 GiB")
+    (32000000000, 1610612736)
+    """
     amount = r"(\d+(?:\.\d*)?)\s*(?:([KMGT])(i?))?B?"
     match = re.fullmatch(amount, str(memory).strip(), re.IGNORECASE)
     size = 0

@@ -22,6 +22,9 @@ def choose_strategy(cpu_replicas=None):
         cpu_replicas: int. Number of replicas on logical CPU devices, to try things without GPUs.
             Call this before any other TensorFlow operation.
 
+    Returns:
+        `tf.distribute.Strategy`.
+
     Raises:
         ValueError: If `TF_CONFIG` is not valid JSON, or is set together with `cpu_replicas`.
         RuntimeError: If TensorFlow has already started.
@@ -126,7 +129,15 @@ def all_agree(strategy, text):
 
 
 def distribute_batches(batches, strategy):
-    """Splits a dataset of global batches among the replicas, in the order of the replicas."""
+    """Splits global batches among the replicas, in the order of the replicas.
+
+    Args:
+        batches: `tf.data.Dataset` of dicts with one global batch each.
+        strategy: `tf.distribute.Strategy`.
+
+    Returns:
+        The dataset itself for one replica, otherwise a distributed dataset for `fit`.
+    """
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return batches
@@ -165,10 +176,15 @@ def replica_id():
 
 
 def call_one_of(functions, index, *args):
-    """Calls `functions[index](*args)`, which may update variables. Call it in replica context.
+    """Calls the function of a number, which may update variables. Call it in replica context.
 
     `tf.switch_case` alone fails with replicas: optimizers synchronize them, which TensorFlow does
-    not allow in a branch. The index is the same on all replicas.
+    not allow in a branch.
+
+    Args:
+        functions: list of functions of `*args`. What they return is dropped.
+        index: int32 scalar tensor, the same on all replicas.
+        *args: tensors, or lists of tensors.
     """
 
     def switch(number, call):
@@ -198,9 +214,15 @@ class ReducedGradientsOptimizer(keras.optimizers.LossScaleOptimizer):
     replica only, and skips steps in float16 only. Here the gradients come reduced, so that all
     replicas clip and skip alike, in every dtype.
 
-    The variables `skipped` and `skipped_in_a_row` count the steps skipped so far, and since the
-    last one applied. With `dynamic_scale` the loss is scaled up to keep small float16 gradients, as
-    `LossScaleOptimizer` does.
+    Args:
+        inner_optimizer: `keras.optimizers.Optimizer`.
+        dynamic_scale: bool. Whether to scale the loss up to keep small float16 gradients, as
+            `LossScaleOptimizer` does.
+        **kwargs: passed to `keras.optimizers.LossScaleOptimizer`.
+
+    Attributes:
+        skipped: int variable. Number of steps skipped so far.
+        skipped_in_a_row: int variable. Number of steps skipped since the last one applied.
     """
 
     def __init__(self, inner_optimizer, dynamic_scale=False, **kwargs):

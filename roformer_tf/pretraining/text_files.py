@@ -24,8 +24,13 @@ KEPT_REASONS = 20
 def list_text_files(patterns, forms=FORMS):
     """Lists the absolute paths of all files that match, sorted, each once.
 
-    Patterns are paths or glob patterns, in which `**` matches folders at any depth. The formats
-    `forms` are accepted, plain, .gz or .xz.
+    Args:
+        patterns: str or list of str. Paths or glob patterns (`**` matches folders at any depth).
+        forms: tuple of str. Endings of the formats to accept.
+
+    Raises:
+        FileNotFoundError: If a pattern matches no file.
+        ValueError: If there is no pattern, or a file has none of these formats, plain, .gz or .xz.
     """
     patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
     if not patterns:
@@ -64,17 +69,32 @@ def split_suffixes(path, forms=FORMS):
 
 
 class TextFileReader:
-    """Reads the documents of text files, one at a time, and counts what it skips.
+    r"""Reads the documents of text files, one at a time, and counts what it skips.
 
     A line is bad if it is not UTF-8, is not JSON, has no string `text`, or is longer than 64 MiB.
-    Bad lines are skipped and counted. A file that cannot be read to its end is an error. See
-    `prepare_corpus` for the arguments.
+    Bad lines are skipped and counted. A file that cannot be read to its end is an error.
+
+    Args:
+        txt_documents: str. `"blocks"`: blank lines separate the documents of a .txt file;
+            `"lines"`: each line is a document.
+        max_bad_lines: int. Number of bad lines to tolerate in all files together. `None` stands for
+            100, or 1 % of the lines read so far if that is more.
 
     Attributes:
         lines: int. Lines read so far.
         bad_lines, empty_documents: int. Number of lines and documents skipped.
         first_bad_lines: list of str. `file:line: reason` of the first bad lines.
         position: int. Bytes read of the current file, as on disk.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> from roformer_tf.pretraining.text_files import TextFileReader
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.txt")
+    >>> with open(path, "w", encoding="utf-8") as file:
+    ...     _ = file.write("春眠不觉晓\n处处闻啼鸟\n\n夜来风雨声\n")
+    >>> [document.decode() for document in TextFileReader().documents(path)]
+    ['春眠不觉晓\n处处闻啼鸟', '夜来风雨声']
     """
 
     forms = FORMS
@@ -96,7 +116,13 @@ class TextFileReader:
         return {"txt_documents": self.txt_documents, "max_bad_lines": self.max_bad_lines}
 
     def documents(self, path):
-        """Yields the documents of a file: UTF-8 bytes, stripped, never empty."""
+        """Yields the documents of a file: UTF-8 bytes, stripped, never empty.
+
+        Raises:
+            OSError: If the file cannot be read.
+            ValueError: If the file is damaged, cut off or changed meanwhile, or if there are too
+                many bad lines.
+        """
         form, compression = split_suffixes(path)
         lines = self._lines(path, compression)
         if form == ".jsonl":

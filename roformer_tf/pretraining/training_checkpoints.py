@@ -80,12 +80,15 @@ class TrainingCheckpoints:
         return sorted(int(match.group(1)) for match in matches if match)
 
     def save(self, step, variables, state):
-        """Writes a checkpoint and removes the oldest beyond `keep`; returns its folder.
+        """Writes a checkpoint and removes the oldest beyond `keep`.
 
         Args:
             step: int. Number of steps done.
             variables: dict from name to variable.
             state: dict, stored beside the variables as JSON.
+
+        Returns:
+            Path of the new folder.
 
         Raises:
             OSError: If it cannot be written, for instance because the disk is full. Earlier
@@ -131,8 +134,11 @@ class TrainingCheckpoints:
     def restore(self, variables):
         """Reads the newest undamaged checkpoint; warns about each damaged one.
 
-        Assigns `variables`, a dict from name to variable. Returns the `state` it was saved with,
-        and its `step`; `None` if there is no checkpoint.
+        Args:
+            variables: dict from name to variable. Their values are assigned.
+
+        Returns:
+            The `state` it was saved with, and its `step`; `None` if there is no checkpoint.
 
         Raises:
             ValueError: If the checkpoint belongs to another model or optimizer, or if all
@@ -216,6 +222,18 @@ class StageModels:
 
     A model that is made again, because a checkpoint was damaged or its stage got more steps, is
     moved to `stage-1-512-earlier` until the new one is there.
+
+    Args:
+        folder: str or path. Folder of the run.
+        stages: list of `Stage`.
+
+    Example:
+
+    >>> from roformer_tf.pretraining import Stage
+    >>> from roformer_tf.pretraining.training_checkpoints import StageModels
+    >>> models = StageModels("run", [Stage(512, 8, 100, 1e-4), Stage(1536, 8, 10, 1e-4)])
+    >>> models.path(1).name
+    'stage-2-1536'
     """
 
     def __init__(self, folder, stages):
@@ -281,12 +299,19 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
     """Raises an error if a checkpoint was made with other settings, texts or vocabulary.
 
     Stages to come may change. So may the `steps` of the current stage, whose learning rate is given
-    step by step. With `allow_changes`, changed settings are a warning only. Texts, vocabulary, model
-    and kind of optimizer must be the same in any case.
+    step by step.
 
     Args:
-        saved, current: dict. The `Run.identity` of the checkpoint and of this start.
-        stage_index, stage_step: int. Stage in which the run resumes, and its steps that are done.
+        saved: dict from the checkpoint, with `format`, `settings`, `corpus` (fingerprint) and
+            `vocabulary` (hash).
+        current: dict. The same of this start.
+        stage_index: int. Stage in which the run resumes.
+        stage_step: int. Steps of that stage that are done.
+        allow_changes: bool. Whether to warn of changed settings instead of raising an error.
+            Texts, vocabulary, model and kind of optimizer must be the same in any case.
+
+    Raises:
+        ValueError: If a setting, the texts or the vocabulary differ. Names each difference.
     """
     if saved.get("format") != current["format"]:
         raise ValueError(

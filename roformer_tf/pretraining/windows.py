@@ -277,6 +277,9 @@ def shards_in_window(corpus, stage, data):
     Assumes `chunk_characters` characters per token of a sequence. Without packing, short documents
     make more sequences than that, and so more batches. If the corpus is smaller than a window, the
     window goes through it several times.
+
+    Raises:
+        ValueError: If a window would have to read the corpus more than a thousand times.
     """
     sequences = corpus.num_characters / (data.chunk_characters * stage.max_length)
     found = (

@@ -66,15 +66,20 @@ def with_min_length(next, min_length, stop_token_ids, mask=None):
 
 
 def valid_token_mask(tokens, mask, stop_token_ids, min_ends=1, min_length=0):
-    """Returns the bool mask of the tokens of prompt and text, up to the stop token that ends it.
+    """Returns the mask of the tokens of prompt and text, up to the stop token that ends it.
 
     Samplers continue until all sequences have ended, so anything may follow the end of one.
 
     Args:
         tokens: int tensor `(batch, length)`, as a sampler returns it.
         mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, which end nothing.
-        stop_token_ids: list or tuple of ints, or `None`.
-        min_ends, min_length: ints. See `OriginalBeamSampler`.
+        stop_token_ids: list or tuple of ints, or `None` if nothing ends a text.
+        min_ends: int. Which stop token ends a text: 1 for the first.
+        min_length: int. Minimum number of new tokens, stop token included. An earlier stop token
+            does not end the text. Both as in `OriginalBeamSampler`.
+
+    Returns:
+        Bool tensor `(batch, length)`.
 
     Example:
 
@@ -107,7 +112,10 @@ def remove_stop_tokens(tokens, mask, stop_token_ids, vocabulary_size):
         tokens: int tensor `(batch, length)`.
         mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt.
         stop_token_ids: list or tuple of ints, or `None`.
-        vocabulary_size: int.
+        vocabulary_size: int. Size of the vocabulary.
+
+    Returns:
+        Tensor like `tokens`.
 
     Example:
 

@@ -56,7 +56,10 @@ class GraphDetokenizer(tf.Module):
         ids: RaggedTensor int32 (batch, tokens).
 
     Returns:
-        string tensor (batch,). An id that is not in the vocabulary raises `InvalidArgumentError`.
+        string tensor (batch,).
+
+    Raises:
+        tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
 
     Example:
 

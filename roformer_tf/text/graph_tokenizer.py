@@ -88,8 +88,9 @@ class GraphTokenizer(tf.Module):
     def tokenize_with_offsets(self, texts):
         """Returns token ids, and where each token begins and ends in its text.
 
-        They are three RaggedTensors int32 `(batch, tokens)`. Starts and ends count characters of the
-        original string. An invalid byte counts as one character.
+        Returns:
+            Three RaggedTensors int32 `(batch, tokens)`: ids, starts and ends, in characters of the
+            original string. An invalid byte counts as one character.
         """
         t = self._tables
         with tf.device("CPU"):
@@ -111,9 +112,11 @@ class GraphTokenizer(tf.Module):
     def tokenize_with_word_starts(self, texts):
         """Returns token ids, which tokens begin a word, and where each token begins in its text.
 
-        They are three RaggedTensors `(batch, tokens)`: int32, bool and int32, in characters of the
-        original string. In a graph unused starts cost nothing. Not a `tf.function`, which would
-        become part of every saved model.
+        Not a `tf.function`, which would become part of every saved model.
+
+        Returns:
+            Three RaggedTensors `(batch, tokens)`: int32 ids; bool word starts; int32 starts, in
+            characters of the original string. In a graph unused starts cost nothing.
         """
         with tf.device("CPU"):
             symbols, splits, origin = self._symbols(texts, with_origin=True)

@@ -9,7 +9,11 @@ _MARK = b"\xff\x00\xff"
 
 
 def checked_new_tokens(tokens):
-    """Returns tokens as a list without repetitions, or raises `ValueError` if one is no token."""
+    """Returns tokens as a list without repetitions.
+
+    Raises:
+        ValueError: If they are not a list of strings, or one is empty or has white space.
+    """
     is_list = isinstance(tokens, list | tuple)
     if not is_list or not all(isinstance(x, str) and x.split() == [x] for x in tokens):
         raise ValueError(

@@ -242,7 +242,11 @@ def join_segments(rows, start, end, maxlen, index, repeat_start=False):
 
 
 def packing_options(tokenizer, max_length, maxlen, truncate_from, pattern):
-    """Checks arguments of `RoFormerTokenizer.encode`; returns those of `encode_texts`."""
+    """Returns the keyword arguments of `encode_texts` for the arguments of `encode`.
+
+    Raises:
+        ValueError: If one of them is wrong.
+    """
     if maxlen is not None and max_length is not None:
         raise ValueError(
             "`maxlen` is bert4keras' name of `max_length`: pass one of them. "

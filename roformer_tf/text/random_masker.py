@@ -177,6 +177,11 @@ def tokenize_with_masks(tokenizer, texts):
         `(ids, counts)`: RaggedTensor int32 `(batch, tokens)`, in which the masks of each text are
         -1, -2, …; and the number of masks in each text, int32 `(batch,)`.
 
+    Raises:
+        ValueError: If the tokenizer has no mask token.
+
+    Example:
+
     >>> from roformer_tf.text import RoFormerTokenizer
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气"]
     >>> tokenizer = RoFormerTokenizer(vocabulary, word_level=False)

@@ -222,11 +222,13 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
         Args:
             inputs: Strings, as in a call of the layer.
             segmenter: None, or a word-level `RoFormerTokenizer` that provides the words for a
-                character-level one (else `ValueError`), as in Chinese-BERT-wwm. Its vocabulary does
-                not matter.
+                character-level one, as in Chinese-BERT-wwm. Its vocabulary does not matter.
 
         Returns:
             `(ids, word_starts)`, each like the result of `tokenize` without `sequence_length`.
+
+        Raises:
+            ValueError: If `segmenter` is not of word level, or this tokenizer is.
 
         Example:
 
@@ -258,7 +260,10 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
 
         Returns:
             The text, or a list of texts; in a `tf.function` a string tensor. Special tokens are
-            skipped, padding included. An unknown id raises `tf.errors.InvalidArgumentError`.
+            skipped, padding included.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
 
         Example:
 
@@ -290,16 +295,16 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
     ):
         """Encodes `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated as bert4keras.
 
-        With `max_length`, the longer text loses a token, the first of two equally long ones, until
-        no more than `max_length` are left: a short text is kept whole beside a long one. For the
-        padded inputs of a model see `PairPacker`.
+        Without `max_length` nothing is truncated. With it, the longer text loses a token, the first
+        of two equally long ones, until no more than `max_length` are left: a short text is kept
+        whole beside a long one. For the padded inputs of a model see `PairPacker`.
 
         Args:
             first: str or batch of strings.
             second: None, or the same as `first`.
             max_length: int or None. Maximum number of tokens, special ones included.
             truncate_from: `"right"`, `"left"`, or an int: the index in each text with its special
-                tokens at which tokens are dropped (`InvalidArgumentError` if a text has none there).
+                tokens at which tokens are dropped.
             pattern: `"S*E*E"`, or `"S*ES*E"`, which gives the second text a start token, too.
             return_offsets: bool. Whether to return also the span of each token in its own text, as
                 `tokenize_with_offsets` does. Special tokens have the span (0, 0).
@@ -308,6 +313,10 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
         Returns:
             `(token_ids, segment_ids)`, with `return_offsets` `(token_ids, segment_ids, starts,
             ends)`, each like the result of `tokenize`.
+
+        Raises:
+            ValueError: If `max_length`, `truncate_from` or `pattern` is not one of these.
+            tf.errors.InvalidArgumentError: If a text has no token at the index `truncate_from`.
 
         Example:
 

@@ -120,6 +120,9 @@ class SegmentationDictionary:
         Args:
             segment: str, a word to keep whole; or a tuple of the parts to split it into.
             tune: bool. Whether to set that frequency, too.
+
+        Returns:
+            int.
         """
         frequency = self._jieba.suggest_freq(segment)
         if tune:

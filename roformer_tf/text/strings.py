@@ -52,7 +52,11 @@ def to_string_tensor(inputs):
 
 
 def checked_texts(first, second):
-    """Returns a tuple of one or two string tensors: both single strings, or both batches."""
+    """Converts the texts of `encode` to a tuple of string tensors.
+
+    Raises:
+        ValueError: If one is a string and the other a batch.
+    """
     texts = (first,) if second is None else (first, second)
     texts = tuple(map(to_string_tensor, texts))
     if {text.shape.rank for text in texts} not in ({0}, {1}):

@@ -93,7 +93,11 @@ class TokenizerTables(types.SimpleNamespace):
 
     @classmethod
     def load(cls, path):
-        """Reads a file that `save` wrote."""
+        """Reads a file that `save` wrote.
+
+        Raises:
+            ValueError: If the file is not such a file, or was written by another version.
+        """
         check_file(Path(path), "it holds the tables of the tokenizer.")
         with open(path, "rb") as file:  # np.load would not close a damaged file
             try:

@@ -14,7 +14,7 @@ from roformer_tf.compat.bert4keras.decoding import (  # noqa: F401
     ViterbiDecoder,
     softmax,
 )
-from roformer_tf.text.characters import normalize as lowercase_and_normalize  # noqa: F401
+from roformer_tf.text.tokenizer_tables import normalize as lowercase_and_normalize  # noqa: F401
 
 uniout = None  # which printed Chinese on Python 2
 is_py2 = False

@@ -17,9 +17,9 @@ from roformer_tf.checkpoint.vocabulary import (
 from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.snippets import lowercase_and_normalize, truncate_sequences
 from roformer_tf.files import replace_file
-from roformer_tf.text.characters import CONTROL, ISOLATED, SPACE, character_kind
 from roformer_tf.text.graph_detokenizer import CJK_PUNCTUATION
 from roformer_tf.text.pair_packer import truncation_index
+from roformer_tf.text.tokenizer_tables import CONTROL, ISOLATED, SPACE, character_kind
 
 
 def load_vocab(dict_path, encoding="utf-8", simplified=False, startswith=None):
