@@ -2,7 +2,11 @@
 
 A rule slows frequencies down: it multiplies theta_i by a *ratio* of at most 1 (`ratios`), and the
 rotated queries and keys by `query_key_factor`. It does not depend on the frequencies, so it works
-for learned ones too. `make_rope_scaling` makes a rule from a dictionary like Hugging Face's.
+for learned ones too.
+
+A model selects a rule by a dictionary like Hugging Face's `rope_scaling`; see
+`make_rope_scaling`. The *share* of pair i, 2i / (rotary_dim - 2), runs from 0 at the fastest pair
+to 1 at the slowest.
 """
 
 import dataclasses
@@ -48,7 +52,7 @@ class RopeScaling:
         """Returns the factors of the frequencies.
 
         Args:
-            rotary_dim: even int. Number of rotated features.
+            rotary_dim: even int. Number of features that are rotated.
             base: float. Of the frequencies theta_i = base^(-2i / rotary_dim).
             length: Number or tensor `(...)`, current lengths, for a rule that `needs_length`.
                 `None` is any length up to the trained one.
@@ -391,7 +395,6 @@ def make_rope_scaling(config):
 
 
 def _shares(rotary_dim):
-    """Returns the share of each pair, from 0 at the fastest to 1 at the slowest."""
     pairs = rotary_dim // 2
     return np.arange(pairs) / max(pairs - 1, 1)
 

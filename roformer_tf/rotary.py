@@ -1,10 +1,12 @@
 """Rotary position embedding (RoPE): the mathematics, as pure functions.
 
-Reference: RoFormer, arXiv 2104.09864, section 3.2 and equations 12 to 16, and 34; the original code
-is `apply_rotary_position_embeddings` of bert4keras.
+Reference: RoFormer, arXiv 2104.09864, section 3.2 and equations 12 to 16, and 34;
+the original code is `apply_rotary_position_embeddings` and `SinusoidalPositionEmbedding` of
+bert4keras.
 
-Pair i of the features of a token at position m is rotated by the angle m * theta_i, with
-theta_i = base^(-2i / head_dim). The *layout* defines which features form a pair:
+A feature vector of even size `head_dim` is `head_dim / 2` pairs, and pair i of a token at position
+m is rotated by the angle m * theta_i, theta_i = base^(-2i / head_dim). The *layout* defines which
+features form a pair:
 
 * `"interleaved"`: pair i is (2i, 2i + 1), as in the paper and in the original checkpoints;
 * `"half"`: pair i is (i, i + head_dim / 2), as in GPT-NeoX and LLaMA. It is faster (no strided
@@ -13,7 +15,8 @@ theta_i = base^(-2i / head_dim). The *layout* defines which features form a pair
 
 Angles are exact: a float32 product m * theta_i would be wrong by 0.06 radians at m = 1,000,000, so
 the angle is reduced modulo 2 pi on the way (see `angles`). Nothing positional is ever computed in a
-lower dtype than float32.
+lower dtype than float32. `roformer_tf.rope_scaling` slows the frequencies down for texts longer
+than a model was trained on.
 """
 
 import math
@@ -32,14 +35,14 @@ _UNIT = 2.0**12
 
 
 def frequencies(head_dim, base=10000.0):
-    """Returns theta_i = base^(-2i / head_dim), the radians of pair i per position.
+    """Returns theta_i = base^(-2i / head_dim), the angle of pair i per position.
 
     Args:
-        head_dim: even int. Size of one attention head.
+        head_dim: even int. The size of one attention head.
         base: float. 10000 in the paper (`max_wavelength` of the models).
 
     Returns:
-        NumPy float64 array of shape `(head_dim // 2,)`.
+        NumPy float64 array of shape `(head_dim // 2,)`, in radians per position.
 
     Raises:
         ValueError: If `head_dim` is not a positive even integer, or `base` not positive and finite.
@@ -63,8 +66,9 @@ def angles(positions, theta):
 
     The product is computed in parts that float32 holds exactly. Whole turns are dropped from every
     part before the parts are added. For any position up to 2^24 in absolute value the result is
-    within 2e-6 radians of the true angle. A tensor of frequencies (learned, or scaled by the
-    current length) is rounded to float32 first; gradients flow to it.
+    within 2e-6 radians of the true angle; with a tensor of frequencies (learned, or scaled by the
+    current length) of the angle of a frequency that is a float32 rounding away, the same for all
+    positions. Gradients flow to such frequencies.
 
     Args:
         positions: Tensor of any shape, whole or fractional, negative allowed.
@@ -112,7 +116,8 @@ def _reduced(turns):
 def _pieces(theta):
     """Returns turns per position, and a sum of them: 12 bits, the next 12 bits, and the rest.
 
-    Of a tensor, the turns and the rest take the gradient.
+    Returns:
+        float32 `turns, first, second, rest`. Of a tensor, `turns` and `rest` take the gradient.
     """
     fixed = isinstance(theta, np.ndarray)
     turns = (theta if fixed else ops.cast(theta, "float32")) * (0.5 / math.pi)
@@ -126,7 +131,8 @@ def tables(positions, theta):
     """Computes cosines and signed sines for `rotate`, once per forward pass, not once per layer.
 
     Args:
-        positions, theta: See `angles`.
+        positions: Tensor `(..., length)`, whole or fractional.
+        theta: Frequencies; see `angles`.
 
     Returns:
         `(cos, sin)`, float32 tensors of shape `(..., length, head_dim)`. The first half of `sin` is

@@ -72,8 +72,8 @@ def convert(source, target, to=None, family=None, overwrite=False):
     so converting there and back gives the same bytes.
 
     Args:
-        source: str or path of a folder in either layout, or another source that `open_folder`
-            takes.
+        source: str or path. A folder in either layout, a checkpoint in it, a `.zip` file of one,
+            or a model on the Hugging Face hub (`hf://user/name` or `hf://user/name@revision`).
         target: str or path. The folder to write; other files in it stay.
         to: str. `"original"` or `"huggingface"`. Defaults to the layout other than that of
             `source`.

@@ -41,7 +41,10 @@ _SPECIAL_TOKENS |= {"cls_token": "start_token", "sep_token": "end_token"}
 
 
 def open_folder(path, weights=True):
-    """Opens the folder of a model in any layout. Its files are read when they are needed.
+    """Opens the folder of a model in any layout.
+
+    Settings, vocabulary and arrays are read on first use, so a damaged file raises an error only
+    where it is needed.
 
     Args:
         path: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
@@ -70,8 +73,8 @@ def open_folder(path, weights=True):
     ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
     >>> folder = open_folder(save_checkpoint(backbone, tempfile.mkdtemp()))
-    >>> folder.layout, folder.identity().family
-    ('original', 'roformer')
+    >>> folder.layout, folder.identity().family, folder.identity().masking
+    ('original', 'roformer', 'bidirectional')
     >>> folder.arrays.read("bert/embeddings/word_embeddings").shape
     (100, 16)
     """

@@ -156,7 +156,9 @@ def inspect_checkpoint(path, family=None):
     `vocab.txt` is a note, not an error.
 
     Args:
-        path: str or path. Takes what `open_folder` takes, and raises the same errors.
+        path: str or path. A folder in the original or in Hugging Face's layout, or written by
+            `save_to_preset`; a `.zip` file of one; a model on the Hugging Face hub
+            (`hf://user/name`); the prefix of a TF1 checkpoint, or one of its files.
         family: str. `"roformer"`, `"roformer_v2"`, `"bert"` or `"nezha"`. Overrides the family
             found in the files.
 

@@ -180,15 +180,16 @@ def load_checkpoint(
 ):
     """Loads the weights of an original or Hugging Face checkpoint into a model.
 
-    Reads one tensor at a time, so it needs about as much extra memory as the largest one. An error
-    about names or shapes leaves every weight as it was.
+    Reads one tensor at a time, so it needs about as much extra memory as the largest one. If an
+    error is raised for names or shapes, no weight has changed.
 
     Args:
         model: A `RoFormerBackbone` or a task. A masked-LM head must be in the checkpoint; any other
             head, such as a classifier's, is new and keeps its values. Pooler, next-sentence and
             masked-LM variables are ignored if the model has no such part.
-        path: str or path of an original or Hugging Face folder, or another source that
-            `open_folder` takes. Also a `CheckpointFolder`.
+        path: str or path. A folder in the original or Hugging Face's layout, a `.zip` file of one,
+            a model on the Hugging Face hub (`hf://user/name`), the prefix of a TF1 checkpoint
+            (`folder/bert_model.ckpt`), or one of its files. Also a `CheckpointFolder`.
         strict: bool. `True` raises if a variable is missing, unexpected or has another shape.
             `False` loads what fits and reports the rest.
         family: str. Overrides the family found in the files, see `inspect_checkpoint`.

@@ -99,9 +99,10 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         `pathlib.Path` of the folder.
 
     Raises:
-        ValueError: If the format does not support a part or setting of the model (such as a
-            classifier's head, quantized weights or added tokens), or if `settings` or the size of
-            the vocabulary, also of a `vocab.txt` that would stay, contradict the model.
+        ValueError: If the format does not support a part or setting of the model (the head of a
+            classifier or of reading, quantized weights, another `max_wavelength`, added tokens of
+            its tokenizer), or the vocabulary's size or `settings` contradict the model, also of a
+            `vocab.txt` that is in the folder and would stay.
         FileExistsError: If the folder holds a model in another layout.
         NotADirectoryError: If `folder` is a file.
 
@@ -114,8 +115,13 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
     ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
     >>> folder = save_checkpoint(backbone, tempfile.mkdtemp())
-    >>> sorted(file.name for file in folder.iterdir())[:3]
-    ['SHA256SUMS', 'bert_config.json', 'bert_model.ckpt.data-00000-of-00001']
+    >>> for file in sorted(folder.iterdir()):
+    ...     print(file.name)
+    SHA256SUMS
+    bert_config.json
+    bert_model.ckpt.data-00000-of-00001
+    bert_model.ckpt.index
+    checkpoint
 
     Reference: `save_weights_as_checkpoint` of bert4keras' `models.py`.
     """

@@ -61,9 +61,10 @@ def load_vocabulary(path):
 
     Example:
 
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "vocab.txt")
-    >>> _ = path.write_text("[PAD]\n[UNK]\n追一\t1207\n", encoding="utf-8")
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "vocab.txt")
+    >>> with open(path, "w", encoding="utf-8") as file:
+    ...     _ = file.write("[PAD]\n[UNK]\n追一\t1207\n")
     >>> load_vocabulary(path)
     {'[PAD]': 0, '[UNK]': 1, '追一': 2}
 

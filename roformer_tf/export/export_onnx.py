@@ -49,8 +49,11 @@ def export_onnx(
 
     It holds `model.onnx`, which takes token ids of any batch size and length, the vocabulary and
     dictionary, and two short Python files: `tokenizer.py`, which gives the ids of the task's
-    tokenizer, and `client.py`, to import or to run: `python FOLDER/client.py "房间很干净"` prints a
-    line of JSON for each text.
+    tokenizer, and `client.py`, to run or to import:
+
+    ```
+    python FOLDER/client.py "房间很干净" "早餐不好"        # a line of JSON for each text
+    ```
 
     Outputs, as of `export_saved_model`: `probabilities`, `logits`, `class_id` of a classifier, or
     `scores`; `logits` `(batch, masks, vocabulary_size)` of a masked language model, of which the
@@ -71,9 +74,9 @@ def export_onnx(
 
     Raises:
         ImportError: If tf2onnx or onnx are not installed, or onnxruntime for `quantize`.
-        ValueError: If the task generates text or answers in the words of its texts, is not in
-            float32, has no preprocessor, an option does not fit it, or the Keras backend is not
-            TensorFlow.
+        ValueError: If the task generates text or answers in the words of its texts (entities,
+            questions, choices), is not in float32, has no preprocessor, or an option does not fit
+            it; if the Keras backend is not TensorFlow.
         FileExistsError: If `folder` exists and `overwrite` is `False`, or it is not such a folder.
 
     Example:

@@ -41,6 +41,7 @@ def export_saved_model(
     It holds the tokenizer, vocabulary, dictionary, weights and labels, and the folder can be moved.
     Texts are truncated and padded as the preprocessor does; batch size and length are free. An
     empty text becomes `[CLS] [SEP]`, an invalid byte U+FFFD. An empty batch gives empty outputs.
+
     The loaded model is called as `serving_default` is: `served(["…"])`, with lists or tensors.
 
     Signatures and their inputs:
@@ -49,44 +50,49 @@ def export_saved_model(
     * `pairs`: `first` and `second`, strings `(batch,)` (not for masked language models,
       RoFormer-Sim and translation);
     * `token_ids`: `token_ids`, `segment_ids`, `padding_mask`, int32 `(batch, length)`; for masked
-      language models `mask_positions` `(batch, masks)` too; for translation the four inputs of the
-      model.
+      language models `mask_positions` `(batch, masks)` too.
 
-    The three tasks that answer in the words of the texts have these instead, strings `(batch,)`:
+    The three tasks that answer in the words of the texts have signatures of their own:
 
-    * entities: `serving_default` with `texts`;
-    * reading: `serving_default` with `question` and `context`;
-    * choices: `serving_default` with `context`, `question` and `choices` `(batch, choices)`, padded
-      with `""`; `questions` without `context`; `gaps` with `left`, `choices` and `right`.
+    * entities: `serving_default` alone;
+    * reading: `serving_default` with `question` and `context`, strings `(batch,)`;
+    * choices: `serving_default` with `context`, `question`, strings `(batch,)`, and `choices`,
+      strings `(batch, choices)` padded with `""`; `questions` without `context`; `gaps` with
+      `left`, `choices` and `right`.
 
-    Outputs of `serving_default`. Floats are float32 whatever the model computes in, numbers of
-    classes, tokens and characters int32:
+    Outputs, floats in float32 whatever the model computes in:
 
-    * classifier: `probabilities` and `logits` `(batch, num_classes)`; `class_id` `(batch,)` of the
-      most probable class (for a single probability: 1 above 0.5); with `labels` its name `label`.
-      Regression and other activations: `scores` `(batch, num_classes)`, the model's own output.
-    * entities: `start` and `end` in characters, `label` and `score`, each `(batch, entities)`,
-      padded with -1, -1, `""` and 0.
-    * reading: `start`, `end`, `text` and `score` of the best answers, each `(batch, top_k)`, padded
-      with 0, 0, `""` and -1; `no_answer` `(batch,)`, the probability that there is none.
-    * choices: `index`, `choice` and `probability`, each `(batch, choices)`, the most probable
-      first; padding has the choice `""` and the probability -1.
-    * backbone: `sequence_output` `(batch, length, hidden_dim)`, `padding_mask`, `embedding` `(batch,
-      hidden_dim)`, and with a pooler `pooled_output`.
-    * masked language model: the most probable tokens for every `[MASK]`, the best first: `tokens`,
-      `ids` and `probabilities`, each `(batch, masks, top_k)`, and `mask_positions` `(batch, masks)`
-      among the text's tokens. Missing masks are padded with `""`, -1, 0 and -1. `token_ids` gives
-      `logits` `(batch, masks, vocabulary_size)`.
-    * causal language model: `log_likelihood` (natural logarithm), `num_tokens` and `perplexity`,
+    * classifier: `probabilities` and `logits` `(batch, num_classes)`; `class_id` int32 `(batch,)`
+      of the most probable class (for a single probability: 1 above 0.5); with `labels` its name
+      `label`, string `(batch,)`. Regression and other activations: `scores` `(batch, num_classes)`,
+      the model's own output.
+    * token classifier: `start` and `end`, int32 characters of the text, `label` and `score` of its
+      entities, each `(batch, entities)`, padded with -1, `""` and 0.
+    * question answering: `start`, `end`, `text` and `score` of the best answers, each `(batch,
+      top_k)`, padded with 0, 0, `""` and -1; `no_answer` `(batch,)`, the probability that there is
+      none.
+    * multiple choice: `index`, `choice` and `probability`, each `(batch, choices)`, the most
+      probable first; padding has the choice `""` and the probability -1.
+    * backbone: `sequence_output` `(batch, length, hidden_dim)`, `padding_mask` int32, `embedding`
+      `(batch, hidden_dim)`, and with a pooler `pooled_output`.
+    * masked language model: the most probable tokens for every `[MASK]` in a text, the best first:
+      `tokens` (string), `ids` (int32) and `probabilities`, each `(batch, masks, top_k)`, and
+      `mask_positions` int32 `(batch, masks)`, the positions of the masks among the text's tokens.
+      Texts with fewer masks, and masks lost to truncation, are padded with the token `""`, the id
+      and position -1, and the probability 0. `token_ids` gives `logits` `(batch, masks,
+      vocabulary_size)`.
+    * causal language model: `log_likelihood` (natural logarithm), `num_tokens` int32, `perplexity`,
       each `(batch,)`; `pairs` scores the second text. `token_ids` gives `logits` `(batch, length,
-      vocabulary_size)`. `generate` takes `texts` and `max_length`, and gives `texts` as
-      `RoFormerCausalLM.generate` does.
-    * RoFormer-Sim: `embedding` `(batch, hidden_dim)`, of length 1, from `embed` too. `similar`
-      takes `texts` and the numbers `n`, `k` and `max_length` of `RoFormerSim.similar`, and gives
-      `texts` and `similarities`, each `(batch, min(n, k))`, the most similar first, padded with
-      `""` and 0. `token_ids` gives `logits` and `pooled_output`.
-    * translation: `translations`, strings `(batch,)`. The tokenizer needs `import tensorflow_text`
-      in the serving process. `token_ids` gives `logits` `(batch, length, vocabulary_size)`.
+      vocabulary_size)`. `generate` takes `texts` and `max_length`, int32, and gives `texts`, string
+      `(batch,)`, as `RoFormerCausalLM.generate` does.
+    * RoFormer-Sim: `serving_default` and `embed` give `embedding` `(batch, hidden_dim)`, of length
+      1. `similar` takes `texts` and the numbers `n`, `k`, `max_length`, int32, of
+      `RoFormerSim.similar`, and gives `texts` (string) and `similarities`, each `(batch, min(n,
+      k))`, the most similar first, padded with `""` and 0. `token_ids` gives `logits` and
+      `pooled_output`.
+    * translation model: `translations`, string `(batch,)`. Its tokenizer needs `import
+      tensorflow_text` in the serving process. `token_ids` takes the four inputs of the model and
+      gives `logits` `(batch, length, vocabulary_size)`.
 
     Texts are generated by the sampler that the model has when it is exported.
 
@@ -96,13 +102,15 @@ def export_saved_model(
         labels: Names of a classifier's classes, in their order; by default its own `labels`. For a
             single probability, the names of the classes below and above 0.5. Looked up in
             `assets/labels.txt`.
-        top_k: int. Number of tokens for each mask, or of answers to a question.
+        top_k: int. Number of tokens for each mask of a masked language model, or of answers to
+            a question.
         preprocessor: Preprocessor to use instead of `task.preprocessor`. A backbone has none and
             also takes a `RoFormerTokenizer` (texts are then truncated to 512 tokens).
         embedding: Only for a backbone: `"mean"` over the real tokens (default), `"cls"` (vector of
             the first token) or `"pooler"`.
         normalize: bool. Only for a backbone: whether to scale `embedding` to length 1.
-        overwrite: bool. Whether to replace an existing SavedModel, once the new one is complete.
+        overwrite: bool. Whether to replace an existing SavedModel. It is removed only when the new
+            one is complete.
 
     Returns:
         `pathlib.Path` of the folder.

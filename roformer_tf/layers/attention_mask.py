@@ -25,15 +25,17 @@ class AttentionMask(keras.layers.Layer):
       sees all of segment 0, and segment 1 sees segment 0 and its own past (bert4keras'
       `application="unilm"`).
 
-    If several documents are packed into a sequence, `document_ids` keep a query to its own document.
+    Pass `document_ids` if several documents are packed into a sequence. A query then sees only its
+    own document, and the rules hold within it.
 
     Every rule has the form: query i sees key j if j is not padding, `order[j] <= order[i]`, and
-    both are in the same document. With `dense=False` the layer returns these three vectors, which
-    `SelfAttention` accepts too, instead of a number for each query and key.
+    both are in the same document. With `dense=False` the layer returns these three vectors instead
+    of a number for each query and key. `SelfAttention` and `dense_bias` accept them.
 
     Args:
         masking: `"bidirectional"`, `"causal"` or `"unilm"`.
         dense: bool. Whether to return one tensor or its parts.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, 0 for padding.
@@ -61,6 +63,9 @@ class AttentionMask(keras.layers.Layer):
     >>> bias = AttentionMask()(np.array([[1, 1, 1]]), document_ids=np.array([[1, 1, 2]]))
     >>> (np.array(bias)[0, 0] == 0).astype(int).tolist()
     [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    >>> parts = AttentionMask("causal", dense=False)(np.array([[1, 1, 0]]))
+    >>> np.array(parts["order"]).tolist()
+    [[0, 1, 2]]
 
     Reference: `LM_Mask` and `UniLM_Mask` of bert4keras' `models.py`.
     """
@@ -112,18 +117,21 @@ class AttentionMask(keras.layers.Layer):
         """Returns the mask of the next tokens over themselves and all earlier ones.
 
         Args:
-            padding_mask: See `call`. For the tokens from position `cache_update_index` on.
+            padding_mask: See `call`. For the tokens at positions `cache_update_index` to
+                `cache_update_index + length - 1`.
             cache: Output of `build_cache`, or of the call before.
-            cache_update_index: int or scalar int tensor.
+            cache_update_index: integer or scalar integer tensor.
             segment_ids: See `call`. For these tokens.
 
         Returns:
-            Tuple of the bias on the scores, float32 `(batch, 1, length, max_length)`, and the new
-            cache. With the Python integer 0 the bias is the output of `call`.
+            Tuple of the bias on the scores and the new cache. The bias is a float32 tensor
+            `(batch, 1, length, max_length)`. If `cache_update_index` is the Python integer 0, it
+            is the output of `call`.
 
         Example:
 
         >>> import numpy as np
+        >>> from roformer_tf.layers import AttentionMask
         >>> mask = AttentionMask("causal")
         >>> cache = mask.build_cache(1, max_length=4)
         >>> bias, cache = mask.call_with_cache(np.array([[1, 1]]), cache, 0)

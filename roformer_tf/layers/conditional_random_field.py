@@ -11,12 +11,15 @@ MINUS_INFINITY = float("-inf")
 class ConditionalRandomField(keras.layers.Layer):
     """Adds a learned score for each pair of neighboring tags: a linear-chain CRF.
 
-    Train the outputs with `ConditionalRandomFieldLoss`, and find the best tags with
+    The outputs hold all that training and decoding need, for each token the score of every tag
+    after every other one. Train them with `ConditionalRandomFieldLoss`, and find the best tags with
     `viterbi_decode`.
 
     Args:
-        lr_multiplier: float. The scores of pairs are this many times the weights, which multiplies
-            their learning rate. Some 100 to 1,000 help when a pretrained model is fine-tuned.
+        lr_multiplier: float. Factor of the learning rate of the scores of pairs: they are this
+            many times the weights. Some 100 to 1,000 help when a pretrained model is fine-tuned, as
+            its learning rate is small.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, tags)`, the scores of the tags of each token.
@@ -24,9 +27,9 @@ class ConditionalRandomField(keras.layers.Layer):
             that Keras carries along with `x`.
 
     Returns:
-        float32 tensor `(batch, length, tags, tags)`: score of a tag (last axis) after another one,
-        or of the tag alone at the first token. At padding 0 for the same tag, minus infinity for
-        all others.
+        float32 tensor `(batch, length, tags, tags)`: score of a tag (last axis) after another one.
+        At the first token the score of the tag. At padding 0 for the same tag, and minus infinity
+        for all others.
 
     Raises:
         ValueError: If `lr_multiplier` is not positive.

@@ -12,7 +12,9 @@ class CosineFeatureMap(FeatureMap):
 
     Args:
         rotate_inputs: bool. Whether the vector is rotated in the denominator too. Since RoPE keeps
-            lengths, the weights then stay between 0 and 2 before they are divided by their sum.
+            lengths, the weights are then between 0 and 2 as before, and sum to 1: "without changing
+            its probabilistic meaning".
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
 
@@ -25,8 +27,8 @@ class CosineFeatureMap(FeatureMap):
     >>> np.array(query).round(4).tolist()
     [[[[1.0, 0.6000000238418579, 0.800000011920929]]]]
 
-    Reference: https://kexue.fm/archives/8265, and for the similarity
-    https://kexue.fm/archives/7546, by RoFormer's first author.
+    Reference: the section on linear attention of the RoPE article of RoFormer's first author,
+    https://kexue.fm/archives/8265; with the similarity, https://kexue.fm/archives/7546.
     """
 
     num_unrotated = 1

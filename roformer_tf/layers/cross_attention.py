@@ -12,18 +12,24 @@ from roformer_tf.layers.self_attention import Attention
 class CrossAttention(Attention):
     """Multi-head softmax attention from a decoder to the output of an encoder.
 
-    It uses no positions: rotary distances between two languages mean nothing. For generation,
-    `build_cache` computes keys and values once and `call_with_cache` attends to them at every step.
+    It uses no positions: rotary distances between two languages mean nothing. One product computes
+    keys and values. For generation, `build_cache` computes them once and `call_with_cache` attends
+    to them at every step.
 
     Args:
-        num_heads, head_dim, dropout, use_bias, kernel_initializer: See `SelfAttention`.
+        num_heads: int. Number of attention heads.
+        head_dim: int. Size of each head. The layer is `num_heads * head_dim` wide.
+        dropout: float. Rate on the attention probabilities.
+        use_bias: bool. Whether the projections have biases.
+        kernel_initializer: Initializer of all projections.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)` for the queries.
         encoder_sequence: Tensor `(batch, encoder_length, encoder_dim)` for keys and values.
         attention_bias: float32 tensor that broadcasts to
-            `(batch, num_heads, length, encoder_length)`, or the dictionary that
-            `AttentionMask(dense=False)` returns for the encoder's padding mask, or `None`.
+            `(batch, num_heads, length, encoder_length)`, such as `AttentionMask()` of the encoder's
+            padding mask, or `None`.
 
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`.

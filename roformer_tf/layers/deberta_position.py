@@ -13,15 +13,20 @@ class DebertaPosition(ClippedDistances):
 
     To `q_m · k_n` it adds `q_m · (W_k p_(m-n))` and `(W_q p_(m-n)) · k_n`; the sum is divided by
     `sqrt(3 head_dim)`. All blocks share the vectors `p` and project them like tokens, by the
-    block's own layer `qkv`. The last term has the distance of equation 10 and of DeBERTa's code,
-    `m - n`; DeBERTa's paper writes `n - m` there.
+    block's own layer `qkv`: with its biases (as DeBERTa with `share_att_key`), its LoRA weights, or
+    quantized. The last term has the distance of equation 10 and of DeBERTa's code, `m - n`;
+    DeBERTa's paper writes `n - m` there.
 
     Args:
         hidden_dim: int. Size of the inputs of attention.
         max_distance: int. Larger distances count as this one.
         embeddings_initializer: of the table.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
-    Call arguments: see `PositionScheme`; distances are rounded.
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; not read.
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
+            2, …
 
     Returns:
         int32 tensor `(batch, query, key)`, the row of the table for each pair, or `None` without

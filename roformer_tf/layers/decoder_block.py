@@ -13,28 +13,35 @@ class DecoderBlock(EncoderBlock):
     """Post-norm block of a decoder: self-attention, attention to the encoder's output, feed-forward
     network.
 
-    An `EncoderBlock` with `CrossAttention`, which sees no positions, between its two parts. Called
+    Adds `CrossAttention` between the two parts of an `EncoderBlock`. After each of the three parts
+    the input is added and the sum is normalised. Only the self-attention sees positions. Called
     without `encoder_sequence`, the block has no cross-attention: a block of a GPT.
 
     Args:
-        hidden_dim, intermediate_dim, num_heads: See `EncoderBlock`.
+        hidden_dim: int. Hidden size, also of `encoder_sequence`.
+        intermediate_dim: Positive int.
+        num_heads: int. Number of attention heads; must divide `hidden_dim`.
         **kwargs: Arguments of `EncoderBlock`. `dropout`, `attention_dropout` and
             `kernel_initializer` apply to the cross-attention too.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
         encoder_sequence: Tensor `(batch, encoder_length, hidden_dim)`, the output of the encoder.
-        decoder_padding_mask, decoder_attention_mask: The masks of `SelfAttention`.
-        encoder_padding_mask: int or bool tensor `(batch, encoder_length)`. Defaults to the mask
-            that Keras carries along with `encoder_sequence`.
+        decoder_padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to
+            the mask that Keras carries along with `x`.
+        decoder_attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
+        encoder_padding_mask: int or bool tensor `(batch, encoder_length)`. Defaults to the mask of
+            `encoder_sequence`.
         encoder_attention_mask: bool tensor `(batch, length, encoder_length)`.
         self_attention_cache: Output of `build_cache`, or of the call before.
         self_attention_cache_update_index: int or scalar int tensor. Position of the first of these
             tokens; needed with a cache.
         cross_attention_cache: Output of the call before, which saves projecting `encoder_sequence`.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
-        attention_bias, position: See `SelfAttention`.
-        encoder_attention_bias: See `CrossAttention`. Takes the place of the encoder's masks.
+        attention_bias: See `SelfAttention`. Takes the place of the decoder's masks.
+        encoder_attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length,
+            encoder_length)`. Takes the place of the encoder's masks.
+        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
 
     The first ones are those of `keras_hub.layers.TransformerDecoder`.
 
@@ -145,11 +152,13 @@ class DecoderBlock(EncoderBlock):
         Args:
             x: Tensor `(beams * batch, length, hidden_dim)`. The beams of each encoder sequence
                 follow each other.
-            cache, cache_update_index, attention_bias, position: See
-                `SelfAttention.call_with_cache`.
-            cross_attention_cache: Output of `cross_attention.build_cache` for the `batch` encoder
-                sequences.
+            cache: Output of `build_cache`, or of the call before.
+            cache_update_index: int or scalar int tensor. Position of the first of these tokens.
+            cross_attention_cache: what `cross_attention.build_cache` returned for the `batch`
+                encoder sequences.
+            attention_bias: See `SelfAttention.call_with_cache`.
             encoder_attention_bias: See `call`.
+            position: Context from `position_scheme` for these tokens' positions.
 
         Returns:
             Tuple of the outputs, of the shape of `x`, and the new cache.

@@ -59,8 +59,9 @@ class Dropout(keras.layers.Dropout):
 def dropout_seeds(layers, seeds):
     """Makes each layer draw with a fixed seed instead of its generator, in a `with` block.
 
-    What is dropped then depends on the seed alone, not on how often a layer ran. So activations can
-    be recomputed for the gradient, which must be taken in the block.
+    What is dropped then depends on the seed alone, not on how often a layer ran. So a step can be
+    repeated exactly, and activations can be recomputed for the gradient, which must be taken in
+    the block.
 
     Args:
         layers: List of `Dropout`.

@@ -12,7 +12,8 @@ class EfficientGlobalPointer(GlobalPointer):
 
     One pair of queries and keys, shared by all types, scores whether a span is an entity at all. A
     bias for the start and one for the end score its type: s_h(m, n) = (R_m q_m) · (R_n k_n) /
-    sqrt(d) + a_mh + b_nh. Arguments, inputs and outputs are those of `GlobalPointer`.
+    sqrt(d) + a_mh + b_nh. A further type costs 4 `head_dim` weights, and not 2 `head_dim` for each
+    feature of the input. Arguments, inputs and outputs are those of `GlobalPointer`.
 
     Example:
 

@@ -19,26 +19,33 @@ class EncoderBlock(keras.layers.Layer):
     """Post-norm Transformer block: attention, add, norm, feed-forward, add, norm.
 
     Args:
-        hidden_dim, intermediate_dim: ints. See `FeedForward`.
+        hidden_dim: Positive int.
+        intermediate_dim: Positive int.
         num_heads: int. Number of attention heads; must divide `hidden_dim`.
         dropout: float. On the outputs of attention and feed-forward network.
-        attention_dropout: float. `dropout` of the attention layer.
+        attention_dropout: float. See `dropout` of `SelfAttention` and `LinearAttention`.
         activation: Name as in `get_activation`.
         norm: `"layer_norm"` (v1) or `"rms_norm"` (v2).
         epsilon: float. Of the norms.
         use_bias: bool. Whether dense layers have biases (v1 yes, v2 no).
-        position_scheme: `PositionScheme`, or `None`.
-        feature_map: `FeatureMap` for linear attention, or `None` for softmax attention.
+        position_scheme: a `PositionScheme`, or `None`.
+        feature_map: a `FeatureMap` for linear attention, or `None` for softmax attention.
         causal: bool. Whether a query sees only the keys up to its own position. Softmax attention
             follows `attention_bias` instead if that is given.
         kernel_initializer: Initializer of all kernels.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
-        padding_mask, attention_mask, return_attention_scores, position: See `SelfAttention`.
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
+            that Keras carries along with `x`.
+        attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
+        return_attention_scores: bool. Whether to return the attention probabilities too.
         attention_bias: See `SelfAttention`. Takes the place of the masks and of `causal`.
+        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
 
-    The first ones are those of `keras_hub.layers.TransformerEncoder`.
+    The first ones are those of `keras_hub.layers.TransformerEncoder`. A model with many blocks
+    computes `attention_bias` and `position` once and passes them to each.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`; with `return_attention_scores` a tuple of it and the
@@ -60,6 +67,13 @@ class EncoderBlock(keras.layers.Layer):
     >>> x = np.ones((1, 5, 8), "float32")
     >>> tuple(block(x, padding_mask=np.array([[1, 1, 1, 0, 0]])).shape)
     (1, 5, 8)
+
+    Token by token, a causal block:
+
+    >>> block = EncoderBlock(8, 16, num_heads=2, position_scheme=RotaryPosition(4), causal=True)
+    >>> output, cache = block.call_with_cache(x, block.build_cache(batch_size=1, max_length=9), 0)
+    >>> bool(np.allclose(output, block(x), atol=1e-6))
+    True
 
     Reference: `RoFormer.apply_main_layers` of bert4keras' `models.py`.
     """
@@ -188,7 +202,11 @@ class EncoderBlock(keras.layers.Layer):
         return self.attention.build_cache(batch_size, max_length)
 
     def call_with_cache(self, x, cache, cache_update_index, attention_bias=None, position=None):
-        """Computes the next tokens with a cache of the earlier ones, like the attention layer."""
+        """Computes the next tokens with a cache of the earlier ones.
+
+        Takes the arguments of `SelfAttention.call_with_cache`. Returns the outputs
+        `(batch, length, hidden_dim)` and the new cache.
+        """
         if not self.built:
             self.build(x.shape)
         x = ops.cast(x, self.compute_dtype)

@@ -13,9 +13,10 @@ from roformer_tf.layers.feature_map import FeatureMap, scaled_exp
 class FavorFeatureMap(FeatureMap):
     """Positive orthogonal random features (FAVOR+): E[phi(q) . phi(k)] = exp(q . k / sqrt(d)).
 
-    phi(x) = exp(W y - |y|^2 / 2) for y = x / d^(1/4). The rows of W, which all heads share, are
-    normal vectors, orthogonal in groups of d. The relative error of an estimate is about
-    exp(|y_q + y_k|^2 / 2) / sqrt(`num_features`).
+    phi(x) = exp(W y - |y|^2 / 2) for y = x / d^(1/4). The rows of W are normal vectors, orthogonal
+    in groups of d. The relative error of an estimate is about
+    exp(|y_q + y_k|^2 / 2) / sqrt(`num_features`): it falls with the number of features, and grows
+    fast with the size of queries and keys. All heads use the same W.
 
     Args:
         num_features: even positive integer; `d log(d)` by default, as in performer-pytorch.
@@ -25,13 +26,15 @@ class FavorFeatureMap(FeatureMap):
             same. In a loop over parts of a batch or with recomputed activations, leave it out and
             call `redraw` between the steps.
         rotate_inputs: bool. Whether a position scheme rotates queries and keys instead of the
-            features, as in performer-pytorch, which the paper used. Attention then approximates
-            *softmax attention with RoPE* and can use its weights.
+            features. Attention then approximates *softmax attention with RoPE* and can use its
+            weights. performer-pytorch, which the paper trained its Performer with, does so.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
 
     Raises:
-        ValueError: If `num_features` is not even and positive, or `redraw_every` not positive.
+        ValueError: If `num_features` is not an even positive integer, or `redraw_every` not a
+            positive one.
 
     Example:
 
@@ -45,7 +48,8 @@ class FavorFeatureMap(FeatureMap):
     >>> bool(np.allclose(weights / weights.sum(), softmax / softmax.sum(), atol=0.02))
     True
 
-    Reference: Choromanski et al., arXiv 2009.14794, lemma 1 and section 2.4.
+    Reference: Choromanski et al., Rethinking attention with Performers, arXiv 2009.14794, lemma 1
+    and section 2.4.
     """
 
     def __init__(

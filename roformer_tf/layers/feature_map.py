@@ -7,18 +7,21 @@ class FeatureMap(keras.layers.Layer):
     """Base class of feature maps, which replace the softmax: sim(q, k) = phi(q) . phi(k).
 
     Some features grow like exp(k). To prevent overflow, a map may divide the features of each key
-    by a factor and return its logarithm as the third result: sim(q, k) = phi(q) . phi(k)
-    exp(log_scale). Factors of a query cancel, so maps leave them out.
+    by a factor and return its logarithm as the third result:
+    sim(q, k) = phi(q) . phi(k) exp(log_scale). Factors of a query cancel between numerator and
+    denominator, so maps leave them out.
 
     Attributes:
         num_unrotated: int. Number of features, the first ones, that a position scheme leaves alone.
         rotate_inputs: bool. Whether a position scheme rotates queries and keys *before* the map,
             in numerator and denominator, instead of the features in the numerator only.
-        reads_all_keys: bool. Whether the features of a key depend on later keys.
+        reads_all_keys: bool. Whether the features of a key depend on later keys, so that the map
+            cannot be causal.
         epsilon: float. The smallest denominator, for rounding and for queries that see no keys.
 
     Call arguments:
-        query, key: float32 tensors `(batch, num_heads, length, head_dim)`.
+        query: float32 tensor `(batch, num_heads, length, head_dim)`.
+        key: float32 tensor `(batch, num_heads, length, head_dim)`.
         key_bias: float32 tensor `(batch, 1, length)`, 0 for visible keys, -1e9 for hidden ones, or
             `None`.
 

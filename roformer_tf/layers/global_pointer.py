@@ -12,9 +12,11 @@ from roformer_tf.layers.flat_dense import make_dense
 class GlobalPointer(keras.layers.Layer):
     """Scores every span of a sequence, from each start to each end, for each type.
 
-    A span from token m to token n is of a type if its score is above 0: s(m, n) = (R_m q_m) ·
-    (R_n k_n) / sqrt(d). So spans may overlap and be nested. Train it with
+    A span is of a type if its score is above 0, so spans may overlap and be nested. Train it with
     `MultilabelSpanCrossentropy`, or for one span in each sequence with `SpanCrossentropy`.
+
+    The score of the span from token m to token n is s(m, n) = (R_m q_m) · (R_n k_n) / sqrt(d): with
+    RoPE it depends on the length n - m of the span.
 
     Args:
         num_heads: int. Number of types.
@@ -22,7 +24,8 @@ class GlobalPointer(keras.layers.Layer):
         use_rope: bool. Whether to rotate queries and keys by their positions.
         use_bias: bool. Whether the projection has a bias.
         tril_mask: bool. Whether spans that end before they start are masked.
-        kernel_initializer: Initializer of the projection.
+        kernel_initializer: initializer of the projection.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, features)`.
@@ -46,8 +49,8 @@ class GlobalPointer(keras.layers.Layer):
     >>> float(scores[0, 0, 2, 1])
     -inf
 
-    Reference: https://kexue.fm/archives/8373; `GlobalPointer` of bert4keras 0.11.5, whose weights
-    it takes.
+    Reference: https://kexue.fm/archives/8373; `GlobalPointer` of bert4keras 0.11.5 (`heads`,
+    `head_size` and `RoPE` there), whose weights it takes.
     """
 
     def __init__(

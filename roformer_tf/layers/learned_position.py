@@ -15,8 +15,12 @@ class LearnedPosition(PositionScheme):
         max_sequence_length: int. Number of positions. Longer sequences raise an error.
         embedding_dim: int. Size of the token embedding.
         embeddings_initializer: initializer of the table.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
-    Call arguments: see `PositionScheme`; positions are rounded.
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; only its length is read.
+        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …; fractions are rounded,
+            as there is no vector between two.
 
     Returns:
         Tensor `(1 or batch, length, embedding_dim)`. XLA and other backends cannot raise an error,
@@ -24,7 +28,8 @@ class LearnedPosition(PositionScheme):
 
     Raises:
         ValueError: If the sequence is longer than the table and its length is known while tracing.
-        tf.errors.InvalidArgumentError: If a position is outside the table at run time.
+        tf.errors.InvalidArgumentError: If a position is outside the table at run time, on
+            TensorFlow.
 
     Example:
 

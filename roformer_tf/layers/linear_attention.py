@@ -25,21 +25,27 @@ class LinearAttention(SelfAttention):
 
     With sim(q, k) = phi(q) . phi(k), all queries share one matrix phi(K)^T V. In causal attention
     this matrix accumulates from token to token. A position scheme such as RoPE rotates phi(q) and
-    phi(k) in the numerator only, so create it with `feature_map.rotated_dim(head_dim)`. Weights are
-    those of `SelfAttention`. All sums are in float32.
+    phi(k) in the numerator only, so create it with `feature_map.rotated_dim(head_dim)`. Weights
+    may then be negative and need not sum to 1. The denominator stays positive.
 
-    **Sharp attention.** The output is not an average and has no bound, as its weights may be
-    negative and need not sum to 1. With `FavorFeatureMap`, values up to 8.5 and scores of root mean
-    square 4.5 give outputs of about 400, or 9,000 if causal. Larger scores overflow float16.
-    `FavorFeatureMap(rotate_inputs=True)` keeps outputs within the values.
+    **Sharp attention.** The output is therefore not an average, and has no bound. With
+    `FavorFeatureMap`, which grows like the softmax, outputs are as large as the values only while
+    scores are small: with values up to 8.5 and scores of root mean square 4.5, outputs reach about
+    400, or 9,000 if causal. Larger scores overflow float16.
+    `FavorFeatureMap(rotate_inputs=True)` rotates queries and keys before the map and keeps outputs
+    within the values.
+
+    Weights and output shapes are those of `SelfAttention`. All sums are in float32.
 
     Args:
-        num_heads, head_dim: ints. See `SelfAttention`.
+        num_heads: int. Number of attention heads.
+        head_dim: int. Size of each head. The layer is `num_heads * head_dim` wide.
         feature_map: `FeatureMap`. Defaults to `EluFeatureMap()`.
         causal: bool. Whether a query sees only the keys up to its own position.
-        chunk_size: int. Number of tokens of causal attention computed at once. Affects only speed
-            and memory.
-        dropout: float. Dropout rate of the averaged values, as there are no probabilities.
+        chunk_size: int. Number of tokens of causal attention computed at once, by a product of
+            queries and keys. Affects only speed and memory.
+        dropout: float. Dropout rate of the averaged values before `output_dense`, as there are no
+            probabilities to drop.
         **kwargs: Arguments of `SelfAttention`: `use_bias`, `position_scheme`, `kernel_initializer`,
             and of `keras.layers.Layer`.
 
@@ -48,7 +54,9 @@ class LinearAttention(SelfAttention):
         attention_bias: float32 tensor `(batch, 1, 1, length)`, 0 for visible keys and -1e9 for
             hidden ones, from `AttentionMask()`. Takes the place of the masks below. A query whose
             keys are all hidden averages the hidden keys.
-        position, padding_mask: See `SelfAttention`.
+        position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
+            that Keras carries along with `x`.
         attention_mask: Must be `None`: linear attention has no mask that differs by query.
 
     Returns:

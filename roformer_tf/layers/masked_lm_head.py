@@ -13,19 +13,26 @@ class MaskedLMHead(keras.layers.Layer):
     """Computes logits over the vocabulary from hidden states, tied to the token embedding.
 
     v1: dense to `embedding_dim`, activation, layer norm, transposed embedding, bias. v2
-    (`transform=False`): a bias-free map where the sizes differ, dropout, transposed embedding.
+    (`transform=False`): a bias-free map to `embedding_dim` where the sizes differ, dropout,
+    transposed embedding.
+
+    `keras_hub.layers.MaskedLMHead` maps to the hidden size, always has biases and a norm, and
+    requires positions.
 
     Args:
         token_embedding: The `TokenEmbedding` to tie to.
         transform: bool. Whether the head has dense, activation, norm and output bias (v1).
-        activation, kernel_initializer, epsilon: Of the dense layer (see `get_activation`) and of
-            the norm.
+        activation: Name as in `get_activation`, of the transform.
+        epsilon: float. Of the norm: 1e-12 in every version of bert4keras.
         dropout: float. Used when `transform` is `False`.
+        kernel_initializer: initializer.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
-        mask_positions: int tensor `(batch, count)`, the positions to predict, or `None` for all,
-            which takes much longer.
+        mask_positions: int tensor `(batch, count)`, the positions to predict, or `None` for all.
+            The product with the vocabulary is by far the largest of a pretraining step, so pass the
+            positions if you can.
 
     Returns:
         Logits `(batch, count or length, vocabulary_size)`, in the compute dtype.

@@ -16,7 +16,8 @@ class PositionScheme(keras.layers.Layer):
         per_layer: bool. Whether each block has its own scheme with its own weights.
         num_score_terms: int. Number of products in a score. Scores are divided by
             `sqrt(num_score_terms * head_dim)`.
-        needs_scores: bool. Whether the hooks read or change scores or attention weights.
+        needs_scores: bool. Whether the hooks read or change scores or attention weights, so that
+            attention must compute a number for each query and key.
         depends_on_length: bool. Whether the context of a token changes as the sequence grows. A
             cache then holds keys and values from before the hooks.
 
@@ -24,7 +25,8 @@ class PositionScheme(keras.layers.Layer):
         token_ids: int tensor `(batch, length)`, or features `(batch, length, hidden_dim)`; only the
             length is read.
         position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
-        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`.
+        padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; most schemes do
+            not read it.
 
     Returns:
         The context: a structure of tensors, or `None`.

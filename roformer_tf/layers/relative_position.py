@@ -65,8 +65,12 @@ class RelativePosition(ClippedDistances):
         max_distance: int. Larger distances count as this one (`r_max`, and `-r_min`).
         on_values: bool. Whether there is a table for values too.
         embeddings_initializer: of the tables.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
-    Call arguments: see `PositionScheme`; distances are rounded.
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; not read.
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
+            2, …
 
     Returns:
         int32 tensor `(batch, query, key)`, the row of the tables for each pair, or `None` without

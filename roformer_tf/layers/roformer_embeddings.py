@@ -13,22 +13,26 @@ class RoFormerEmbeddings(keras.layers.Layer):
     """Token and segment embeddings, norm, dropout, and the projection to `hidden_dim` of factorised
     models.
 
-    v1 (`norm="layer_norm"`) drops after the norm, v2 (`norm="rms_norm"`) before it.
+    v1 (`norm="layer_norm"`) normalises and then drops; v2 (`norm="rms_norm"`) drops and then
+    normalises.
 
     Args:
-        vocabulary_size: int. Number of token ids.
+        vocabulary_size: Positive int.
         embedding_dim: int. Size of the embeddings.
         hidden_dim: int. Where it differs from `embedding_dim` a dense layer maps one to the other.
         num_segments: Number of segment ids; 0 for no segment embedding.
         dropout: float.
-        norm, epsilon: `"layer_norm"` or `"rms_norm"`, and its epsilon.
+        norm: `"layer_norm"` or `"rms_norm"`.
+        epsilon: float. Of the norm.
         use_bias: bool. Whether the projection has a bias (v1 yes, v2 no).
-        embeddings_initializer, kernel_initializer: Initializers.
+        embeddings_initializer, kernel_initializer: initializers.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`.
         segment_ids: int tensor `(batch, length)`; not read when `num_segments` is 0.
-        position_embeddings: `None`, or a tensor `(1 or batch, length, embedding_dim)` to add.
+        position_embeddings: Tensor `(1 or batch, length, embedding_dim)` to add before the norm, or
+            `None`.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`.

@@ -128,7 +128,7 @@ class RotaryEmbedding(keras.layers.Layer):
 
     @property
     def query_key_factor(self):
-        """The factor of outputs, 1 except for YaRN and longrope."""
+        """Float. The number that scales outputs, 1 except for YaRN and longrope."""
         return self._scaling.query_key_factor
 
     def call(self, inputs, start_index=0, positions=None, inverse=False):

@@ -16,27 +16,32 @@ from roformer_tf.layers.rotary_embedding import RotaryEmbedding
 class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     """Multi-head attention with rotary positions. A drop-in for `keras.layers.MultiHeadAttention`.
 
-    Queries and keys are rotated by their positions after their projections. Weights are named as in
-    Keras.
+    Queries and keys are rotated by their positions after their projections. Weights and their names
+    are those of `keras.layers.MultiHeadAttention`.
 
     Args:
         num_heads: int. Number of attention heads.
         key_dim: even int. Size of each head of queries and keys.
         num_key_value_heads: int. Number of heads of keys and values, each shared by
             `num_heads / num_key_value_heads` heads of queries. Defaults to `num_heads`.
-        max_wavelength, layout, rotary_dim, rope_scaling: See `RotaryEmbedding`.
+        max_wavelength: float. See `RotaryEmbedding`.
+        layout: `"half"` or `"interleaved"`. See `RotaryEmbedding`.
+        rotary_dim: even int. See `RotaryEmbedding`.
+        rope_scaling: dict. See `RotaryEmbedding`.
         feature_map: `FeatureMap`, such as `EluFeatureMap()`, for linear attention; see
             `LinearAttention`. Defaults to the softmax.
         **kwargs: Arguments of `keras.layers.MultiHeadAttention`.
 
     Call arguments:
         query: Tensor `(batch, length, dim)`.
-        value, key: Tensors `(batch, key_length, dim)`. `key` defaults to `value`.
+        value: Tensor `(batch, key_length, dim)`.
+        key: Tensor `(batch, key_length, dim)`. Defaults to `value`.
         attention_mask: bool tensor that broadcasts to `(batch, length, key_length)`, True where a
-            query sees a key. It is combined with the masks that Keras carries along. With a feature
-            map it must be the same for all queries, `(batch, 1, key_length)`; with a cache too, of
-            these tokens.
-        return_attention_scores: bool. Whether to return the attention probabilities too.
+            query sees a key. It is combined with the masks that Keras carries along, such as of
+            `Embedding(mask_zero=True)`. With a feature map it must be the same for all queries,
+            `(batch, 1, key_length)`; with a cache too, of these tokens.
+        return_attention_scores: bool. Whether to return the attention probabilities too. There are
+            none with a feature map.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         positions: int or float tensor `(length,)` or `(batch, length)`, the positions of the
             queries. Defaults to 0, 1, 2, …
@@ -72,6 +77,13 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     >>> last, cache = layer(x[:, 4:], x[:, 4:], cache=cache, cache_update_index=4)
     >>> bool(np.allclose(last, whole[:, 4:], atol=1e-6))
     True
+
+    Linear attention needs no memory for each pair of tokens, and its cache does not grow:
+
+    >>> from roformer_tf.layers import EluFeatureMap
+    >>> layer = RotaryMultiHeadAttention(num_heads=4, key_dim=8, feature_map=EluFeatureMap())
+    >>> tuple(layer(x, x, use_causal_mask=True).shape)
+    (2, 5, 32)
 
     Reference: equations 16 and 19 of arXiv 2104.09864; grouped heads: arXiv 2305.13245.
     """

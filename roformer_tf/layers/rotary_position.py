@@ -14,20 +14,24 @@ class RotaryPosition(PositionScheme):
     """Rotary position embedding (RoPE): rotates queries and keys by their positions.
 
     It rotates the first `rotary_dim` features of each head, in the half layout: pair i is
-    (i, i + rotary_dim / 2). To convert a checkpoint that rotates them in interleaved pairs, permute
-    those columns of each head by `rotary.interleaved_to_half(rotary_dim)`.
+    (i, i + rotary_dim / 2). Original checkpoints rotate whole heads, so use a smaller `rotary_dim`
+    only for models trained with it. To convert a checkpoint that rotates the first features in
+    interleaved pairs, permute those columns of each head by
+    `rotary.interleaved_to_half(rotary_dim)`.
 
     Args:
         head_dim: even int. Size of one attention head.
         max_wavelength: float. The base of the frequencies, 10000 in the paper.
         rotary_dim: even int. Number of rotated features in a head; `None` for all.
-        learned: bool. Whether the frequencies are a float32 weight, `theta`, shared by all blocks.
-            It starts at `max_wavelength^(-2i / rotary_dim)`; do not let it decay.
+        learned: bool. Whether the frequencies are a weight, `theta`, shared by all blocks and kept
+            in float32 under every dtype policy. It starts at `max_wavelength^(-2i / rotary_dim)`;
+            do not let it decay.
         on_values: bool. Whether to rotate values by their positions too, and their average back by
             the query's, so that only distances matter. `"absolute"` does not rotate the average
             back, as Hugging Face's `rotary_value=True`. The paper does not use this option.
         rope_scaling: dict, as in Hugging Face, for texts longer than the model was trained on, such
             as `{"rope_type": "linear", "factor": 4.0}`; or `None`. See `roformer_tf.rope_scaling`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         token_ids: int tensor `(batch, length)`; only its length is read.
@@ -35,8 +39,9 @@ class RotaryPosition(PositionScheme):
             negative positions are fine, and no table bounds them.
         padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; read by scaling
             that depends on the length only (`"dynamic"` and `"longrope"`).
-        current_length: int or int tensor `(batch,)`. The length for such scaling, by default last
-            position - first position + 1 of the real tokens of each sequence.
+        current_length: int or int tensor `(batch,)`. The length for such scaling. By default it is
+            the span of the positions of a sequence's real tokens, last - first + 1: its number of
+            tokens, or that of its longest document where positions start again in each.
 
     Returns:
         `(cos, sin)`: float32 tensors `(1 or batch, 1, length, rotary_dim)`, whatever the compute

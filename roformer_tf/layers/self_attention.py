@@ -151,12 +151,14 @@ def _bfloat16_softmax_sums_in_float32():
 class SelfAttention(Attention):
     """Multi-head softmax self-attention with a position scheme.
 
-    One product computes queries, keys and values. The softmax sums in float32. The columns of `qkv`
-    are `[query | key | value]`, each head by head, with `RotaryPosition` in the half layout.
+    One product computes queries, keys and values. The softmax sums in float32. The columns
+    of `qkv` are `[query | key | value]`, each head by head. With `RotaryPosition`, the features of
+    a query or key head are in the half layout (`rotary.interleaved_to_half`).
 
     Inputs longer than `chunked_above` compute the scores chunk by chunk, forward and backward,
-    with the same result. A position scheme with `needs_scores`, or an `attention_bias` with a row
-    for each query, always holds all scores at once.
+    with the same result (`chunked_attention`). If the graph has a static length, the choice is
+    made while tracing, otherwise at run time. A position scheme with `needs_scores`, or an
+    `attention_bias` with a row for each query, always holds all scores at once.
 
     Args:
         num_heads: int. Number of attention heads.
@@ -165,12 +167,13 @@ class SelfAttention(Attention):
         use_bias: bool. Whether the projections have biases (v1 yes, v2 no).
         position_scheme: `PositionScheme`, or `None` for attention without positions.
         kernel_initializer: Initializer of both projections.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
-        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, or the
-            dictionary that `AttentionMask(dense=False)` returns. Takes the place of all masks
-            below. A model computes it and `position` once for all layers.
+        attention_bias: float32 tensor that broadcasts to `(batch, num_heads, query, key)`, added to
+            the scores (`AttentionMask`), or the dictionary that `AttentionMask(dense=False)`
+            returns. Takes the place of all masks below.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
             that Keras carries along with `x`.
@@ -178,17 +181,22 @@ class SelfAttention(Attention):
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         return_attention_scores: bool. Whether to return the attention probabilities too.
 
+    A model with many layers computes `attention_bias` and `position` once and passes them to each.
+
     Returns:
         Tensor `(batch, length, num_heads * head_dim)`; with `return_attention_scores` a tuple of it
         and the probabilities `(batch, num_heads, query, key)`.
 
     Attributes:
         chunked_above: int. Longest input whose scores are held at once, or `None` for any length.
-            Set it before the first call. Longer inputs have no second derivatives.
+            Set it on the class or on a layer before the first call. Longer inputs have no second
+            derivatives.
 
     Raises:
         ValueError: If `num_heads` or `head_dim` is not a positive integer, or the scheme is added
             to the embeddings.
+
+    `build_cache` and `call_with_cache` compute a sequence one or more tokens at a time.
 
     Example:
 
@@ -289,12 +297,13 @@ class SelfAttention(Attention):
                 If it is the Python integer 0, these tokens attend to each other only. Use it for
                 long prompts.
             attention_bias: float32 tensor that broadcasts to
-                `(batch, num_heads, length, max_length)`, also hiding the positions of the cache
-                that are not written yet. With the integer 0 all that `call` takes. Defaults to a
-                causal mask.
-            position: Context from `position_scheme` for these tokens' positions, by default from
-                `cache_update_index` on. A scheme that `depends_on_length` needs the context of all
-                positions of the cache, unless `cache_update_index` is the integer 0.
+                `(batch, num_heads, length, max_length)`. It must also hide the positions of the
+                cache that are not written yet. If `cache_update_index` is the integer 0, all that
+                `call` takes. Defaults to a causal mask.
+            position: Context from `position_scheme` for these tokens' positions. A scheme that
+                `depends_on_length` needs the context of all positions of the cache, unless
+                `cache_update_index` is the integer 0. Defaults to positions from
+                `cache_update_index` on.
 
         Returns:
             Tuple of the outputs `(batch, length, num_heads * head_dim)` and the new cache.

@@ -13,10 +13,14 @@ class SinusoidalPosition(PositionScheme):
     Args:
         embedding_dim: even int. Size of the token embedding.
         max_wavelength: float. Base of the frequencies.
-        scale: float. Factor of the vectors; 1 is equation 4. Use about 0.02 for token embeddings
-            that start with this standard deviation, which sines of size 1 would drown.
+        scale: float. Factor of the vectors; 1 is equation 4. Sines of size 1 drown token embeddings
+            that start with a standard deviation of 0.02; use a scale of about 0.02 for those.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
-    Call arguments: see `PositionScheme`; no table bounds the positions.
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; only its length is read.
+        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …; no table
+            bounds them.
 
     Returns:
         Tensor `(1 or batch, length, embedding_dim)`: sines at even, cosines at odd features.

@@ -14,13 +14,18 @@ from roformer_tf.layers.relative_position import (
 class SinusoidalRelativePosition(ClippedDistances):
     """Relative positions of NEZHA: adds a sinusoidal vector for each distance to keys and values.
 
-    The sines are the same for keys, values and all blocks.
+    Like `RelativePosition`, with sines instead of learned tables: the same ones for keys, values
+    and all blocks.
 
     Args:
         head_dim: even int. Size of one attention head.
         max_distance: int. Larger distances count as this one.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
-    Call arguments: see `PositionScheme`; distances are rounded.
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; not read.
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
+            2, …
 
     Returns:
         int32 tensor `(batch, query, key)`, the row of the table for each pair, or `None` without

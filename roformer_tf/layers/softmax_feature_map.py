@@ -14,6 +14,7 @@ class SoftmaxFeatureMap(FeatureMap):
     Args:
         normalize_keys: bool. Whether each feature of the keys is a softmax over the positions; not
             for causal attention.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments, returns: see `FeatureMap`.
 

@@ -12,8 +12,8 @@ class T5RelativeBias(BiasScheme):
     """Relative bias of T5: adds a learned number for each head and distance bucket to the scores.
 
     Short distances have a bucket each; longer ones share buckets that grow with the logarithm of
-    the distance. All blocks share one table. Scores are divided by `sqrt(head_dim)` as in every
-    scheme. T5 does not divide, and equation 8 leaves it open.
+    the distance. All blocks share one table. Scores are divided by `sqrt(head_dim)` before the bias
+    is added, as in every scheme. T5 does not divide, and equation 8 leaves it open.
 
     Args:
         num_heads: Positive int.
@@ -22,8 +22,12 @@ class T5RelativeBias(BiasScheme):
         bidirectional: bool. Whether half of the buckets are for keys after the query; otherwise
             those count as distance 0 (for causal models, which do not see them).
         embeddings_initializer: of the table.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
-    Call arguments: see `PositionScheme`; distances are rounded.
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; only its length is read.
+        position_ids: int or float tensor `(batch, length)`; distances are rounded. `None` for 0, 1,
+            2, …
 
     Returns:
         float32 tensor `(1 or batch, num_heads, query, key)`.

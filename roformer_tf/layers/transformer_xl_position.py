@@ -23,8 +23,11 @@ class TransformerXLPosition(PositionScheme):
         head_dim: even int. Size of one attention head.
         max_wavelength: float. Base of the frequencies.
         kernel_initializer: of `W`, `u` and `v`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
-    Call arguments: see `PositionScheme`.
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; only its length is read.
+        position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …
 
     Returns:
         float32 tensor of sines and cosines: `(2 * length - 1, num_heads * head_dim)`, of the

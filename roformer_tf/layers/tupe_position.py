@@ -27,10 +27,14 @@ class TupePosition(BiasScheme):
         bidirectional: of `T5RelativeBias`.
         untie_cls: bool. Whether to take the token at position 0, [CLS], out of the positions: its
             own scores get nothing added, and scores to it get one learned number for each head
-            (`theta_2` in TUPE, whose `theta_1` a softmax ignores). Not in equation 9.
+            (`theta_2` in TUPE; its `theta_1` is the same for all keys of a query, which a softmax
+            ignores). Not in equation 9.
         initializer: of all weights.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
-    Call arguments: see `LearnedPosition`.
+    Call arguments:
+        token_ids: int tensor `(batch, length)`; only its length is read.
+        position_ids: int tensor `(batch, length)`, or `None` for 0, 1, 2, …; see `LearnedPosition`.
 
     Returns:
         float32 tensor `(1 or batch, num_heads, query, key)`.

@@ -33,14 +33,14 @@ def add_tokens(task: RoFormerTask, tokens: list[str]) -> RoFormerTask:
     Example:
 
     >>> import roformer_tf
+    >>> from roformer_tf.models import add_tokens
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
     >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
     >>> backbone = roformer_tf.RoFormerBackbone(
     ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
     >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
-    >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
-    >>> masked_lm = roformer_tf.models.add_tokens(masked_lm, ["天气"])
+    >>> masked_lm = add_tokens(roformer_tf.RoFormerMaskedLM(backbone, preprocessor), ["天气"])
     >>> masked_lm.preprocessor.tokenizer(["天气好"]), masked_lm.backbone.vocabulary_size
     ([[8, 7]], 9)
     """

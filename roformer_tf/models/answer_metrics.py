@@ -4,8 +4,8 @@ import keras
 class AnswerMetrics(keras.callbacks.Callback):
     """Scores whole answers at the end of each epoch, and keeps the best weights.
 
-    The scores are added to the epoch's logs as `val_f1`, …, for callbacks that come later in the
-    list.
+    The scores are added to the epoch's logs as `val_f1`, …, so that other callbacks see them if
+    they come later in the list.
 
     Args:
         x: Examples, as for `predict`.
@@ -18,13 +18,15 @@ class AnswerMetrics(keras.callbacks.Callback):
         **options: Arguments of `predict`, such as `batch_size`.
 
     Attributes:
-        best, best_epoch: float and int. The best score so far, or `None`, and its epoch.
+        best: float. The best score so far, or `None`.
+        best_epoch: int.
 
     Raises:
         ValueError: If `monitor` is not among the scores.
 
     Example:
 
+    >>> import keras
     >>> import roformer_tf
     >>> from roformer_tf.models import AnswerMetrics, entity_f1
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "北", "京", "我", "在"]

@@ -39,6 +39,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     Example:
 
     >>> import roformer_tf
+    >>> from roformer_tf.models import fill_mask
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好"]
     >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
     >>> backbone = roformer_tf.RoFormerBackbone(
@@ -46,7 +47,7 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     ... )
     >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
     >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
-    >>> masks = roformer_tf.models.fill_mask(masked_lm, "天[MASK]好[MASK]", top_k=3)
+    >>> masks = fill_mask(masked_lm, "天[MASK]好[MASK]", top_k=3)
     >>> len(masks), len(masks[0])
     (2, 3)
     >>> token, probability = masks[0][0]
@@ -167,6 +168,7 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
     Example:
 
     >>> import roformer_tf
+    >>> from roformer_tf.models import zero_shot
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气", "好", "坏"]
     >>> tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
     >>> backbone = roformer_tf.RoFormerBackbone(
@@ -175,7 +177,7 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
     >>> preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
     >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
     >>> classes = {"positive": "好", "negative": "坏"}
-    >>> answer = roformer_tf.models.zero_shot(masked_lm, "天气", "{text}{mask}", classes)
+    >>> answer = zero_shot(masked_lm, "天气", "{text}{mask}", classes)
     >>> sorted(label for label, probability in answer)
     ['negative', 'positive']
 

@@ -8,8 +8,8 @@ class InBatchContrastive(keras.losses.Loss):
 
     The scores are cosines times `scale`, and a text is not compared with itself. Texts with the
     same number are positives of each other, all others are negatives. A text without a positive in
-    the batch adds 0. Under `tf.distribute` each replica compares the texts of its own batch, so the
-    loss depends on their number.
+    the batch adds 0. Under `tf.distribute` each replica compares the texts of its own batch, so
+    unlike a mean over examples the loss depends on the number of replicas.
 
     Args:
         scale: float. Inverse of the softmax' temperature.

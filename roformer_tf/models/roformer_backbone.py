@@ -29,18 +29,20 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     Args:
         vocabulary_size: int. Size of the vocabulary.
         num_layers: int. Number of Transformer blocks.
-        num_heads: int. Number of attention heads, which divide `hidden_dim` into even sizes.
+        num_heads: int. Number of attention heads. It must divide `hidden_dim` into heads of even
+            size.
         hidden_dim: int. Size of the hidden states.
         intermediate_dim: int. Width of the feed-forward networks.
-        embedding_dim: int. Size of the embeddings, `hidden_dim` by default; smaller ones are
-            projected.
+        embedding_dim: int. Size of the embeddings, `hidden_dim` by default. A smaller size makes
+            factorised embeddings.
         num_segments: int. Number of segment ids; 0 for no segment embedding.
         dropout: float. Dropout rate after the embeddings, attention and feed-forward.
         attention_dropout: float. Dropout rate of the attention probabilities.
         activation: `"gelu"` (exact), `"gelu_tanh"`, `"relu"` or any Keras activation.
         norm: `"layer_norm"` (v1), or `"rms_norm"` (v2: the norms have no weights, and no layer has
             a bias).
-        layer_norm_epsilon: float. The original's models were trained with 1e-12.
+        layer_norm_epsilon: float. 1e-12, as the original models were trained. bert4keras uses 1e-7
+            from version 0.11.4 on.
         max_wavelength: float. Base of the rotary frequencies.
         position_scheme: `"rotary"`, `"learned"` (absolute), `"sinusoidal_relative"`, … or `"none"`:
             a key of `roformer_tf.layers.position_schemes.POSITION_SCHEMES`.
@@ -55,9 +57,10 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             `"none"`; not with `masking="unilm"` nor `document_ids`.
         attention_options: dictionary. Arguments of the feature map's class.
         max_sequence_length: int. Number of learned positions. Other schemes have no such bound.
-        masking: `"bidirectional"`, `"causal"` or `"unilm"`: which keys a query sees.
-        pooler: `None`, or the activation of a dense layer on the vector of `[CLS]`: `"tanh"` (BERT)
-            or `"linear"` (RoFormer-Sim).
+        masking: `"bidirectional"`, `"causal"` or `"unilm"`. Which keys a query sees besides
+            padding.
+        pooler: `None`, `"tanh"` (BERT) or `"linear"` (RoFormer-Sim). Activation of a dense layer on
+            the vector of `[CLS]`.
         dtype: dtype policy of all layers.
         **kwargs: Arguments of `keras.Model`, such as `name`.
 
@@ -82,7 +85,9 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     >>> backbone = roformer_tf.RoFormerBackbone(
     ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
-    >>> tuple(backbone({"token_ids": np.array([[2, 15, 31, 3]])}).shape)
+    >>> ids = np.array([[2, 15, 31, 3]])
+    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    >>> tuple(backbone(inputs).shape)
     (1, 4, 16)
 
     Reference: arXiv 2104.09864; `RoFormer` and `RoFormerV2` of bert4keras' `models.py`.
@@ -316,7 +321,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             Tuple of the hidden states `(batch, length, hidden_dim)` and the new cache.
 
         Raises:
-            ValueError: If the model does not support a cache, see `supports_cache`, or there are
+            ValueError: If the model does not support a cache, see `supports_cache`, or if there are
                 other inputs.
 
         Example:
@@ -331,7 +336,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         >>> cache = backbone.build_cache(batch_size=1, max_length=8)
         >>> prompt, cache = backbone.call_with_cache({"token_ids": ids[:, :3]}, cache, 0)
         >>> last, cache = backbone.call_with_cache({"token_ids": ids[:, 3:]}, cache, 3)
-        >>> bool(np.allclose(last, backbone({"token_ids": ids})[:, 3:], atol=1e-5))
+        >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+        >>> bool(np.allclose(last, backbone(inputs)[:, 3:], atol=1e-5))
         True
         """
         if not self.supports_cache:

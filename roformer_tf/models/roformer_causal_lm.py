@@ -39,7 +39,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
 
     Args:
         backbone: a `RoFormerBackbone` with `masking="causal"` or `"unilm"`.
-        preprocessor: a `RoFormerCausalLMPreprocessor`, or `None` to take token ids.
+        preprocessor: a `RoFormerCausalLMPreprocessor`, or `None` to take token ids instead of
+            strings.
         head_epsilon: float. Epsilon of the layer norm in the head.
         **kwargs: Arguments of `keras.Model`.
 
@@ -62,10 +63,11 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
     ... )
     >>> causal_lm = roformer_tf.RoFormerCausalLM(backbone)
     >>> ids = np.array([[2, 15, 31, 3]])
-    >>> inputs = {"token_ids": ids, "padding_mask": 0 * ids + 1}
+    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
     >>> tuple(causal_lm(inputs).shape)
     (1, 4, 100)
-    >>> causal_lm.score(inputs)["num_tokens"].tolist()
+    >>> scores = causal_lm.score(inputs)
+    >>> scores["num_tokens"].tolist()
     [3]
 
     Reference: `application="lm"` and `"unilm"` of bert4keras' `models.py`.
@@ -246,8 +248,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             segment_ids: int tensor `(batch, length)`, 0 by default.
 
         Returns:
-            Tuple of logits `(batch, length, vocabulary_size)`, hidden states
-            `(batch, length, hidden_dim)`, and the new cache.
+            Tuple `(logits, hidden_states, cache)`: logits `(batch, length, vocabulary_size)`,
+            hidden states `(batch, length, hidden_dim)`, and the new cache.
         """
         inputs = {"token_ids": token_ids}
         if segment_ids is not None:
@@ -376,7 +378,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             exp(-log_likelihood / num_tokens).
 
         Raises:
-            ValueError: If there is no text, `batch_size` is not positive, or the outputs are NaN.
+            ValueError: If there is no text, `batch_size` is not positive, or the model's outputs
+                are NaN.
             TypeError: If an example is not a string.
         """
         check_not_empty(inputs)

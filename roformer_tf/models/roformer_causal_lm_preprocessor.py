@@ -71,11 +71,12 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
         Args:
             x: list or tensor of strings, or a tuple of two of them: sources, and the first words of
                 their targets.
-            sequence_length: int or scalar tensor. Length of the sequences, by default that of the
-                preprocessor.
+            sequence_length: int or scalar tensor. Length of the sequences. By default
+                `sequence_length` of the preprocessor.
 
         Returns:
-            `token_ids`, `segment_ids` and `padding_mask`, each `(batch, sequence_length)`.
+            Dictionary of `token_ids`, `segment_ids` and `padding_mask`, each
+            `(batch, sequence_length)`.
 
         Raises:
             ValueError: If a prompt leaves no room for a new token. In a graph it is

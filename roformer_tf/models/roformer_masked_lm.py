@@ -13,7 +13,8 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
 
     Args:
         backbone: a `RoFormerBackbone`.
-        preprocessor: a `RoFormerMaskedLMPreprocessor`, or `None` to take token ids.
+        preprocessor: a `RoFormerMaskedLMPreprocessor`, or `None` to take token ids instead of
+            strings.
         head_epsilon: float. Epsilon of the layer norm in the head, 1e-12 in every version of
             bert4keras.
         **kwargs: Arguments of `keras.Model`.
@@ -34,7 +35,8 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
     ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
     >>> masked_lm = roformer_tf.RoFormerMaskedLM(backbone)
-    >>> inputs = {"token_ids": np.array([[2, 15, 31, 3]])}
+    >>> ids = np.array([[2, 15, 31, 3]])
+    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
     >>> tuple(masked_lm(inputs).shape)
     (1, 4, 100)
     >>> tuple(masked_lm({**inputs, "mask_positions": np.array([[2]])}).shape)

@@ -103,9 +103,10 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
 
         Returns:
             `(inputs, found)`. The inputs are int32: `token_ids`, `segment_ids` and `padding_mask`,
-            each `(batch, length)`, and `mask_positions` `(batch, masks)`, from left to right.
-            `found`, bool `(batch, masks)`, is `False` for masks lost to truncation, and where a
-            text has fewer masks than another. The position is 0 there.
+            each `(batch, length)`, and `mask_positions` `(batch, masks)`, the positions of each
+            text's masks from left to right. `found`, bool `(batch, masks)`, is `False` for masks
+            lost to truncation, and where a text has fewer masks than another. The position is 0
+            there.
 
         Raises:
             ValueError: If the tokenizer has no mask token.

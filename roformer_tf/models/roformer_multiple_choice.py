@@ -31,9 +31,11 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     Args:
         backbone: a `RoFormerBackbone`.
-        preprocessor: a `RoFormerMultipleChoicePreprocessor`, or `None` to take token ids.
+        preprocessor: a `RoFormerMultipleChoicePreprocessor`, or `None` to take token ids instead of
+            strings.
         dropout: float. Dropout rate of the vector that a choice is judged by.
-        pooling: See `RoFormerTextClassifier`. A model that was pretrained without a task for
+        pooling: What that vector is: `"cls"` (of the first token), `"mean"` (over tokens), or
+            `"pooler"` (if the backbone has one). A model that was pretrained without a task for
             `[CLS]` learns more from few examples with `"mean"`.
         **kwargs: Arguments of `keras.Model`.
 
@@ -55,12 +57,15 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
     >>> backbone = roformer_tf.RoFormerBackbone(
     ...     vocabulary_size=9, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
-    >>> preprocessor = roformer_tf.RoFormerMultipleChoicePreprocessor(tokenizer)
-    >>> chooser = roformer_tf.RoFormerMultipleChoice(backbone, preprocessor)
+    >>> chooser = roformer_tf.RoFormerMultipleChoice(
+    ...     backbone, roformer_tf.RoFormerMultipleChoicePreprocessor(tokenizer)
+    ... )
     >>> x = {"question": ["谁", "谁"], "choices": [["我", "你"], ["你", "我", "和"]]}
     >>> history = chooser.fit(x, [0, 1], verbose=0)
-    >>> [len(answer) for answer in chooser.predict(x, verbose=0)]
+    >>> answers = chooser.predict(x, verbose=0)
+    >>> [len(answer) for answer in answers]
     [2, 3]
+    >>> index, choice, probability = answers[0][0]
 
     Reference: `clue/c3.py` and `clue/chid.py` of the original's v2.
     """

@@ -24,19 +24,24 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
     tokens on the longer side, those far from the gap.
 
     Args:
-        tokenizer, sequence_length, padding, **kwargs: See `RoFormerTextClassifierPreprocessor`.
-        pair_segments: bool. Whether a choice has segment id 1, unlike the original's v2.
+        tokenizer: a `RoFormerTokenizer`.
+        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        pair_segments: bool. Whether a choice has segment id 1. The scripts of the original's v2 use
+            0 everywhere.
+        padding: `"longest"` or `"max_length"`; see `RoFormerTextClassifierPreprocessor`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: dictionary of string tensors: `question` `(batch,)`, `choices` `(batch, choices)` and
             optionally `context` `(batch,)`; or `left` `(batch,)`, `choices` and `right` `(batch,)`.
             Questions with fewer choices than others are padded with "".
-        y, sample_weight: Labels and weights, passed through.
+        y: Labels, passed through.
+        sample_weight: Weights, passed through.
 
     Returns:
         Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
         `(batch, choices, length)`. A choice that is padding has a `padding_mask` of 0 throughout.
-        With labels a tuple.
+        With `y` or `sample_weight` a tuple `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
         ValueError: If `padding` is unknown, `sequence_length` is less than 8, or `x` has other

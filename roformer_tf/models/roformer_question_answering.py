@@ -33,7 +33,8 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
 
     Args:
         backbone: a `RoFormerBackbone`.
-        preprocessor: a `RoFormerQuestionAnsweringPreprocessor`, or `None` to take token ids.
+        preprocessor: a `RoFormerQuestionAnsweringPreprocessor`, or `None` to take token ids instead
+            of strings.
         head: `"joint"` scores each pair of a start and an end by a `GlobalPointer`, as the reading
             script of the original's v2; `"separate"` scores starts and ends, as Hugging Face.
         head_dim: even int. Size of the queries and keys of the pointer.
@@ -41,13 +42,14 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
-        inputs: dictionary of the inputs of `RoFormerBackbone`, and `answer_mask`, int
-            `(batch, length)`, 1 for `[CLS]` and for tokens where an answer may start and end; by
-            default all real tokens.
+        inputs: dictionary of the inputs of `RoFormerBackbone`, and `answer_mask`, int `(batch,
+            length)`, 1 for `[CLS]` and for tokens where an answer may start and end. Defaults to
+            all real tokens.
 
     Returns:
-        float32 scores `(batch, start, end)`, or with `head="separate"` `(batch, length, 2)`. Minus
-        infinity where no answer may be. The span of `[CLS]` alone stands for no answer.
+        float32 scores `(batch, start, end)`, or with `head="separate"` `(batch, length, 2)` of
+        starts and ends. Minus infinity where no answer may be. The span of `[CLS]` alone stands for
+        no answer.
 
     Raises:
         ValueError: If `head` is unknown.
@@ -60,8 +62,9 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
     >>> backbone = roformer_tf.RoFormerBackbone(
     ...     vocabulary_size=9, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
-    >>> preprocessor = roformer_tf.RoFormerQuestionAnsweringPreprocessor(tokenizer)
-    >>> reader = roformer_tf.RoFormerQuestionAnswering(backbone, preprocessor)
+    >>> reader = roformer_tf.RoFormerQuestionAnswering(
+    ...     backbone, roformer_tf.RoFormerQuestionAnsweringPreprocessor(tokenizer)
+    ... )
     >>> x = {"question": ["谁"], "context": ["我和你"]}
     >>> history = reader.fit(x, [(2, 3)], verbose=0)
     >>> ((start, end, text, score),) = reader.predict(x, verbose=0)[0]

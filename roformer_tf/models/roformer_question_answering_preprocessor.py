@@ -17,10 +17,15 @@ class RoFormerQuestionAnsweringPreprocessor(RoFormerPreprocessor, TextPreprocess
     sequences, overlapping chunks, so there may be more sequences than questions.
 
     Args:
-        tokenizer, sequence_length, padding, **kwargs: See `RoFormerTextClassifierPreprocessor`.
+        tokenizer: a `RoFormerTokenizer`.
+        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
         stride: int. Number of tokens that neighboring chunks of a context share.
-        max_question_length: int. Number of tokens of a question, at most half of `sequence_length`.
-        pair_segments: bool. Whether the context has segment id 1, unlike the original's v2.
+        max_question_length: int. Number of tokens after which a question is cut off, in any case
+            half of `sequence_length`.
+        pair_segments: bool. Whether the context has segment id 1. The scripts of the original's v2
+            use 0 everywhere.
+        padding: `"longest"` or `"max_length"`; see `RoFormerTextClassifierPreprocessor`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: dictionary of `question` and `context`, each a string, or list or tensor of strings; or a
@@ -32,8 +37,9 @@ class RoFormerQuestionAnsweringPreprocessor(RoFormerPreprocessor, TextPreprocess
     Returns:
         Dictionary of int32 tensors `token_ids`, `segment_ids`, `padding_mask` and `answer_mask`,
         each `(chunks, length)`; the latter is 1 for `[CLS]`, which stands for no answer, and the
-        tokens of the context. With labels a tuple, where `y` is `(chunks, 2)` in tokens, the end
-        included, and 0 in chunks without the answer.
+        tokens of the context. With `y` or `sample_weight` a tuple `(x, y)` or `(x, y,
+        sample_weight)`, where `y` is `(chunks, 2)` in tokens, the end included, and 0 in chunks
+        without the answer.
 
     Raises:
         ValueError: If `padding` is unknown, a number is out of range, or `x` has other keys.

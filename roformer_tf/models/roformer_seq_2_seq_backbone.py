@@ -28,7 +28,8 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
     Args:
         vocabulary_size: int. Size of the vocabulary of source and target.
         num_layers: int. Number of blocks of the encoder, and by default of the decoder.
-        num_heads: int. Number of attention heads, which divide `hidden_dim` into even sizes.
+        num_heads: int. Number of attention heads. It must divide `hidden_dim` into heads of even
+            size.
         hidden_dim: int. Size of the hidden states and of the embeddings.
         intermediate_dim: int. Width of the feed-forward networks.
         num_decoder_layers: int. Number of blocks of the decoder, `num_layers` by default.
@@ -37,9 +38,11 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         activation: `"relu"`, `"gelu"` or any Keras activation.
         layer_norm_epsilon: float. Epsilon of the layer norms.
         max_wavelength: float. Base of the rotary frequencies.
-        position_scheme: `"rotary"`, `"sinusoidal"`, … or `"none"`; see `RoFormerBackbone`.
+        position_scheme: `"rotary"`, `"sinusoidal"`, … or `"none"`: a key of
+            `roformer_tf.layers.position_schemes.POSITION_SCHEMES`, for the self-attention of both
+            sides.
         position_options: dictionary. Further arguments of the position scheme's class.
-        max_sequence_length: int. Number of learned positions; others have no such bound.
+        max_sequence_length: int. Number of learned positions. Other schemes have no such bound.
         dtype: dtype policy of all layers.
         **kwargs: Arguments of `keras.Model`, such as `name`.
 
@@ -63,7 +66,10 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
     ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
     >>> source, target = np.array([[2, 15, 31, 3]]), np.array([[2, 7, 8]])
-    >>> outputs = backbone({"encoder_token_ids": source, "decoder_token_ids": target})
+    >>> outputs = backbone({
+    ...     "encoder_token_ids": source, "encoder_padding_mask": 0 * source + 1,
+    ...     "decoder_token_ids": target, "decoder_padding_mask": 0 * target + 1,
+    ... })
     >>> tuple(outputs["decoder_sequence_output"].shape)
     (1, 3, 16)
 

@@ -27,11 +27,13 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
     """Translation model: logits of the next token of the target, given the source.
 
     The output shares the embedding table. `fit` trains on pairs of raw strings, `generate`
-    translates raw strings, using the `sampler` passed to `compile`.
+    translates raw strings, using the `sampler` passed to `compile`. The encoder runs once for each
+    source; the decoder caches the keys and values of earlier tokens and of the encoder's output.
 
     Args:
         backbone: a `RoFormerSeq2SeqBackbone`.
-        preprocessor: a `RoFormerSeq2SeqLMPreprocessor`, or `None` to take token ids.
+        preprocessor: a `RoFormerSeq2SeqLMPreprocessor`, or `None` to take token ids instead of
+            strings.
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
@@ -252,6 +254,7 @@ def translate(task, texts, batch_size=32, max_length=None):
     Example:
 
     >>> import roformer_tf
+    >>> from roformer_tf.models import translate
     >>> from roformer_tf.text import train_sentencepiece
     >>> proto = train_sentencepiece(["a cat", "ein Hund"], vocabulary_size=20)
     >>> tokenizer = roformer_tf.RoFormerSentencePieceTokenizer(proto)
@@ -261,7 +264,7 @@ def translate(task, texts, batch_size=32, max_length=None):
     >>> preprocessor = roformer_tf.RoFormerSeq2SeqLMPreprocessor(tokenizer)
     >>> translator = roformer_tf.RoFormerSeq2SeqLM(backbone, preprocessor)
     >>> translator.compile(sampler="greedy")
-    >>> len(roformer_tf.models.translate(translator, ["a cat", "", "a"], max_length=5))
+    >>> len(translate(translator, ["a cat", "", "a"], max_length=5))
     3
     """
     task.check_preprocessor()

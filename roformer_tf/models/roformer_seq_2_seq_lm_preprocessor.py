@@ -113,7 +113,7 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
             sequence_length: Another name of `decoder_sequence_length`.
 
         Returns:
-            The inputs of the model, with room in the targets for what is generated.
+            Dictionary of the inputs of the model, with room in the targets for what is generated.
         """
         sources, starts = as_pair(x) if isinstance(x, tuple | dict) else (x, None)
         sources = to_string_tensor(sources)

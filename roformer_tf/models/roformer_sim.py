@@ -84,7 +84,7 @@ class RoFormerSim(RoFormerCausalLM):
         """Configures training and generation; see `keras_hub.models.CausalLM.compile`.
 
         Args:
-            optimizer: `"auto"` is Adam with a learning rate of 2e-5.
+            optimizer: See `keras.Model.compile`; `"auto"` is Adam with a learning rate of 2e-5.
             loss: `"auto"` is the language model's mean over the target's tokens, and
                 `InBatchContrastive`. `"distillation"` replaces the latter by
                 `SimilarityDistillation`. Or a dictionary of losses of `"logits"` and

@@ -22,8 +22,10 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
 
     Args:
         backbone: a `RoFormerBackbone` with a pooler, such as that of a `RoFormerSim`.
-        preprocessor: a `RoFormerSimClassifierPreprocessor`, or `None` to take token ids.
-        groups: tuple of ints. Number of classes of each task; see `GroupedCrossentropy`.
+        preprocessor: a `RoFormerSimClassifierPreprocessor`, or `None` to take token ids instead of
+            strings.
+        groups: tuple of ints. Number of classes of each task. With `(2, 3)` labels 0 and 1 belong
+            to the first, 2 to 4 to the second. The softmax is over the classes of one task.
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
@@ -45,8 +47,9 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32,
     ...     masking="unilm", pooler="linear",
     ... )
-    >>> preprocessor = roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer)
-    >>> classifier = roformer_tf.RoFormerSimClassifier(backbone, preprocessor)
+    >>> classifier = roformer_tf.RoFormerSimClassifier(
+    ...     backbone, roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer)
+    ... )
     >>> history = classifier.fit((["天气好", "好天"], ["好天气", "天"]), [1, 4], verbose=0)
     >>> classifier.embed("天气").shape
     (16,)

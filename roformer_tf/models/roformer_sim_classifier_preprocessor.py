@@ -18,11 +18,13 @@ class RoFormerSimClassifierPreprocessor(RoFormerTextClassifierPreprocessor):
 
     Call arguments:
         x: Tuple of two lists or tensors of strings.
-        y, sample_weight: Labels and weights, passed through.
+        y: Labels, passed through.
+        sample_weight: Weights, passed through.
 
     Returns:
-        Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each `(batch, 2,
-        length)`, or `(2, length)` for two strings. With labels a tuple.
+        Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
+        `(batch, 2, length)`, or `(2, length)` for two strings. With `y` or `sample_weight` a tuple
+        `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
         ValueError: If `x` is not a pair.

@@ -11,8 +11,9 @@ from roformer_tf.text.random_masker import is_none_of, mask_tokens, seed_generat
 class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
     """Turns pairs of similar texts into the inputs, labels and weights of a `RoFormerSim`.
 
-    Each pair is learned in both directions: `[CLS] a [SEP] b [SEP]` and `[CLS] b [SEP] a [SEP]`.
-    Some sources have tokens masked, so that the target cannot simply be copied.
+    Each pair is learned in both directions: (a, b) becomes the sequences `[CLS] a [SEP] b [SEP]`
+    and `[CLS] b [SEP] a [SEP]`. Some sources have tokens masked as for a masked language model, so
+    that the target cannot simply be copied.
 
     Args:
         tokenizer, sequence_length, truncate_from, padding, **kwargs: See

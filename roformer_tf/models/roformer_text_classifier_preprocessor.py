@@ -21,12 +21,14 @@ class RoFormerTextClassifierPreprocessor(
         padding: `"longest"` pads to the longest sequence of the batch, which costs least on
             TensorFlow and PyTorch. `"max_length"` pads to `sequence_length`, for XLA and JAX, which
             compile a program for each shape.
-        pair_segments: bool. Whether the second text has segment id 1, unlike the original's v2.
+        pair_segments: bool. Whether the second text of a pair has segment id 1. The scripts of the
+            original's v2 use 0 everywhere.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: string, or list or tensor of strings, or a tuple of two of them for pairs.
-        y, sample_weight: Labels and weights, passed through.
+        y: Labels, passed through.
+        sample_weight: Weights, passed through.
 
     Returns:
         Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each

@@ -46,12 +46,14 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
     lists, with a score: `(start, end, type, score)`. Texts longer than the preprocessor's
     `sequence_length` are cut into overlapping chunks and give one answer for each entity.
 
-    An entity consists of whole tokens, so characters (`word_level=False`) suit Chinese texts.
+    An entity consists of whole tokens, so characters (`word_level=False`) suit the entities of
+    Chinese texts better than words.
 
     Args:
         backbone: a `RoFormerBackbone`.
         labels: list of strings. Names of the types.
-        preprocessor: a `RoFormerTokenClassifierPreprocessor`, or `None` to take token ids.
+        preprocessor: a `RoFormerTokenClassifierPreprocessor`, or `None` to take token ids instead
+            of strings.
         head: `"global_pointer"` or `"efficient_global_pointer"`, which score every span, so that
             entities may be nested; `"crf"` or `"softmax"`, which tag every token.
         head_dim: even int. Size of the queries and keys of a pointer.
@@ -65,7 +67,8 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
     Returns:
         float32 tensor. Pointers: scores `(batch, types, start, end)`, above 0 for an entity.
         `"softmax"`: logits `(batch, length, tags)`; tag 0 is outside, 2k + 1 the first token of
-        type k, 2k + 2 a later one. `"crf"`: `(batch, length, tags, tags)`.
+        type k, 2k + 2 a later one. `"crf"`: `(batch, length, tags, tags)`; see
+        `ConditionalRandomField`.
 
     Raises:
         ValueError: If `labels` are not different strings, or `head` is unknown.
@@ -78,11 +81,15 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
     >>> backbone = roformer_tf.RoFormerBackbone(
     ...     vocabulary_size=9, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
     ... )
-    >>> preprocessor = roformer_tf.RoFormerTokenClassifierPreprocessor(tokenizer)
-    >>> tagger = roformer_tf.RoFormerTokenClassifier(backbone, ["PER", "LOC"], preprocessor)
+    >>> tagger = roformer_tf.RoFormerTokenClassifier(
+    ...     backbone,
+    ...     labels=["PER", "LOC"],
+    ...     preprocessor=roformer_tf.RoFormerTokenClassifierPreprocessor(tokenizer),
+    ... )
     >>> texts, entities = ["我在北京", "北京"], [[(2, 4, "LOC")], [(0, 2, "LOC")]]
     >>> history = tagger.fit(texts, entities, verbose=0)
-    >>> len(tagger.predict(texts, verbose=0))
+    >>> answers = tagger.predict(texts, verbose=0)
+    >>> len(answers)
     2
 
     Reference: https://kexue.fm/archives/8373 and 8877; `clue/cluener.py` of the original's v2.

@@ -16,8 +16,12 @@ class RoFormerTokenClassifierPreprocessor(RoFormerPreprocessor, TextPreprocessor
     chunks, so there may be more sequences than texts.
 
     Args:
-        tokenizer, sequence_length, padding, **kwargs: See `RoFormerTextClassifierPreprocessor`.
-        stride: int. Number of tokens that chunks share. Entities longer than half of it may be cut.
+        tokenizer: a `RoFormerTokenizer`.
+        sequence_length: int. Maximum number of tokens in a sequence, special tokens included.
+        stride: int. Number of tokens that neighboring chunks of a text share. An entity that is
+            longer than half of it may be cut.
+        padding: `"longest"` or `"max_length"`; see `RoFormerTextClassifierPreprocessor`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         x: string, or list or tensor of strings.
@@ -27,9 +31,9 @@ class RoFormerTokenClassifierPreprocessor(RoFormerPreprocessor, TextPreprocessor
         sample_weight: Weights `(batch,)`. Each chunk has the weight of its text.
 
     Returns:
-        Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each `(chunks,
-        length)`. With labels a tuple, where `y` is `(chunks, count, 3)` in tokens, the end
-        included.
+        Dictionary of int32 tensors `token_ids`, `segment_ids` and `padding_mask`, each
+        `(chunks, length)`. With `y` or `sample_weight` a tuple `(x, y)` or `(x, y, sample_weight)`,
+        where `y` is `(chunks, count, 3)` in tokens, the end included.
 
     Raises:
         ValueError: If `padding` is unknown, `sequence_length` is less than 2, or `stride` negative.

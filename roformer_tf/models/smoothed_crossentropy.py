@@ -13,7 +13,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
     Args:
         label_smoothing: float in [0, 1).
-        reduction: See `keras.losses.Loss`; by default the mean by weights.
+        reduction: See `keras.losses.Loss`. By default the mean over the tokens that count, by their
+            weights.
         name: string. Name of the loss.
         dtype: dtype policy of the loss, float32 by default.
 

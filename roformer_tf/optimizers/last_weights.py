@@ -11,14 +11,15 @@ from roformer_tf.checks import check_positive_integer
 class LastWeights(keras.callbacks.Callback):
     """Keeps the weights of the last epochs as files, and averages them.
 
-    Use `steps_per_epoch` of `fit` to set the number of steps between checkpoints.
+    Writes each file atomically. Use `steps_per_epoch` of `fit` to set the number of steps between
+    checkpoints.
 
     Args:
         folder: str or path. Other files in it stay.
         keep: int. Number of files to keep.
 
     Raises:
-        ValueError: If `keep` is not a positive integer, or if there are no files to average.
+        ValueError: If `keep` is not a positive integer.
 
     Example:
 
@@ -35,7 +36,8 @@ class LastWeights(keras.callbacks.Callback):
     ['epoch-00002.weights.h5', 'epoch-00003.weights.h5']
     >>> last.average()
 
-    Reference: section 4.1.2 of arXiv 2104.09864; section 6.1 of arXiv 1706.03762.
+    Reference: section 4.1.2 of arXiv 2104.09864 and section 6.1 of Vaswani et al., arXiv
+    1706.03762: the mean of the last 5 checkpoints.
     """
 
     def __init__(self, folder, keep=5):

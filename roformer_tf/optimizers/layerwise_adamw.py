@@ -19,7 +19,8 @@ class LayerwiseAdamW(keras.optimizers.Adam):
         learning_rate: float or schedule, such as `LinearWarmupDecay`.
         num_layers: positive integer, `backbone.num_layers`.
         layer_decay: float in (0, 1].
-        weight_decay, no_decay: See `OriginalAdamW`.
+        weight_decay: float.
+        no_decay: regular expressions, searched in the paths of weights that do not decay.
         **kwargs: Arguments of `keras.optimizers.Adam`.
 
     Raises:
@@ -34,7 +35,8 @@ class LayerwiseAdamW(keras.optimizers.Adam):
     >>> round(optimizer.multiplier("embeddings/token_embedding/embeddings"), 4)
     0.2542
 
-    Reference: ELECTRA, arXiv 2003.10555, appendix A (layer-wise decay); AdamW, arXiv 1711.05101.
+    Reference: Clark et al., ELECTRA, arXiv 2003.10555, appendix A (layer-wise decay); Loshchilov
+    and Hutter, AdamW, arXiv 1711.05101.
     """
 
     def __init__(

@@ -31,7 +31,8 @@ class OriginalAdaFactor(OriginalOptimizer):
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
     Raises:
-        ValueError: If `accumulation_steps` is not positive.
+        ValueError: If `accumulation_steps` is not positive, or `gradient_accumulation_steps` is
+            given; see `OriginalAdamW`.
 
     Example: the settings of the CLUE scripts.
 

@@ -13,8 +13,8 @@ class OriginalAdamW(OriginalOptimizer):
     """The optimizer of the original `train.py`, which reproduces its training number for number.
 
     This is bert4keras' `Adam`, extended with weight decay, a piecewise linear learning rate (pass a
-    `PiecewiseLinear`) and gradient accumulation. For new work, use `keras.optimizers.AdamW`. The
-    differences:
+    `PiecewiseLinear`) and gradient accumulation. For new work, use `keras.optimizers.AdamW` and
+    average the gradients of a whole global batch before one update. The differences:
 
     * Epsilon is 1e-6 and added after the second moment's bias is corrected. Keras adds 1e-7 before.
     * Decoupled weight decay applies to every weight whose name in bert4keras has neither "Norm" nor
@@ -26,13 +26,15 @@ class OriginalAdamW(OriginalOptimizer):
       Each update uses the mean of the k gradients *before* its micro-step, with the learning rate
       and the bias correction of this micro-step. So the update at micro-step 0 only decays weights,
       the first real update with k = 4 has the bias correction of step 5 (0.55 of Adam's first
-      step), and up to k gradients at the end of a run are never used. For exact accumulation, where
-      k slices of a batch give the update of the whole batch, use the training step.
+      step), and up to k gradients at the end of a run are never used. The mean gives each
+      micro-batch the same weight, however many tokens it predicts. For exact accumulation, where k
+      slices of a batch give the update of the whole batch, use the training step.
 
     Args:
         learning_rate: float or schedule, such as `PiecewiseLinear(1e-5, {20000: 1.0})`, of
             micro-steps.
-        beta_1, beta_2, epsilon: floats. Decay of the moments, and what is added to their root.
+        beta_1, beta_2: floats. Decay of the moments.
+        epsilon: positive float.
         weight_decay: float. Multiplied by the learning rate at each update; 0 for none.
         no_decay: regular expressions, searched in the paths of weights that do not decay. The
             default decays the same weights as the original.
@@ -52,8 +54,9 @@ class OriginalAdamW(OriginalOptimizer):
     >>> [optimizer.decays(f"masked_lm_head/{name}") for name in weights]
     [True, False, True]
 
-    Reference: `Adam` and the functions `extend_with_…_v2` in `optimizers.py` of bert4keras 0.11.5;
-    `train.py` of ZhuiyiTechnology/roformer.
+    Reference: `Adam`, `extend_with_weight_decay_v2`, `extend_with_piecewise_linear_lr_v2` and
+    `extend_with_gradient_accumulation_v2` in `optimizers.py` of bert4keras 0.11.5; `train.py` of
+    ZhuiyiTechnology/roformer.
     """
 
     bias_correction = True

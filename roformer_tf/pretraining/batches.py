@@ -36,12 +36,17 @@ def training_batches(
     window are used, the next window is tokenized.
 
     Args:
-        corpus, tokenizer, stage, data: `Corpus`, `RoFormerTokenizer`, `Stage` and `DataSettings`.
-        seed, stage_index: int. Each seed, and each number of a stage, draws differently.
+        corpus: a `Corpus`.
+        tokenizer: a `RoFormerTokenizer`.
+        stage: a `Stage`.
+        data: `DataSettings`.
+        seed: int.
+        stage_index: int. Number of the stage; each stage draws differently.
         start: tuple `(window, index)`. Position of the first batch in the stream.
         service: str. Address of a dispatcher of the tf.data service, such as
-            `"grpc://host:5000"`, whose workers make the batches. They need only TensorFlow, and the
-            shards at the same paths. Defaults to `data.service`.
+            `"grpc://host:5000"`. Its workers make the batches, which come in the same order.
+            Workers need only TensorFlow, and the shards at the same paths. Defaults to
+            `data.service`.
         threads: int. Number of threads; TensorFlow chooses by default.
 
     Returns:
@@ -59,17 +64,19 @@ def training_batches(
 
     Example:
 
-    >>> import pathlib, tempfile
+    >>> import os, tempfile
     >>> import roformer_tf
     >>> from roformer_tf.pretraining import Stage, prepare_corpus, training_batches
     >>> from roformer_tf.pretraining.settings import DataSettings
-    >>> file = pathlib.Path(tempfile.mkdtemp(), "poem.txt")
-    >>> _ = file.write_text("天地玄黄。宇宙洪荒。日月盈昃。辰宿列张。", encoding="utf-8")
-    >>> corpus = prepare_corpus([file], file.parent)
+    >>> folder = tempfile.mkdtemp()
+    >>> file = os.path.join(folder, "poem.txt")
+    >>> with open(file, "w", encoding="utf-8") as poem:
+    ...     _ = poem.write("天地玄黄。宇宙洪荒。日月盈昃。辰宿列张。")
+    >>> corpus = prepare_corpus([file], folder)
     >>> special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     >>> tokenizer = roformer_tf.RoFormerTokenizer(special + list("天地玄黄"), word_level=False)
     >>> stage = Stage(max_length=16, global_batch_size=2, steps=1, learning_rate=1e-3)
-    >>> data = DataSettings(files=(str(file),))
+    >>> data = DataSettings(files=(file,))
     >>> batch = next(iter(training_batches(corpus, tokenizer, stage, data, seed=0, stage_index=0)))
     >>> batch["token_ids"].shape[0], batch["labels"].shape[0]
     (2, 2)
@@ -113,8 +120,9 @@ def held_out_batches(corpus, tokenizer, stage, data, seed, max_batches=None):
 
     Example:
 
+    >>> import roformer_tf
     >>> from types import SimpleNamespace
-    >>> from roformer_tf.pretraining import held_out_batches
+    >>> from roformer_tf.pretraining import Stage, held_out_batches
     >>> corpus = SimpleNamespace(held_out_shards=[])
     >>> held_out_batches(corpus, None, None, None, seed=0)
     Traceback (most recent call last):

@@ -26,7 +26,7 @@ BYTES_WORTH_A_BAR = 2**25
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    r"""The documents of a pretraining run, split into shards. Returned by `prepare_corpus`.
+    """The documents of a pretraining run, split into shards. Returned by `prepare_corpus`.
 
     Attributes:
         shards: list of str. Paths of the shards of training documents; see `read_shard`.
@@ -39,11 +39,12 @@ class Corpus:
 
     Example:
 
-    >>> import pathlib, tempfile
+    >>> import os, tempfile
     >>> from roformer_tf.pretraining import prepare_corpus
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> _ = (folder / "a.jsonl").write_text('{"text": "one"}\n{"text": " "}')
-    >>> corpus = prepare_corpus(folder / "*.jsonl", folder / "cache")
+    >>> folder = tempfile.mkdtemp()
+    >>> with open(os.path.join(folder, "a.jsonl"), "w") as file:
+    ...     _ = file.write('{"text": "one"}{"text": " "}'.replace("}{", "}" + os.linesep + "{"))
+    >>> corpus = prepare_corpus(os.path.join(folder, "*.jsonl"), os.path.join(folder, "cache"))
     >>> corpus.num_documents, corpus.num_characters, corpus.skipped
     (1, 3, {'bad_lines': 0, 'empty_documents': 1})
     """
@@ -82,10 +83,10 @@ def prepare_corpus(
     Irregular input:
 
     * A line is skipped and counted if it is not UTF-8, is not JSON, has no string `text`, or is
-      longer than 64 MiB; in `"blocks"` the other lines of the block remain. So is a document of
-      white space only.
-    * A file that cannot be read, is damaged or cut off is an error that names the file and the last
-      line reached.
+      longer than 64 MiB. In `"blocks"` the other lines of the block remain. See `max_bad_lines`.
+    * A document of white space only is skipped and counted.
+    * A file that cannot be read, or a compressed file that is damaged or cut off, is an error that
+      names the file and the last line reached. None of its documents are used.
     * In `"blocks"` a block of more than four million characters is split between two lines.
 
     Args:
@@ -99,7 +100,8 @@ def prepare_corpus(
             `"lines"`: each line is a document.
         max_bad_lines: int. Number of bad lines to tolerate in all files together. `None` stands for
             100, or 1 % of the lines read so far if that is more.
-        reader: a `TextFileReader`. Used in place of `txt_documents` and `max_bad_lines`.
+        reader: a `TextFileReader` to use instead of one made of `txt_documents` and
+            `max_bad_lines`.
 
     Returns:
         `Corpus`.
@@ -112,13 +114,13 @@ def prepare_corpus(
 
     Example:
 
-    >>> import pathlib, tempfile
+    >>> import os, tempfile
     >>> from roformer_tf.pretraining import prepare_corpus
     >>> from roformer_tf.pretraining.corpus import read_shard
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> text = "春眠不觉晓\n处处闻啼鸟\n\n夜来风雨声\n"
-    >>> _ = (folder / "a.txt").write_text(text, encoding="utf-8")
-    >>> corpus = prepare_corpus(folder / "*.txt", folder / "cache")
+    >>> folder = tempfile.mkdtemp()
+    >>> with open(os.path.join(folder, "a.txt"), "w", encoding="utf-8") as file:
+    ...     _ = file.write("春眠不觉晓\n处处闻啼鸟\n\n夜来风雨声\n")
+    >>> corpus = prepare_corpus(os.path.join(folder, "*.txt"), os.path.join(folder, "cache"))
     >>> [document.decode() for document in read_shard(corpus.shards[0]).numpy()]
     ['春眠不觉晓\n处处闻啼鸟', '夜来风雨声']
     """

@@ -27,16 +27,20 @@ class TaskSettings:
     Args:
         files: str or list of str. Paths or patterns of .jsonl, .json or .tsv files, plain, .gz or
             .xz; see `ExampleReader`.
-        text, label: str. Names of the fields with the text and the label.
+        text: str. Name of the field with the text.
+        label: str. Name of the field with the label.
         labels: list of str. All labels, in the order of their classes.
         frequency: float. How often a step trains this task, relative to the others.
         text_pair: str. Name of the field with the second text, for pairs.
-        max_length: int. Maximum number of tokens, special ones included. A stage may cut further.
+        max_length: int. Maximum number of tokens, special tokens included. A stage may cut
+            further.
         batch_size: int. Examples per step. Defaults to the `global_batch_size` of the stage.
-        mask_rate: float. Share of the tokens to hide from the task. The original hides 0.15.
+        mask_rate: float. Share of the tokens to hide from the task. The original's scripts hide
+            0.15.
         pooling: str. `"cls"` or `"mean"`; see `RoFormerTextClassifier`.
         pair_segments: bool. Whether the second text of a pair has segment id 1. In v2 it has 0.
-        held_out: float in [0, 1]. Share of the examples to hold out for loss and accuracy.
+        held_out: float in [0, 1]. Share of the examples to hold out, for measuring loss and
+            accuracy.
         max_bad_lines: int. See `prepare_corpus`.
 
     Raises:
@@ -84,18 +88,23 @@ class ReadingTaskSettings:
     Args:
         files: str or list of str. Paths or patterns of .jsonl or .json files, plain, .gz or .xz,
             with one JSON object per line; see `ReadingReader`.
-        question, context: str. Names of the fields with the question and the context.
+        question: str. Name of the field with the question.
+        context: str. Name of the field with the context.
         answers: str. Name of the field with the answers: a list of `[text, start]` or of
             `{"text": …, "answer_start": …}`, empty if there is none.
+        frequency: float. How often a step trains this task, relative to the others.
         max_length: int. Maximum number of tokens of a chunk, question and special tokens included.
             A stage may make them shorter.
-        max_question_length: int. Tokens after which a question is cut, at most half of
-            `max_length`.
+        max_question_length: int. Number of tokens after which a question is cut off, in any case
+            half of `max_length`.
         chunk_step: int. Number of tokens from the start of a chunk of a long context to the start
             of the next, at most half a chunk.
         batch_size: int. Chunks per step. Defaults to the `global_batch_size` of the stage.
+        mask_rate: float. Share of the tokens to hide from the task. The original's scripts hide
+            0.15.
         pair_segments: bool. Whether the context has segment id 1. In v2 it has 0.
-        frequency, mask_rate, held_out, max_bad_lines: See `TaskSettings`.
+        held_out: float in [0, 1]. Share of the lines to hold out, for measuring loss and accuracy.
+        max_bad_lines: int. See `prepare_corpus`.
 
     Raises:
         ValueError: If a value is wrong. The message names the key.
@@ -207,6 +216,7 @@ class MultiTaskSettings(PretrainingSettings):
     >>> settings = MultiTaskSettings.from_dict({
     ...     "data": {"files": ["texts/*.jsonl"], "frequency": 60},
     ...     "model": {"checkpoint": "chinese_roformer-v2-char_L-12_H-768_A-12"},
+    ...     "optimizer": {"name": "original_lamb"},
     ...     "stages": [
     ...         {"max_length": 512, "global_batch_size": 256, "steps": 9, "learning_rate": 1.76e-4}
     ...     ],

@@ -15,10 +15,11 @@ class PretrainingObjective:
     * `"masked_lm"`: each token is chosen with probability `mask_rate`, independently, and predicted
       at its own position. A chosen token becomes the mask token with probability
       `mask_token_rate`, a random token with id 1 … `vocabulary_size` - 1 with probability
-      `random_token_rate`, and stays otherwise. A short sequence may have no chosen token. With
-      `whole_word`, words are chosen, and with a word all of its tokens; what becomes of each is
-      drawn separately. Special tokens, including `[UNK]`, are never chosen, except with
-      `mask_special_tokens`, as in the original.
+      `random_token_rate`, and stays otherwise. The number of chosen tokens is random too; a short
+      sequence may have none. With `whole_word`, words are chosen with probability `mask_rate`, and
+      with a word all of its tokens; what becomes of each is drawn separately. Special tokens,
+      including `[UNK]`, are never chosen. The original chooses them like any other token; pass
+      `mask_special_tokens=True` to do the same.
     * `"causal_lm"`: every token of a document but the first is predicted from the position before.
     * `"unilm"`: each document is split at a random position and becomes `[CLS] a [SEP] b [SEP]`,
       like the pairs of RoFormer-Sim. Segment 0 is `[CLS] a [SEP]`, segment 1 is `b [SEP]`. The
@@ -32,7 +33,8 @@ class PretrainingObjective:
             special tokens.
         objective: str. `"masked_lm"`, `"causal_lm"` or `"unilm"`.
         mask_rate, mask_token_rate, random_token_rate: float. See `"masked_lm"`.
-        whole_word, mask_special_tokens: bool. See `"masked_lm"`.
+        whole_word: bool. Whether to choose words instead of tokens. See `"masked_lm"`.
+        mask_special_tokens: bool. Whether special tokens may be chosen. See `"masked_lm"`.
 
     Call arguments:
         token_ids: int32 tensor `(batch, sequence_length)`. A document is `[CLS] tokens [SEP]`, or
@@ -66,6 +68,8 @@ class PretrainingObjective:
     >>> batch = PretrainingObjective(tokenizer, "causal_lm")(ids, tf.constant([5, 3]), seed=[1, 2])
     >>> batch["labels"].numpy().tolist()
     [[5, 6, 7, 3, 0, 0, 0, 0], [5, 3, 0, 0, 0, 0, 0, 0]]
+    >>> batch["label_weights"].numpy().sum(axis=1).tolist()
+    [4.0, 2.0]
 
     Reference: `random_masking` of `train.py` of the original repository; section 3.1 of BERT,
     arXiv 1810.04805; whole word masking of BERT's repository; UniLM, arXiv 1905.03197, and the

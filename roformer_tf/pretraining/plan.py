@@ -281,10 +281,12 @@ class StepMemory:
     """Bytes that one replica needs in a training step.
 
     Args:
-        parameters, optimizer: int. The weights, float32, and the optimizer's slots.
-        gradients: int. The gradients, and their sum over the slices if there are several.
-        activations: int. What is kept for the gradient of one slice, without the head.
-        logits: int. The logits and their gradient.
+        parameters: int. Bytes of the weights, float32.
+        optimizer: int. Bytes of the optimizer's slots.
+        gradients: int. Bytes of the gradients, and of their sum over the slices if there are
+            several.
+        activations: int. Bytes kept for the gradient of one slice, without the head.
+        logits: int. Bytes of the logits and their gradient.
         peak: int. The most bytes in use at once. Not the sum: activations are freed while gradients
             are computed.
 
@@ -330,7 +332,7 @@ def _position_scheme(sizes):
 
 @dataclasses.dataclass(frozen=True)
 class StagePlan:
-    """What one stage of a run needs. Returned by `plan_run`.
+    """What one stage of a run needs.
 
     Args:
         stage: `Stage`.
@@ -342,9 +344,10 @@ class StagePlan:
 
     Example:
 
-    >>> from roformer_tf.pretraining import Stage, StagePlan
+    >>> from roformer_tf.pretraining import ModelSizes, Stage, StagePlan
     >>> stage = Stage(max_length=512, global_batch_size=256, steps=1000, learning_rate=1e-5)
-    >>> StagePlan(stage, 8, slices=32, memory=None, flops_per_step=10**14, seconds=2e4).slices
+    >>> memory = ModelSizes(50_000).step_memory("adamw", 8, 512, num_predicted=700, slices=32)
+    >>> StagePlan(stage, 8, 32, memory, flops_per_step=10**14, seconds=2e4).slices
     32
     """
 

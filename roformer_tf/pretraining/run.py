@@ -45,17 +45,20 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
     The folder gets `checkpoints/` (to resume from), `stage-1-512/` and so on (the model at the end
     of each stage, in the original format, or as a preset if that format has no place for the
     position scheme or the tokenizer's added tokens), `log.csv`, `held_out.csv`, `tensorboard/`,
-    `settings.json`, and `corpus/` unless `data.cache` names another folder. Sets the seeds of
-    Python, NumPy and Keras.
+    `settings.json`, and `corpus/` unless `data.cache` names another folder.
+
+    Sets the seeds of Python, NumPy and Keras.
 
     Args:
         settings: `PretrainingSettings`.
         folder: str or path. The folder of the run. With several workers all must see the same
             folder; the chief writes.
         strategy: `tf.distribute.Strategy`. Defaults to `choose_strategy()`.
-        callbacks: list of `keras.callbacks.Callback`, passed to the `fit` of each stage.
+        callbacks: list of `keras.callbacks.Callback`, passed to each `fit`. There is one `fit` for
+            what is left of each stage.
         verbose: bool. Whether to show progress.
-        allow_changes: bool. Whether a run may resume with other settings than before.
+        allow_changes: bool. Whether a run may resume with other settings than those its last
+            checkpoint was made with.
 
     Returns:
         `PretrainingResult`: whether all stages are done, and the trained task.

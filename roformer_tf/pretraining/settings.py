@@ -356,7 +356,8 @@ class PretrainingSettings:
         """Reads settings from a TOML file. Relative paths in it are relative to the file.
 
         Raises:
-            FileNotFoundError, IsADirectoryError: If there is no such file, or it is a folder.
+            FileNotFoundError: If the file does not exist.
+            IsADirectoryError: If it is a folder. The message says how to start from a model.
             ValueError: If the file is not TOML, a key is unknown or missing, or a value is wrong.
                 Names the file and the key.
         """

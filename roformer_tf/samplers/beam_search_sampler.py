@@ -165,25 +165,28 @@ class BeamSearchSampler(BeamLoop):
 
     where |Y| is the number of new tokens *with* the stop token (as fairseq and Tensor2Tensor count)
     and without the prompt, and alpha is `length_penalty`. 0 compares log P itself, which favours
-    short texts; a larger alpha favours longer texts.
+    short texts; 1 with `"fairseq"` compares the means per token; a larger alpha favours longer
+    texts. Hypotheses that reach the maximum length are ranked in the same way.
 
     `keras_hub.samplers.BeamSampler` has no penalty, and continues hypotheses beyond their stop
     tokens.
 
     Each step ranks the continuations of all beams by log P. Finished ones count if they are among
     the best `num_beams`; the best `num_beams` others are the new beams (the rule of fairseq and
-    Hugging Face). A sequence is done when no beam can win any more, as log P only falls. That is
-    late for a large maximum length, so keep it small or use `early_stopping=True`.
+    Hugging Face). A sequence is done when no beam can win any more: log P only falls, so no beam
+    can exceed its log P over the penalty of the longest text that fits. That is late for a large
+    maximum length, so keep it small or use `early_stopping=True`.
 
     Args:
         num_beams: int. Number of beams.
-        length_penalty, penalty_form: The exponent alpha, and `"fairseq"` or `"gnmt"`.
+        length_penalty: float. The exponent alpha.
+        penalty_form: `"fairseq"` or `"gnmt"`.
         early_stopping: bool. With `True` a sequence is done as soon as `num_beams` hypotheses are
             finished, as in fairseq. A better one may be missed.
         min_ends: int. Which stop token finishes a hypothesis: 2 for texts of two parts that end
             with one each.
-        return_all_beams: bool. Whether to return the best `num_beams` hypotheses with their scores;
-            not for `generate` of a model.
+        return_all_beams: bool. Whether to return the best `num_beams` hypotheses with their scores.
+            `generate` of a model uses the best one only, so leave it `False` there.
         **kwargs: Arguments of `keras_hub.samplers.Sampler` (`temperature`).
 
     Call arguments:
@@ -196,6 +199,7 @@ class BeamSearchSampler(BeamLoop):
         mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, which stay and do
             not count.
         stop_token_ids: list or tuple of ints, or `None`.
+        hidden_states: Unused.
         model: The model whose weights `next` reads (JAX needs it).
 
     Returns:
@@ -224,9 +228,9 @@ class BeamSearchSampler(BeamLoop):
     [[0, 1, 0, 0, 0]]
     [[0, 2, 3, 1, 0]]
 
-    Reference: Wu et al., arXiv 1609.08144, equation 14, without its coverage penalty; Ott et al.,
-    fairseq, arXiv 1904.01038, which the RoFormer paper translated with (section 4.1: beam 4, length
-    penalty 0.6).
+    Reference: Wu et al., "Google's Neural Machine Translation System" (arXiv 1609.08144), equation
+    14, without its coverage penalty; Ott et al., fairseq (arXiv 1904.01038), which the RoFormer
+    paper translated with (section 4.1: beam 4, length penalty 0.6).
     """
 
     def __init__(

@@ -27,7 +27,8 @@ class OriginalBeamSampler(BeamLoop):
         here it does not.
 
     Returns:
-        Int tensor `(batch, length)`, the result of each sequence.
+        Int tensor `(batch, length)`, the result of each sequence. After its stop token a sequence
+        is as in `prompt`.
 
     Raises:
         ValueError: If `num_beams` or `min_ends` is not positive, or `min_length` is negative.

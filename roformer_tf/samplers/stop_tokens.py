@@ -6,19 +6,22 @@ from keras import ops
 def with_min_length(next, min_length, stop_token_ids, mask=None):
     """Wraps a sampler's `next` so that no stop token comes before `min_length` new tokens.
 
-    It sets the logits of the stop tokens to minus infinity, so it works with every sampler.
+    It sets the logits of the stop tokens to minus infinity, so it works with every sampler, which
+    then uses the model's distribution without these tokens.
 
     Args:
         next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`, as
             `keras_hub.samplers.Sampler` calls it.
-        min_length: int. Minimum number of new tokens before a stop token (fairseq's `--min-len`,
-            Hugging Face's `min_new_tokens`).
+        min_length: int. Minimum number of new tokens before a stop token. Neither tokens of the
+            prompt nor the stop token count (fairseq's `--min-len`, Hugging Face's
+            `min_new_tokens`).
         stop_token_ids: list or tuple of ints, or `None`.
-        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt. `None` if there is
-            no prompt.
+        mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, as the sampler gets
+            it. `None` if there is no prompt.
 
     Returns:
-        A function like `next`. It may be called with several beams for each sequence of `mask`.
+        A function like `next`, or `next` itself if it needs no change. It may be called with
+        several beams for each sequence of `mask`.
 
     Raises:
         ValueError: If `min_length` is negative.

@@ -13,7 +13,9 @@ class PairPacker:
 
     The sequence is `[start] first [end]` or `[start] first [end] second [end]`. It is truncated as
     in bert4keras (one token at a time from the longest segment, from the first of two equally long
-    ones) and padded. Core TensorFlow ops only: it works eagerly, in `tf.data` and in a SavedModel.
+    ones) and padded. Uses core TensorFlow ops only, so it works eagerly, in `tf.data` and in a
+    SavedModel. Unlike `keras_hub.layers.MultiSegmentPacker` it truncates as the original does, and
+    its padding mask does not depend on the ids.
 
     Preprocessors call it in a method decorated with KerasHub's `preprocessing_function`, which
     converts the outputs to tensors of the Keras backend::
@@ -38,7 +40,8 @@ class PairPacker:
         dict of int32 tensors `(batch, length)`, or `(length,)` for unbatched segments: `token_ids`;
         `segment_ids`, 0 for the first segment and its special tokens, 1 for the second, 0 for
         padding; `padding_mask`, 1 for tokens and 0 for padding. The mask depends on the lengths,
-        not on the ids. It is no boolean, which would break `fit` under `MirroredStrategy`.
+        not on the ids. It is an integer because a boolean input breaks `fit` under
+        `tf.distribute.MirroredStrategy`.
 
     Raises:
         ValueError: If there are not one or two segments, their ranks differ, `sequence_length` has
@@ -54,6 +57,8 @@ class PairPacker:
     [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0, 0]]
     >>> inputs["padding_mask"].numpy().tolist()
     [[1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0, 0]]
+    >>> packer(([5, 6],))["token_ids"].numpy().tolist()
+    [101, 5, 6, 102, 0, 0, 0, 0]
 
     Source: `encode` and `truncate_sequences` of bert4keras 0.11.5.
     """

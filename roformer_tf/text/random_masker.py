@@ -34,6 +34,7 @@ class RandomMasker:
 
     Example:
 
+    >>> import tensorflow as tf
     >>> from roformer_tf.text import RandomMasker
     >>> masker = RandomMasker(100, 4, [0, 2, 3], 0.5, 3, mask_token_rate=1.0, random_token_rate=0.0)
     >>> ids, positions, labels, weights = masker(tf.constant([[2, 7, 7, 7, 7, 3, 0]]))

@@ -43,8 +43,8 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
     Core TensorFlow ops only: the layer runs eagerly under every Keras backend, in `tf.data` and in
     a `tf.function`, and a `tf.Module` with `tokenizer.graph` can be saved and served.
 
-    Building the tables of jieba's dictionary takes about four seconds. They are saved with the
-    layer, and kept in a cache folder (`ROFORMER_TF_CACHE`).
+    Building the tables of jieba's dictionary takes about four seconds. They are saved as assets of
+    the layer, and kept in a cache folder (set `ROFORMER_TF_CACHE` to choose it).
 
     Args:
         vocabulary: Path of a vocabulary file, list of tokens, or dict of token -> id, as
@@ -62,20 +62,27 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
         sequence_length: int or None. Truncates and pads each sequence to this length.
         special_tokens_in_strings: bool. Whether "[MASK]" and the other special tokens in a text
             are these tokens, and not text.
-        added_tokens: list of str. Tokens of the vocabulary that are found in a text as they are
-            written; see `add_tokens`.
+        added_tokens: list of str, or None. Tokens of the vocabulary that are found in a text as
+            they are written, before it is tokenized. See `add_tokens`.
         dtype: `"int32"`.
         **kwargs: Arguments of the Keras layer.
 
     Call arguments:
-        inputs: str, bytes, or a (nested) list, NumPy array or string tensor of them. An invalid
-            byte is one U+FFFD. U+FFFD, NUL and control characters are dropped: "a\0b" is one word
-            at character level, two at word level. A lone surrogate is an unknown letter.
+        inputs: str, bytes, or a (nested) list, NumPy array or string tensor of them.
 
     Returns:
         int32 token ids without special tokens. As in KerasHub: in a `tf.function` or `tf.data` a
         RaggedTensor `(batch, tokens)`; eagerly a list of lists; for a single string a tensor
         `(tokens,)`; with `sequence_length` a dense tensor.
+
+    Unusual input:
+
+    * An invalid byte is one U+FFFD, as in `bytes.decode(errors="replace")`. U+FFFD, NUL and
+      control characters are dropped: "a\0b" is one word at character level, two at word level.
+    * A lone surrogate in a Python string is an unknown letter.
+    * An empty or blank string has no tokens. An empty batch gives an empty batch.
+    * Special tokens in a text, such as "[MASK]", are treated as text, unless
+      `special_tokens_in_strings`. Any length is allowed.
 
     Raises:
         FileNotFoundError: If the vocabulary or dictionary file does not exist.
@@ -92,10 +99,14 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
     >>> tokenizer.detokenize([2, 5, 6, 7, 8, 3])
     '追一roformer'
 
-    Word level, with a user word:
+    Word level, with another dictionary and a user word:
 
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "dict.txt")
+    >>> with open(path, "w", encoding="utf-8") as file:
+    ...     _ = file.write("追一 10")
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "追一", "科技", "追", "科"]
-    >>> RoFormerTokenizer(vocabulary, user_words=["追一"])(["追一科技"])
+    >>> RoFormerTokenizer(vocabulary, dictionary=path, user_words=["科技"])(["追一科技"])
     [[5, 6]]
 
     Source: `Tokenizer` of bert4keras 0.11.5 with `pre_tokenize=lambda s: jieba.cut(s, HMM=False)`,
@@ -189,20 +200,20 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
     def tokenize_with_offsets(self, inputs):
         """Returns token ids, and the span of the text that each token covers.
 
-        `text[start:end]` in the original string became the token, except for dropped characters at
-        its end, such as accents.
-
         Args:
             inputs: Strings, as in a call of the layer.
 
         Returns:
             `(ids, starts, ends)`, each like the result of `tokenize` without `sequence_length`.
+            `text[start:end]` in the original string became the token, except for dropped
+            characters at its end, such as accents.
 
         Example:
 
         >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "café", "cafe", "!"]
         >>> tokenizer = RoFormerTokenizer(vocabulary, word_level=False)
-        >>> tokenizer.tokenize_with_offsets(["  Café!"])
+        >>> ids, starts, ends = tokenizer.tokenize_with_offsets(["  Café!"])
+        >>> ids, starts, ends
         ([[6, 7]], [[2, 6]], [[6, 7]])
 
         Source: `Tokenizer.rematch` of bert4keras 0.11.5, which counts in the lower-cased text,

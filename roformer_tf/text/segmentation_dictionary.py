@@ -15,8 +15,8 @@ from roformer_tf.files import open_compressed
 class SegmentationDictionary:
     r"""Holds words and their frequencies: jieba's dictionary or another one, plus user words.
 
-    Wraps `jieba.Tokenizer`, so adding a word means exactly what it means there. Writes no cache
-    file and logs nothing.
+    Wraps `jieba.Tokenizer`, so adding a word means exactly what it means there. Unlike jieba it
+    writes no cache file and logs nothing.
 
     Args:
         path: str, path-like or None. A UTF-8 text file, plain, `.gz` or `.xz`, with lines

@@ -26,8 +26,8 @@ class RoFormerSentencePieceTokenizer(
 ):
     """KerasHub's SentencePiece tokenizer with the special tokens of a translation model.
 
-    TensorFlow and TensorFlow Text ops only: the same object serves Python calls, `tf.data` and a
-    SavedModel. The vocabulary is saved with the model.
+    Uses TensorFlow and TensorFlow Text ops only, so the same object serves Python calls, `tf.data`
+    and a SavedModel. The vocabulary is saved with the model as an asset.
 
     Args:
         proto: bytes. A SentencePiece model with the subwords `<pad>`, `<unk>`, `<s>` and `</s>`, as

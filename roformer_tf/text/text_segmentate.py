@@ -16,8 +16,10 @@ def text_segmentate(texts, max_characters, separators="\n。", cut_long=False):
     A text longer than `max_characters` is split after each occurrence of the first separator, and
     neighbouring parts are joined again as long as they fit. A segment that is still too long is
     split in the same way at the next separator, and so on. White space around segments is dropped.
+    All texts are split at once, in time linear in their length.
+
     The segments equal the original's, without the empty ones that it returns for blank texts and
-    paragraphs. All texts are split at once, in time linear in their length.
+    paragraphs. So a blank text has no segments.
 
     Args:
         texts: string tensor `(batch,)`, or a list of strings. An invalid byte counts as one

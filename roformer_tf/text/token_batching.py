@@ -37,6 +37,7 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
     Example:
 
     >>> from roformer_tf.text import RoFormerSentencePieceTokenizer, train_sentencepiece
+    >>> from roformer_tf.text import token_batches
     >>> sources, targets = ["a", "a", "a cat and a dog"], ["ein", "ein", "eine Katze und ein Hund"]
     >>> proto = train_sentencepiece(sources + targets, vocabulary_size=30)
     >>> tokenizer = RoFormerSentencePieceTokenizer(proto)
