@@ -7,7 +7,7 @@ class RMSNorm(keras.layers.Layer):
     """Weightless root-mean-square norm of RoFormer v2: `x / sqrt(mean(x^2) + epsilon)`.
 
     `keras.layers.RMSNormalization` always has a scale; the v2 checkpoints have none. The mean and
-    the division are computed in float32 whatever the compute dtype.
+    the division are computed in float32, or in float64 if that is the compute dtype.
 
     Args:
         epsilon: float. Added to the mean square. bert4keras uses 1e-7.
@@ -35,7 +35,7 @@ class RMSNorm(keras.layers.Layer):
         self.epsilon = epsilon
 
     def call(self, x):
-        x = ops.cast(x, "float32")
+        x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
         mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
         return ops.cast(x * ops.rsqrt(mean_square + self.epsilon), self.compute_dtype)
 

@@ -70,6 +70,12 @@ def test_squares_do_not_overflow_or_vanish(dtype):
         np.testing.assert_allclose(output, oracle.rms_norm(x, 1e-12), rtol=share)
 
 
+def test_rms_norm_in_float64():
+    x = np.random.default_rng(6).normal(size=(3, 8))
+    output = numpy(RMSNorm(epsilon=1e-7, dtype="float64")(x))
+    np.testing.assert_allclose(output, oracle.rms_norm(x, 1e-7), rtol=1e-14)
+
+
 def test_rms_norm_of_zeros():
     np.testing.assert_array_equal(numpy(RMSNorm()(np.zeros((2, 4), "float32"))), 0)
     assert RMSNorm().weights == []
