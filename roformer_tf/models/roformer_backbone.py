@@ -423,10 +423,10 @@ def check_sizes(sizes):
 
 def call_position_schemes(schemes, token_ids, position_ids, padding_mask):
     """Calls each position scheme once, and returns its output for each block that uses it."""
-    different = {id(scheme): scheme for scheme in schemes}
-    outputs = {
-        key: scheme(token_ids, position_ids, padding_mask) for key, scheme in different.items()
-    }
+    outputs = {}
+    for scheme in schemes:
+        if id(scheme) not in outputs:
+            outputs[id(scheme)] = scheme(token_ids, position_ids, padding_mask)
     return [outputs[id(scheme)] for scheme in schemes]
 
 
