@@ -102,7 +102,7 @@ def stream(task, prompt, max_length, top_p=0.9, temperature=1.0, seed=0):
     try:
         while isinstance(result := results.get(), int):
             if token_ids is None:
-                inputs = task.preprocessor.generate_preprocess([prompt], max_length)
+                inputs = task.preprocessor.generate_preprocess([prompt], sequence_length=max_length)
                 mask = ops.convert_to_numpy(inputs["padding_mask"]).astype("bool")
                 token_ids = ops.convert_to_numpy(inputs["token_ids"])[mask].tolist()
             token_ids.append(result)
