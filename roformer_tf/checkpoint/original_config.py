@@ -196,7 +196,8 @@ def _settings(config, source):
         settings[name] = _DEFAULTS.get(name) if value is None else value
         if name in _LARGEST and value is not None:
             rule = "0 or a positive integer" if name == "num_segments" else "a positive integer"
-            holds = _is_integer(value) and value >= (name != "num_segments")
+            lowest = 0 if name == "num_segments" else 1
+            holds = isinstance(value, int) and is_number(value) and value >= lowest
             _check(holds, spelling, source, rule, repr(value))
             _check(value <= _LARGEST[name], spelling, source, f"at most {_LARGEST[name]:,}", value)
     for name, (low, high) in _NUMBERS.items():
@@ -208,16 +209,12 @@ def _settings(config, source):
         _check(value in (None, False, True), name, source, "true or false", value)
     for name in _POSITIONS:
         value = config.get(name)
-        holds = value is None or (_is_integer(value) and 0 < value < 2**31)
-        _check(holds, name, source, "a positive integer", repr(value))
+        holds = isinstance(value, int) and is_number(value) and 0 < value < 2**31
+        _check(value is None or holds, name, source, "a positive integer", repr(value))
     pooler = config.get("pooler")
     rule = "'tanh', 'linear' or absent"
     _check(pooler in (None, "tanh", "linear"), "pooler", source, rule, pooler)
     return settings
-
-
-def _is_integer(value):
-    return isinstance(value, int) and is_number(value)
 
 
 def check_sizes(config, arrays, source=CONFIG_FILE):

@@ -209,7 +209,14 @@ class Vocabulary:
             self.tokens = list_tokens(vocabulary)
         else:
             self.tokens = list(vocabulary)
-            _check_tokens(self.tokens)
+            if not self.tokens:
+                raise ValueError("The vocabulary is empty; expected a list of tokens.")
+            for token in self.tokens:
+                if not isinstance(token, str) or len(token.split()) > 1 or token.strip() != token:
+                    raise ValueError(
+                        "Every token of the vocabulary must be a string without white space, as in "
+                        f"a vocabulary file. Received: {token!r}"
+                    )
         self.ids = assign_ids(self.tokens)
         self.size = max(self.ids.values()) + 1
         self._token_of = {i: token for token, i in self.ids.items()}
@@ -232,17 +239,6 @@ class Vocabulary:
     def digest(self):
         """Returns the SHA-256 of the tokens, in hexadecimal digits."""
         return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
-
-
-def _check_tokens(tokens):
-    if not tokens:
-        raise ValueError("The vocabulary is empty; expected a list of tokens.")
-    for token in tokens:
-        if not isinstance(token, str) or len(token.split()) > 1 or token.strip() != token:
-            raise ValueError(
-                "Every token of the vocabulary must be a string without white space, as in a "
-                f"vocabulary file. Received: {token!r}"
-            )
 
 
 def check_has_tokens(vocabulary, tokens):
