@@ -1,54 +1,9 @@
-"""Compares word starts with jieba and bert4keras' tokenizer."""
+"""Word starts; `test_original.py` compares them with jieba and bert4keras' tokenizer."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from roformer_tf.text import RoFormerTokenizer
-from roformer_tf.text.graph_tokenizer import tokenize_with_word_starts
-from tests.text.compare import assert_same_rows, in_batches, split_rows
-from tests.text.conftest import WITH_OFFSETS
-
-
-@pytest.mark.oracle
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["word", "word_cased", "char", "char_cased", "char_short"])
-def test_words_of_the_original(mode, tokenizers, requests, original):
-    inputs, theirs = requests[f"words_{mode}"][2], original(f"words_{mode}")
-    graph = tokenizers(mode).graph
-    ids, begins = in_batches(lambda texts: tokenize_with_word_starts(graph, None, texts), inputs)
-    (plain,) = in_batches(graph, inputs)
-    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_word_starts")
-    assert_same_rows(
-        inputs,
-        (begins[0].astype(np.int32), begins[1]),
-        (theirs["begins.values"], theirs["begins.lengths"]),
-        f"words, {mode}",
-    )
-
-
-@pytest.mark.oracle
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["", "_cased"])
-def test_characters_with_the_words_of_jieba(case, tokenizers, requests, original):
-    inputs, theirs = requests[f"segmented_word{case}"][2], original(f"segmented_word{case}")
-    graph, segmenter = tokenizers(f"char{case}").graph, tokenizers(f"word{case}").graph
-    ids, begins = in_batches(
-        lambda texts: tokenize_with_word_starts(graph, segmenter, texts), inputs
-    )
-    (plain,) = in_batches(graph, inputs)
-    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_word_starts")
-    rows = zip(
-        inputs,
-        split_rows(*begins),
-        split_rows(theirs["begins.values"], theirs["begins.lengths"]),
-        theirs["ok"],
-        strict=True,
-    )
-    # where jieba splits what is one token, there is nothing to compare with
-    assert theirs["ok"][: WITH_OFFSETS // 8].mean() > 0.9  # of the real texts
-    for text, ours, expected, ok in rows:
-        assert not ok or ours.astype(int).tolist() == expected.tolist(), ascii(text)
 
 
 def test_words_that_are_not_in_the_vocabulary(tokenizer, by_character):
