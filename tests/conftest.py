@@ -35,6 +35,22 @@ if keras.backend.backend() == "tensorflow":
     )
 
 ROOT = Path(__file__).resolve().parent.parent
+# the files whose slow tests take over half a minute, the longest first
+LONGEST = (
+    "test_docs.py",
+    "pretraining/test_multi_task.py",
+    "models/test_composing.py",
+    "test_kill_points.py",
+    "pretraining/test_multi_worker.py",
+    "text/test_original.py",
+    "hostile/test_inputs.py",
+    "layers/test_pages.py",
+    "examples/test_finetune_tasks.py",
+    "examples/test_paper_experiments.py",
+    "examples/test_clue.py",
+    "hostile/test_hostile.py",
+    "pretraining/test_kills.py",
+)
 SEED_LINE = f"seed of this run: {SEED} (repeat it with ROFORMER_TF_SEED={SEED})"
 
 
@@ -43,9 +59,13 @@ def pytest_report_header():
 
 
 def pytest_collection_modifyitems(items):
-    """Runs files with slow tests first, so that one process is not left with them at the end."""
+    """Runs files with slow tests first, the longest before all others.
+
+    So no process is left with a long file at the end, while the other one waits.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    rank = {ROOT / "tests" / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (item.path not in slow, rank.get(item.path, len(rank))))
 
 
 def pytest_terminal_summary(terminalreporter):
