@@ -24,10 +24,10 @@ def tables(tmp_path):
 
 
 @pytest.mark.slow
-def test_files_of_texts_are_learned_and_exported(run, tables, tiny, tmp_path):
+def test_files_of_texts_are_learned_and_exported(run, tables, one_layer, tmp_path):
     out = run(
         "finetune_classifier",
-        *("--model", tiny, "--train", tables[0], "--test", tables[1], "--epochs", 1),
+        *("--model", one_layer, "--train", tables[0], "--test", tables[1], "--epochs", 1),
         *("--from-scratch", "--pooling", "cls"),
         *("--sequence-length", 32, "--export", tmp_path / "served"),
     )

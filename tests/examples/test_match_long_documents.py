@@ -40,11 +40,11 @@ def test_missing_data_is_named(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_on_real_cases(run, shared_dir, tiny, tmp_path):
+def test_on_real_cases(run, shared_dir, one_layer, tmp_path):
     for name in ("train", "valid"):
         with lzma.open(shared_dir / "data" / "cail2019_scm" / f"{name}.jsonl.xz", "rt") as file:
             lines = [next(file) for _ in range(4)]
         with lzma.open(tmp_path / f"{name}.jsonl.xz", "wt") as file:
             file.writelines(lines)
-    options = ("--data", tmp_path, "--model", tiny, "--epochs", 1, "--sequence-length", 64)
+    options = ("--data", tmp_path, "--model", one_layer, "--epochs", 1, "--sequence-length", 64)
     assert "4 unseen triplets" in run("match_long_documents", *options)
