@@ -5,9 +5,11 @@ import signal
 import traceback
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import keras
 import numpy as np
+from tensorflow.python.eager import context
 
 import roformer_tf
 
@@ -58,7 +60,9 @@ def outcome_of(call, expected=None, path=None, signed=True):
         except TooSlow:
             return "defect", {"error": "took longer than a minute"}
         except Exception as error:
-            keras.backend.clear_session(free_memory=False)
+            # keeps TensorFlow's kernels: each graph of a model would be prepared again
+            with mock.patch.object(context.Context, "clear_kernel_cache"):
+                keras.backend.clear_session(free_memory=False)
             frames = traceback.extract_tb(error.__traceback__)
             detail = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
             if is_named(error, path):
