@@ -1,9 +1,12 @@
 """Every block of code on the site and in the READMEs runs, and every link leads to something."""
 
 import ast
+import contextlib
+import functools
 import gc
 import importlib.util
 import inspect
+import io
 import re
 import runpy
 import shlex
@@ -31,12 +34,14 @@ $ no command
 ```
 """
 PAGES = [pytest.param(page, id=name_of(page)) for page in pages()]
+NOTEBOOKS = runpy.run_path(DOCS / "make_notebooks.py")["pages_to_make"]()
 WITH_PYTHON = [
     pytest.param(page, id=name_of(page))
     for page in pages()
     if blocks(page, "python")
     and (page.parent.name != "layers" or page.name == "README.md")
     and page.name != "moving_from_bert4keras.md"  # tests/compat/test_page.py
+    and page not in NOTEBOOKS  # tests/test_notebooks.py runs all their blocks
 ]
 WITH_COMMANDS = [pytest.param(p, id=name_of(p)) for p in pages() if blocks(p, "console")]
 LINKED = ("benchmarks", "checkpoints", "experiments", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -138,22 +143,27 @@ def test_python_runs(page, copy_of_the_repository, names):
         pytest.skip(f"ran but for the blocks that need {', '.join(sorted(lacking))}: make hf docs")
 
 
+@functools.cache  # several pages show the same command
+def printed_by(command):
+    """What a command prints; those of this package run in this process."""
+    words = shlex.split(command)
+    if words[:3] != ["python", "-m", "roformer_tf"] or "|" in words:
+        return runpy.run_path(DOCS / "run_commands.py")["run"](command)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(words[3:]) == 0, command
+    return printed.getvalue()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", WITH_COMMANDS)
-def test_commands_print_what_the_page_shows(page, copy_of_the_repository, monkeypatch, capsys):
+def test_commands_print_what_the_page_shows(page, copy_of_the_repository, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     different = []
     for block in blocks(page, "console"):
         for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
-            words = shlex.split(command)
-            if words[:3] == ["python", "-m", "roformer_tf"] and "|" not in words:
-                assert main(words[3:]) == 0, command
-                printed = capsys.readouterr().out
-            else:
-                refresh = runpy.run_path(DOCS / "run_commands.py")
-                printed = refresh["run"](command)
+            printed = printed_by(command)
             lines = [line.rstrip() for line in printed.rstrip("\n").splitlines()]
             if any(f"roformer_tf {name}" in command for name in SAMPLED):
                 assert len(lines) > 0
