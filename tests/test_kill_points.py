@@ -4,6 +4,7 @@ Every change that Python makes to the files of a folder is a point where it coul
 folder is copied before each of them, and every copy must load with the old or the new numbers.
 """
 
+import functools
 import hashlib
 import resource
 import shutil
@@ -84,6 +85,9 @@ def model(seed, name="classifier"):
     return model
 
 
+model_to_save = functools.cache(model)  # saving changes nothing
+
+
 def from_preset(cls):
     def load(folder):
         return keras.ops.convert_to_numpy(cls.from_preset(folder)(INPUTS))
@@ -93,19 +97,21 @@ def from_preset(cls):
 
 def save_preset(seed, name="classifier", part=lambda model: model, **options):
     def save(folder):
-        part(model(seed, name)).save_to_preset(folder, **options)
+        part(model_to_save(seed, name)).save_to_preset(folder, **options)
 
     return save
+
+
+@functools.cache
+def translator(seed):
+    task = seq_2_seq.translator(num_layers=1)
+    for weight in task.weights:
+        weight.assign(weight.value + seed / 8)
+    return task
 
 
 def save_translator(seed):
-    def save(folder):
-        task = seq_2_seq.translator(num_layers=1)
-        for weight in task.weights:
-            weight.assign(weight.value + seed / 8)
-        task.save_to_preset(folder)
-
-    return save
+    return lambda folder: translator(seed).save_to_preset(folder)
 
 
 def load_translator(folder):
@@ -155,20 +161,20 @@ def load_training(folder):
 
 
 def save_original(seed):
-    return lambda folder: save_checkpoint(model(seed, "masked_lm"), folder)
+    return lambda folder: save_checkpoint(model_to_save(seed, "masked_lm"), folder)
 
 
 def save_hugging_face(seed):
     def save(folder):
         with_original = folder.parent.parent / f"original-{seed}"
-        save_checkpoint(model(seed, "masked_lm"), with_original)
+        save_checkpoint(model_to_save(seed, "masked_lm"), with_original)
         convert(with_original, folder, overwrite=True)
 
     return save
 
 
 def save_exported(seed):
-    return lambda folder: export_saved_model(model(seed), folder, overwrite=True)
+    return lambda folder: export_saved_model(model_to_save(seed), folder, overwrite=True)
 
 
 def load_exported(folder):
