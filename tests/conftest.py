@@ -37,10 +37,10 @@ if keras.backend.backend() == "tensorflow":
 ROOT = Path(__file__).resolve().parent.parent
 # the files whose slow tests take over half a minute, the longest first
 LONGEST = (
+    "test_kill_points.py",
     "test_docs.py",
     "pretraining/test_multi_task.py",
     "models/test_composing.py",
-    "test_kill_points.py",
     "pretraining/test_multi_worker.py",
     "text/test_original.py",
     "hostile/test_inputs.py",
