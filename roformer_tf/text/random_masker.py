@@ -1,6 +1,5 @@
 """Random masking of tokens, and strings in which the mask token is written out."""
 
-import functools
 import random
 
 import numpy as np
@@ -55,16 +54,13 @@ class RandomMasker:
         mask_token_rate,
         random_token_rate,
     ):
+        self.vocabulary_size = vocabulary_size
+        self.mask_token_id = mask_token_id
         self.unselectable_token_ids = unselectable_token_ids
         self.mask_selection_rate = mask_selection_rate
         self.mask_selection_length = mask_selection_length
-        self._mask_tokens = functools.partial(
-            mask_tokens,
-            vocabulary_size=vocabulary_size,
-            mask_token_id=mask_token_id,
-            mask_token_rate=mask_token_rate,
-            random_token_rate=random_token_rate,
-        )
+        self.mask_token_rate = mask_token_rate
+        self.random_token_rate = random_token_rate
         self._draw_seed = seed_generator()
 
     def __call__(self, token_ids):
@@ -81,7 +77,15 @@ class RandomMasker:
         rank = tf.argsort(tf.argsort(tf.where(selectable, order, 2.0), axis=1), axis=1)
         chosen = rank < tf.cast(count, tf.int32)[:, tf.newaxis]
 
-        hidden = self._mask_tokens(token_ids, chosen, seeds[1])
+        hidden = mask_tokens(
+            token_ids,
+            chosen,
+            seeds[1],
+            self.vocabulary_size,
+            self.mask_token_id,
+            self.mask_token_rate,
+            self.random_token_rate,
+        )
         positions, used = masked_positions(chosen, self.mask_selection_length)
         labels = tf.where(used, tf.gather(token_ids, positions, batch_dims=1), 0)
         return hidden, positions, labels, tf.cast(used, tf.float32)
@@ -122,11 +126,15 @@ def mask_tokens(
         token_ids: int32 tensor `(batch, length)`.
         chosen: bool tensor `(batch, length)`.
         seed: integer tensor `(2,)`. The same seed gives the same tokens.
-        vocabulary_size, mask_token_id: int.
+        vocabulary_size: int.
+        mask_token_id: int.
         mask_token_rate: float. Probability that a chosen token becomes the mask token.
         random_token_rate: float. Probability that it becomes a random token from
             `[first_random_id, vocabulary_size)`.
         first_random_id: int.
+
+    Returns:
+        int32 tensor `(batch, length)`.
     """
     seeds = tf.random.experimental.stateless_split(seed, 2)
     shape = tf.shape(token_ids)
