@@ -1,6 +1,5 @@
 """The short programs run as they are, on the models of the repository."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,15 +9,6 @@ import pytest
 from roformer_tf.checkpoint import inspect_checkpoint
 
 pytestmark = pytest.mark.slow
-# Programs with their arguments run one after the other: a process takes seconds to start.
-RUN = """
-import json, runpy, sys
-
-for command in json.loads(sys.argv[1]):
-    sys.argv = command
-    runpy.run_path(command[0], run_name="__main__")
-    print("end of the program")
-"""
 
 
 def test_load_a_checkpoint(run, tmp_path):
@@ -55,31 +45,27 @@ def test_translate(run, tmp_path):
     assert (tmp_path / "model" / "config.json").exists()
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "jax", "torch"])
-def printed(request, repository):
-    """What two programs print on a backend, by their names."""
+@pytest.fixture(params=["tensorflow", "jax", "torch"])
+def run_on(request, examples):
+    """Runs a program on a backend; returns what it printed."""
     pytest.importorskip(request.param)
-    examples = repository / "examples"
-    programs = {
-        "own_attention": [],
-        "train_from_scratch": [str(repository / "README.md"), "--epochs", "2"],
-    }
-    commands = [[str(examples / f"{name}.py"), *rest] for name, rest in programs.items()]
-    environment = {**os.environ, "KERAS_BACKEND": request.param, "PYTHONPATH": str(repository)}
-    out = subprocess.check_output(
-        [sys.executable, "-c", RUN, json.dumps(commands)], env=environment, text=True
-    )
-    return dict(zip(programs, out.split("end of the program\n")))
+
+    def run_program(name, *arguments):
+        command = [sys.executable, examples / f"{name}.py", *map(str, arguments)]
+        environment = {**os.environ, "KERAS_BACKEND": request.param}
+        return subprocess.check_output(command, env=environment, text=True)
+
+    return run_program
 
 
-def test_own_attention(printed):
-    found = dict(line.split(": ") for line in printed["own_attention"].splitlines())
+def test_own_attention(run_on):
+    found = dict(line.split(": ") for line in run_on("own_attention").splitlines())
     assert int(found["with rotary positions"].split("%")[0]) > 90
     assert int(found["without rotary positions"].split("%")[0]) < 40
 
 
-def test_train_from_scratch(printed):
-    lines = printed["train_from_scratch"].splitlines()
-    losses = [float(line.split("loss: ")[1]) for line in lines if "loss: " in line]
+def test_train_from_scratch(run_on, repository):
+    out = run_on("train_from_scratch", repository / "README.md", "--epochs", 2)
+    losses = [float(line.split("loss: ")[1]) for line in out.splitlines() if "loss: " in line]
     assert len(losses) == 4
     assert losses[1] < losses[0] < 5.6 and losses[3] < losses[2]  # ln(256) = 5.5
