@@ -1,3 +1,5 @@
+import dataclasses
+
 import keras
 import numpy as np
 from keras import ops
@@ -5,7 +7,7 @@ from keras import ops
 from roformer_tf import rotary
 from roformer_tf.checks import check_number, check_one_of
 from roformer_tf.layers.config import arguments_of
-from roformer_tf.rope_scaling import YaRNScaling, make_rope_scaling
+from roformer_tf.rope_scaling import RopeScaling, YaRNScaling, make_rope_scaling
 
 ROPE_TYPES = ("linear", "dynamic", "yarn")
 
@@ -110,15 +112,7 @@ class RotaryEmbedding(keras.layers.Layer):
         self.layout = layout
         self.rotary_dim = rotary_dim
         self.rope_scaling = rope_scaling
-        self._scaling = make_rope_scaling(rope_scaling or None)
-        if not rope_scaling and rope_type == "yarn":
-            self._scaling = YaRNScaling(
-                scaling_factor,
-                original_max_position_embeddings,
-                beta_fast=beta_fast,
-                beta_slow=beta_slow,
-                truncate=truncate,
-            )
+        self._scaling = make_rope_scaling(rope_scaling) if rope_scaling else self._hub_scaling()
         self.built = True
 
     @property
@@ -130,6 +124,18 @@ class RotaryEmbedding(keras.layers.Layer):
     def query_key_factor(self):
         """Float. The number that scales outputs, 1 except for YaRN and longrope."""
         return self._scaling.query_key_factor
+
+    def _hub_scaling(self):
+        """Returns the rule for KerasHub's `rope_type`."""
+        if self.rope_type == "yarn":
+            return YaRNScaling(
+                self.scaling_factor,
+                self.original_max_position_embeddings,
+                beta_fast=self.beta_fast,
+                beta_slow=self.beta_slow,
+                truncate=self.truncate,
+            )
+        return _UniformScaling(self.scaling_factor, self.rope_type == "dynamic")
 
     def call(self, inputs, start_index=0, positions=None, inverse=False):
         rank = len(inputs.shape)
@@ -143,21 +149,8 @@ class RotaryEmbedding(keras.layers.Layer):
 
         features = inputs.shape[-1]
         rotary_dim = features if self.rotary_dim is None else self.rotary_dim
-        if not features or rotary_dim % 2 or not 0 < rotary_dim <= features:
-            raise ValueError(
-                "The number of rotated features must be even and at most the size of the feature "
-                "axis, which must be static. Set `rotary_dim`, or another `feature_axis`. "
-                f"Received: rotary_dim={self.rotary_dim}, a feature axis of size {features}"
-            )
-        base = self.max_wavelength
-        if self.denominator_dim is not None:
-            base = base ** (rotary_dim / self.denominator_dim)
-        theta = rotary.frequencies(rotary_dim, base)
-        if not self.rope_scaling and self.rope_type != "yarn":  # one ratio for all frequencies
-            dynamic = self.rope_type == "dynamic"
-            exponent = rotary_dim / max(1, rotary_dim - 2) if dynamic else 1
-            theta = theta * self.scaling_factor**-exponent
-        cos, sin = scaled_tables(positions, theta, self._scaling, base)
+        self._check_rotary_dim(rotary_dim, features)
+        cos, sin = self._tables(positions, rotary_dim)
         factor = self.query_key_factor
         if inverse:
             sin, factor = -sin, 1 / factor
@@ -169,6 +162,13 @@ class RotaryEmbedding(keras.layers.Layer):
         if rotary_dim < features:
             outputs = ops.concatenate([outputs, inputs[..., rotary_dim:]], axis=-1)
         return ops.moveaxis(outputs, (1, rank - 1), (sequence_axis, feature_axis))
+
+    def _tables(self, positions, rotary_dim):
+        base = self.max_wavelength
+        if self.denominator_dim is not None:
+            base = base ** (rotary_dim / self.denominator_dim)
+        theta = rotary.frequencies(rotary_dim, base)
+        return scaled_tables(positions, theta, self._scaling, base)
 
     def _axes(self, rank):
         axes = [
@@ -182,11 +182,34 @@ class RotaryEmbedding(keras.layers.Layer):
             )
         return axes
 
+    def _check_rotary_dim(self, rotary_dim, features):
+        if not features or rotary_dim % 2 or not 0 < rotary_dim <= features:
+            raise ValueError(
+                "The number of rotated features must be even and at most the size of the feature "
+                "axis, which must be static. Set `rotary_dim`, or another `feature_axis`. "
+                f"Received: rotary_dim={self.rotary_dim}, a feature axis of size {features}"
+            )
+
     def compute_output_shape(self, input_shape):
         return input_shape
 
     def get_config(self):
         return {**super().get_config(), **arguments_of(self, RotaryEmbedding)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _UniformScaling(RopeScaling):
+    """KerasHub's "linear" and "dynamic": one ratio for all frequencies."""
+
+    factor: float
+    dynamic: bool
+
+    def __post_init__(self):
+        pass
+
+    def ratios(self, rotary_dim, base, length=None):
+        exponent = rotary_dim / max(1, rotary_dim - 2) if self.dynamic else 1
+        return np.full(rotary_dim // 2, self.factor**-exponent)
 
 
 def scaled_tables(positions, theta, scaling, base, padding_mask=None, current_length=None):
