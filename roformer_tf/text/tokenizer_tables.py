@@ -5,6 +5,7 @@ TensorFlow Text follow other versions of Unicode and fold more characters than `
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -12,7 +13,6 @@ import json
 import math
 import os
 import re
-import types
 import unicodedata
 from pathlib import Path
 
@@ -39,16 +39,11 @@ FINAL_SIGMA, SIGMA, CAPITAL_SIGMA = "\u03c2", "\u03c3", "\u03a3"
 TABLES_FORMAT = 1  # raise it when the meaning of the arrays changes: older files are then rejected
 FIRST_NAMED = HAN + 1  # lower symbols are kinds, for characters that no table names
 KEPT_FILES = 8  # of about 7 MB each
-FIELDS = frozenset(
-    "char_page char_code case_page case_code expand_start expand_count expand_symbols symbol_kind "
-    "symbol_block symbol_alnum edge_key edge_child roots entry_start entry_count entry_ids "
-    "entry_begin entry_end entry_score unknown_score unk_entry final_sigma word_level lowercase "
-    "word_maxlen words frequencies total vocabulary_digest".split()
-)
 SMALL = 50_000  # a dictionary with fewer words is quicker to build from than to look up
 
 
-class TokenizerTables(types.SimpleNamespace):
+@dataclasses.dataclass(frozen=True, eq=False)
+class TokenizerTables:
     """The arrays that `GraphTokenizer` looks up. `build_tables` builds them.
 
     Text becomes *symbols*, one for each normalized character. A trie over symbols finds words of
@@ -76,6 +71,36 @@ class TokenizerTables(types.SimpleNamespace):
             frequencies, and the number to divide these by.
         vocabulary_digest: SHA-256 of the vocabulary.
     """
+
+    char_page: np.ndarray
+    char_code: np.ndarray
+    case_page: np.ndarray
+    case_code: np.ndarray
+    expand_start: np.ndarray
+    expand_count: np.ndarray
+    expand_symbols: np.ndarray
+    symbol_kind: np.ndarray
+    symbol_block: np.ndarray
+    symbol_alnum: np.ndarray
+    edge_key: np.ndarray
+    edge_child: np.ndarray
+    roots: np.ndarray
+    entry_start: np.ndarray
+    entry_count: np.ndarray
+    entry_ids: np.ndarray
+    entry_begin: np.ndarray
+    entry_end: np.ndarray
+    entry_score: np.ndarray
+    unknown_score: np.ndarray
+    unk_entry: np.ndarray
+    final_sigma: np.ndarray
+    word_level: np.ndarray
+    lowercase: np.ndarray
+    word_maxlen: np.ndarray
+    words: np.ndarray
+    frequencies: np.ndarray
+    total: np.ndarray
+    vocabulary_digest: np.ndarray
 
     def dictionary(self):
         """Returns the `SegmentationDictionary` in the tables, or None at character level."""
@@ -115,7 +140,7 @@ class TokenizerTables(types.SimpleNamespace):
                 f"{os.fspath(path)!r} is damaged: its arrays are not those that were saved. "
                 "Delete it: the tables are rebuilt from the vocabulary."
             )
-        if found != TABLES_FORMAT or set(arrays) != FIELDS:
+        if found != TABLES_FORMAT or set(arrays) != {f.name for f in dataclasses.fields(cls)}:
             raise ValueError(
                 f"{os.fspath(path)!r} holds tables of format {found}; expected {TABLES_FORMAT}. "
                 "Delete it: the tables are rebuilt from the vocabulary."
