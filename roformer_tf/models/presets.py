@@ -152,10 +152,15 @@ def _preprocessor(cls, folder, backbone, surgery, kwargs):
     check_vocabulary_size(vocabulary, backbone.vocabulary_size, source)
     own = arguments_of(cls)
     arguments = take(kwargs, [n for n in arguments_of(cls.preprocessor_cls) if n not in own])
-    if backbone.position_scheme_name == "learned":
-        arguments.setdefault("sequence_length", min(512, backbone.max_sequence_length))
+    limit_to_positions(arguments, backbone.get_config())
     tokenizer = cls.preprocessor_cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
     return cls.preprocessor_cls(tokenizer, **arguments)
+
+
+def limit_to_positions(arguments, backbone):
+    """Makes a sequence no longer than there are learned positions."""
+    if backbone["position_scheme"] == "learned":
+        arguments.setdefault("sequence_length", min(512, backbone["max_sequence_length"]))
 
 
 def _edited(vocabulary, keep_tokens=None, compound_tokens=None):

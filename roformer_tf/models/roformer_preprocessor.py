@@ -12,6 +12,7 @@ from roformer_tf.models.presets import (
     TOKENIZER_ARGUMENTS,
     check_backbone_class,
     check_tokenizer,
+    limit_to_positions,
     take,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
@@ -71,8 +72,7 @@ class PreprocessorFromPreset(SavedWhole):
                 options = take(kwargs, TOKENIZER_ARGUMENTS)
                 kwargs["tokenizer"] = cls.tokenizer_cls(**folder.tokenizer_arguments(**options))
             if folder.has_weights and folder.identity().family == "bert":
-                longest = folder.backbone_arguments("bert")["max_sequence_length"]
-                kwargs.setdefault("sequence_length", min(512, longest))
+                limit_to_positions(kwargs, folder.backbone_arguments("bert"))
             return cls(**kwargs)
 
 
