@@ -57,8 +57,8 @@ def trained(model, x, rng):
     labels = rng.integers(0, 3, size=len(x["token_ids"]))
     # on TensorFlow without XLA, whose compilation costs ten times the training
     options = {"jit_compile": BACKEND == "jax"}
-    # Small steps downhill, so that the loss falls for any labels.
-    model.compile(keras.optimizers.SGD(1e-2), "sparse_categorical_crossentropy", **options)
+    # Steps so small that the loss falls for any labels: of 60 seeds, three rose at a rate of 1e-2.
+    model.compile(keras.optimizers.SGD(1e-3), "sparse_categorical_crossentropy", **options)
     losses = model.fit(x, labels, epochs=4, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     return model.predict(x, verbose=0)
@@ -161,7 +161,7 @@ def test_two_calls_share_the_weights(rng):
     np.testing.assert_allclose(
         model.predict(x, verbose=0)[:, 0], (one * two).sum(-1) / norms, atol=NOISE
     )
-    model.compile(keras.optimizers.SGD(1e-2), "mse", jit_compile=BACKEND == "jax")
+    model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=BACKEND == "jax")
     losses = model.fit(x, np.ones(8), epochs=4, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
 
@@ -195,7 +195,7 @@ def test_in_a_subclassed_model_and_a_sequential(rng, tmp_path):
     x = only(data(rng), ("token_ids", "padding_mask"))
     labels = rng.integers(0, 3, size=8)
     model = Classifier()
-    optimizer = keras.optimizers.SGD(1e-2)
+    optimizer = keras.optimizers.SGD(1e-3)
     model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=BACKEND == "jax")
     losses = model.fit(x["token_ids"], labels, epochs=4, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
