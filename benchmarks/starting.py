@@ -55,7 +55,11 @@ def run(arguments, printed=False):
 
 
 def rows(
-    base, classifier, modules=("tensorflow", "keras", "roformer_tf"), commands=tuple(COMMANDS)
+    base,
+    classifier,
+    modules=("tensorflow", "keras", "roformer_tf"),
+    commands=tuple(COMMANDS),
+    loading=tuple(LOADING),
 ):
     """`{(title, title of what it stands beside): function that returns seconds}`."""
 
@@ -74,7 +78,8 @@ def rows(
         found[f"`python -m roformer_tf {command}`", beside] = process(
             "-m", "roformer_tf", command, folder, *arguments
         )
-    for title, code in LOADING.items():
+    for title in loading:
+        code = LOADING[title]
         found[f"{title}, base size", "`from_preset`, base size"] = process(
             "-c", TIMED.format(code), str(base), str(TINY), printed=True
         )
@@ -105,8 +110,8 @@ def main():
 
         model = roformer_tf.RoFormerTextClassifier.from_preset(TINY, labels=["bad", "good"])
         model.save_to_preset(classifier)
-        names = {"modules": ["keras"], "commands": ["fill-mask"]} if arguments.quick else {}
-        processes = rows(base, classifier, **names)
+        names = {"modules": ["keras"], "commands": ["fill-mask"], "loading": ["`from_preset`"]}
+        processes = rows(base, classifier, **(names if arguments.quick else {}))
         # the first turn reads files into the page cache
         seconds = take_turns(processes, arguments.repeats, 0 if arguments.quick else 1)
     by_row = {row: runs for (row, _), runs in seconds.items()}

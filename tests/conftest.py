@@ -11,8 +11,12 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # there is a test process for each core
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
-# LLVM does not optimize machine code that runs once, which takes a quarter of a compilation's time.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of PyTorch and NumPy
+# Machine code that runs once needs no optimization and no fusion by MLIR, which take half of a
+# compilation's time.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 # The same in every run of `make test`; `make test-slow` draws one.
 SEED = int(os.environ.setdefault("ROFORMER_TF_SEED", "2104"))
 if "PYTEST_XDIST_WORKER" not in os.environ:  # worker processes find it in the environment

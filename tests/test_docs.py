@@ -35,6 +35,15 @@ $ no command
 """
 PAGES = [pytest.param(page, id=name_of(page)) for page in pages()]
 NOTEBOOKS = runpy.run_path(DOCS / "make_notebooks.py")["pages_to_make"]()
+TRANSLATED = {  # page: that of which it is the translation
+    ROOT / "README.zh.md": ROOT / "README.md",
+    **{
+        page: DOCS / page.relative_to(DOCS / "zh")
+        for page in (DOCS / "zh").rglob("*.md")
+        if page.name != "moving_from_bert4keras.md"  # tests/compat/test_page.py
+    },
+}
+LABELS = {"好评": {"good", "positive"}, "差评": {"bad", "negative"}}
 WITH_PYTHON = [
     pytest.param(page, id=name_of(page))
     for page in pages()
@@ -42,6 +51,7 @@ WITH_PYTHON = [
     and (page.parent.name != "layers" or page.name == "README.md")
     and page.name != "moving_from_bert4keras.md"  # tests/compat/test_page.py
     and page not in NOTEBOOKS  # tests/test_notebooks.py runs all their blocks
+    and page not in TRANSLATED  # has the code of its page
 ]
 WITH_COMMANDS = [pytest.param(p, id=name_of(p)) for p in pages() if blocks(p, "console")]
 LINKED = ("benchmarks", "checkpoints", "experiments", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -141,6 +151,24 @@ def test_python_runs(page, copy_of_the_repository, names):
         assert names["best"][0] == "good" and names["best"][1] > 0.9
     if lacking:
         pytest.skip(f"ran but for the blocks that need {', '.join(sorted(lacking))}: make hf docs")
+
+
+class _Untranslated(ast.NodeTransformer):
+    """Translates the labels to Chinese."""
+
+    def visit_Constant(self, node):
+        names = [chinese for chinese, words in LABELS.items() if node.value in words]
+        return ast.Constant(*names) if names else node
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=name_of)
+def test_a_translation_has_the_code_of_its_page(page):
+    """But for comments and labels, so it runs as that does."""
+    found, expected = (
+        [ast.dump(_Untranslated().visit(ast.parse(block))) for block in blocks(each, "python")]
+        for each in (page, TRANSLATED[page])
+    )
+    assert found == expected
 
 
 @functools.cache  # several pages show the same command
