@@ -1,7 +1,8 @@
 """`python -m benchmarks.training_calls`: steps of `fit` and `train_on_batch` beside `Pretrainer`'s, and mixed lengths.
 
 One process and one set of sizes; the calls take turns, so a ratio is the median over the turns. The masked LM predicts
-the same positions of the same batch in all three. Mixed lengths: `RoFormerTextClassifier.fit` with `group_by_length`
+the same positions of the same batch in all of them, and has `Pretrainer`'s optimizer but where Keras' stands. Mixed
+lengths: `RoFormerTextClassifier.fit` with `group_by_length`
 on reviews of 20 to 784 characters, in real tokens a second, beside texts that are all equally long.
 """
 
@@ -28,6 +29,7 @@ CALLS = {
     "pretrainer": "`Pretrainer.train_on_batch`",
     "train_on_batch": "`RoFormerMaskedLM.train_on_batch`",
     "fit": "`RoFormerMaskedLM.fit`",
+    "keras_adamw": "the same, with `keras.optimizers.AdamW`",
     "equal": "`RoFormerTextClassifier.fit`, equal lengths",
     "mixed": "the same, mixed lengths, `group_by_length=True`",
 }
@@ -76,28 +78,33 @@ def steps(sizes, shape, repeats, seed):
     import tensorflow as tf
 
     from benchmarks.pretraining_ours import make_pretrainer, ready_batch
+    from roformer_tf.pretraining.models import make_optimizer
+    from roformer_tf.pretraining.settings import OptimizerSettings
 
     batch = ready_batch(seed, sizes, *shape)
-    pretrainer = make_pretrainer(sizes, seed)
-    task = pretrainer.task
-    task.preprocessor = None
-    task.compile(
-        keras.optimizers.AdamW(LEARNING_RATE, weight_decay=0.01),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
+    pretrainer, other = (make_pretrainer(sizes, seed) for _ in range(2))
+    optimizers = {
+        "fit": make_optimizer(OptimizerSettings(name="adamw"), LEARNING_RATE),
+        "keras_adamw": keras.optimizers.AdamW(LEARNING_RATE, weight_decay=0.01),
+    }
+    tasks = {"fit": pretrainer.task, "keras_adamw": other.task}
+    for name, task in tasks.items():
+        task.preprocessor = None
+        task.compile(optimizers[name])
     x = {name: batch[name] for name in INPUTS}
     y, weights = batch["labels"], batch["label_weights"]
     data = tf.data.Dataset.from_tensors((x, y, weights)).repeat()
     clock = make_clock()
 
-    def fit():
-        task.fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[clock])
+    def fit(name):
+        tasks[name].fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[clock])
         return clock.seconds / STEPS
 
     calls = {
         "pretrainer": timed(lambda: pretrainer.train_on_batch(batch)),
-        "train_on_batch": timed(lambda: task.train_on_batch(x, y, weights)),
-        "fit": fit,
+        "train_on_batch": timed(lambda: tasks["fit"].train_on_batch(x, y, weights)),
+        "fit": lambda: fit("fit"),
+        "keras_adamw": lambda: fit("keras_adamw"),
     }
     row = "{} × {}".format(*shape)
     return rows(row, take_turns(calls, repeats), {}, "pretrainer")

@@ -56,7 +56,8 @@ def make_task(model, objective, vocabulary_size, max_length):
 def make_optimizer(settings, learning_rate):
     """Makes the optimizer for `OptimizerSettings`.
 
-    AdamW, LAMB and Adafactor are Keras' and decay all weights but norms and biases.
+    AdamW is `LayerwiseAdamW` with one rate for all layers, LAMB and Adafactor are Keras'. They decay
+    all weights but norms and biases.
     `"original_adamw"` and `"original_lamb"` are the original's optimizers, of v1 and v2.
     """
     common = {

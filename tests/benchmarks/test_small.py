@@ -15,7 +15,7 @@ CASES = {
     "accelerator": (["torch", "transformers", "jax"], ["--repeats", "1"], 10),
     "onnx_runtime": (["torch", "transformers", "tf2onnx", "onnxruntime"], ["--repeats", "1"], 9),
     "starting": ([], ["--repeats", "1"], 4),
-    "training_calls": (["snownlp"], ["--repeats", "1", "--count", "20"], 5),
+    "training_calls": (["snownlp"], ["--repeats", "1", "--count", "20"], 6),
 }
 
 
