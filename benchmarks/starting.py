@@ -55,11 +55,7 @@ def run(arguments, printed=False):
 
 
 def rows(
-    base,
-    classifier,
-    modules=("tensorflow", "keras", "roformer_tf"),
-    commands=tuple(COMMANDS),
-    loading=tuple(LOADING),
+    base, classifier, modules=("tensorflow", "keras", "roformer_tf"), commands=tuple(COMMANDS)
 ):
     """`{(title, title of what it stands beside): function that returns seconds}`."""
 
@@ -78,8 +74,7 @@ def rows(
         found[f"`python -m roformer_tf {command}`", beside] = process(
             "-m", "roformer_tf", command, folder, *arguments
         )
-    for title in loading:
-        code = LOADING[title]
+    for title, code in LOADING.items():
         found[f"{title}, base size", "`from_preset`, base size"] = process(
             "-c", TIMED.format(code), str(base), str(TINY), printed=True
         )
@@ -110,8 +105,8 @@ def main():
 
         model = roformer_tf.RoFormerTextClassifier.from_preset(TINY, labels=["bad", "good"])
         model.save_to_preset(classifier)
-        names = {"modules": ["keras"], "commands": ["fill-mask"], "loading": ["`from_preset`"]}
-        processes = rows(base, classifier, **(names if arguments.quick else {}))
+        names = {"modules": ["keras"], "commands": ["fill-mask"]} if arguments.quick else {}
+        processes = rows(base, classifier, **names)
         # the first turn reads files into the page cache
         seconds = take_turns(processes, arguments.repeats, 0 if arguments.quick else 1)
     by_row = {row: runs for (row, _), runs in seconds.items()}

@@ -2,8 +2,8 @@
 
 One process and one set of sizes; the calls take turns, so a ratio is the median over the turns. The masked LM predicts
 the same positions of the same batch in all of them, and has `Pretrainer`'s optimizer but where Keras' stands. Mixed
-lengths: `RoFormerTextClassifier.fit` with `group_by_length`
-on reviews of 20 to 784 characters, in real tokens a second, beside texts that are all equally long.
+lengths: `RoFormerTextClassifier.fit` with `group_by_length` on reviews of 20 to 784 characters, in real tokens a
+second, beside texts that are all equally long.
 """
 
 import argparse
@@ -82,29 +82,25 @@ def steps(sizes, shape, repeats, seed):
     from roformer_tf.pretraining.settings import OptimizerSettings
 
     batch = ready_batch(seed, sizes, *shape)
-    pretrainer, other = (make_pretrainer(sizes, seed) for _ in range(2))
-    optimizers = {
-        "fit": make_optimizer(OptimizerSettings(name="adamw"), LEARNING_RATE),
-        "keras_adamw": keras.optimizers.AdamW(LEARNING_RATE, weight_decay=0.01),
-    }
-    tasks = {"fit": pretrainer.task, "keras_adamw": other.task}
-    for name, task in tasks.items():
-        task.preprocessor = None
-        task.compile(optimizers[name])
+    pretrainer = make_pretrainer(sizes, seed)
+    task = pretrainer.task
+    task.compile(make_optimizer(OptimizerSettings(name="adamw"), LEARNING_RATE))
+    other = type(task).from_config(task.get_config())
+    other.compile(keras.optimizers.AdamW(LEARNING_RATE, weight_decay=0.01))
     x = {name: batch[name] for name in INPUTS}
     y, weights = batch["labels"], batch["label_weights"]
     data = tf.data.Dataset.from_tensors((x, y, weights)).repeat()
     clock = make_clock()
 
-    def fit(name):
-        tasks[name].fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[clock])
+    def fit(task):
+        task.fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[clock])
         return clock.seconds / STEPS
 
     calls = {
         "pretrainer": timed(lambda: pretrainer.train_on_batch(batch)),
-        "train_on_batch": timed(lambda: tasks["fit"].train_on_batch(x, y, weights)),
-        "fit": lambda: fit("fit"),
-        "keras_adamw": lambda: fit("keras_adamw"),
+        "train_on_batch": timed(lambda: task.train_on_batch(x, y, weights)),
+        "fit": lambda: fit(task),
+        "keras_adamw": lambda: fit(other),
     }
     row = "{} × {}".format(*shape)
     return rows(row, take_turns(calls, repeats), {}, "pretrainer")

@@ -57,8 +57,8 @@ def make_optimizer(settings, learning_rate):
     """Makes the optimizer for `OptimizerSettings`.
 
     AdamW is `LayerwiseAdamW` with one rate for all layers, LAMB and Adafactor are Keras'. They decay
-    all weights but norms and biases.
-    `"original_adamw"` and `"original_lamb"` are the original's optimizers, of v1 and v2.
+    all weights but norms and biases. `"original_adamw"` and `"original_lamb"` are the original's
+    optimizers, of v1 and v2.
     """
     common = {
         "learning_rate": learning_rate,

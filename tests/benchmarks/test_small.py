@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = {
     "accelerator": (["torch", "transformers", "jax"], ["--repeats", "1"], 10),
     "onnx_runtime": (["torch", "transformers", "tf2onnx", "onnxruntime"], ["--repeats", "1"], 9),
-    "starting": ([], ["--repeats", "1"], 4),
+    "starting": ([], ["--repeats", "1"], 6),
     "training_calls": (["snownlp"], ["--repeats", "1", "--count", "20"], 6),
 }
 
