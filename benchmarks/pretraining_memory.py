@@ -16,7 +16,7 @@ from benchmarks import records
 
 FOLDER = Path(__file__).resolve().parent
 _MB = 2**20
-NUM_STEPS = 33
+_FIRST_STEPS = 2  # make the optimizer's slots
 
 # what a case leaves out; sizes that take some seconds and some hundred MB
 DEFAULTS = {
@@ -115,15 +115,19 @@ def predict_seconds():
     return [STEPS[0][3] * work / flops[0] for work in flops]
 
 
-def measure(case):
-    """Bytes in use at the peak of a step, as TensorFlow's allocator counts them, in a process of its own."""
+def measure(case, num_steps=11):
+    """Bytes in use at the peak of a step, as TensorFlow's allocator counts them, in a process of its own.
+
+    It is the median of `num_steps`: the threads decide the order of a step's operations, so one peak
+    is up to a tenth off the next.
+    """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     # the allocator that counts comes with oneDNN; accelerators have it always
     environment["TF_ENABLE_ONEDNN_OPTS"] = "1"
     # a single thread takes one order in all steps, and another one in the next process
     environment |= {"TF_NUM_INTEROP_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "2"}
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.pretraining_memory"]
-    command += ["--case", json.dumps({**DEFAULTS, **case})]
+    command += ["--case", json.dumps({**DEFAULTS, **case, "num_steps": num_steps})]
     done = subprocess.run(
         command, cwd=FOLDER.parent, env=environment, capture_output=True, text=True
     )
@@ -143,9 +147,7 @@ def _measure_here(case):
         tf.config.experimental.reset_memory_stats(device)
 
     _train(_pretrainer(case), case, keras.callbacks.LambdaCallback(on_train_batch_end=note_peak))
-    # The threads decide the order of a step's operations, so one peak is up to a tenth off the
-    # next; the first two steps make the optimizer's slots.
-    return int(statistics.median(peaks[2:]))
+    return int(statistics.median(peaks[_FIRST_STEPS:]))
 
 
 def _slots(case):
@@ -166,7 +168,7 @@ def _pretrainer(case):
 
 
 def _train(pretrainer, case, callback):
-    """Takes `NUM_STEPS` steps."""
+    """Takes the first steps and those that count."""
     import numpy as np
     import tensorflow as tf
 
@@ -190,7 +192,8 @@ def _train(pretrainer, case, callback):
     }
     signature = {k: tf.TensorSpec([None] * x.ndim, x.dtype) for k, x in batch.items()}
     data = tf.data.Dataset.from_generator(lambda: iter([batch]), output_signature=signature)
-    pretrainer.fit(data.repeat(NUM_STEPS), shuffle=False, callbacks=[callback], verbose=0)
+    data = data.repeat(_FIRST_STEPS + case["num_steps"])
+    pretrainer.fit(data, shuffle=False, callbacks=[callback], verbose=0)
 
 
 def kept_results(path=FOLDER / "results" / "pretraining_memory.jsonl"):
