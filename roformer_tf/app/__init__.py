@@ -1,4 +1,4 @@
-"""Floor 5: a page in the browser to try a model, with Gradio.
+"""A page in the browser to try a model, with Gradio.
 
 `app.py` says which pages a model has. Each page is a file with a function that computes the
 answer, and `build`, which makes the page.

@@ -1,4 +1,4 @@
-"""Floor 5: one module per command of `python -m roformer_tf`.
+"""One module per command of `python -m roformer_tf`.
 
 A module's docstring describes the command. `HELP` is its line in the list of commands,
 `add_arguments(parser)` adds its arguments, and `run(args)` returns the exit status if it is not 0.

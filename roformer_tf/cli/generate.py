@@ -22,7 +22,7 @@ def add_arguments(parser):
     parser.add_argument(
         "--top-p",
         type=float,
-        help="nucleus sampling: probability of the tokens to sample from (0.95)",
+        help="nucleus sampling: total probability of the tokens to sample from (0.95)",
     )
     parser.add_argument("--num-beams", type=int, help="beam search with this many beams (4)")
     parser.add_argument(

@@ -1,6 +1,6 @@
-"""Trains a model from raw text through the stages of a settings file. After any stop, the same
-command resumes from the last checkpoint. Uses all visible GPUs, and several machines if TF_CONFIG
-names them.
+"""Trains a model from raw text through the stages of a settings file. If it is stopped, run
+the same command again to resume from the last checkpoint. Uses all visible GPUs, and several
+machines if TF_CONFIG names them.
 """
 
 import dataclasses

@@ -37,7 +37,7 @@ def add_texts(parser, example):
         "texts",
         nargs="*",
         metavar="TEXT",
-        help=f"for example {example}; reads the lines of standard input if there is none",
+        help=f"for example {example}; if omitted, reads the lines of standard input",
     )
 
 
@@ -85,7 +85,7 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
         if task != "backbone" or not hasattr(model, "backbone"):
             raise ValueError(
                 f"{path} holds a {type(model).__name__}, not a {task}, whose head would have "
-                "random weights. Give a model that was trained as one, or leave --task out."
+                "random weights. Pass a model that was trained for this task."
             )
         model = model.backbone
     if sequence_length is not None and preprocessor is not None:
@@ -212,14 +212,15 @@ def print_json(record):
 
 
 def print_table(rows, columns=(), title=None, show_lines=False):
-    """Prints a table of strings, with a header if there are `columns`."""
+    """Prints a title and a table of strings, with a header if there are `columns`."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text  # rich would take [MASK] in a plain string for markup
 
+    console = Console(highlight=False)
+    if title is not None:  # as a line of its own: a table's title wraps at the table's width
+        console.print(Text(title), soft_wrap=True)
     table = Table(*columns, show_header=bool(columns), show_lines=show_lines)
-    if title is not None:
-        table.title, table.title_justify = Text(title), "left"
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(highlight=False).print(table)
+    console.print(table)

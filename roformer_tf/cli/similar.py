@@ -44,6 +44,5 @@ def run(args):
             shared.print_json({"text": text, "similar": answers})
             continue
         rows = [(f"{similarity:.3f}", other) for other, similarity in similar]
-        # rich prints no title above an empty table
         rows = rows or [("–", "only the text itself was generated; try a larger -n")]
         shared.print_table(rows, title=text)

@@ -1,7 +1,8 @@
 """Trains labelled tasks and the masked LM on one model, as RoFormer v2 was trained. Each step
-trains one of them, drawn by its frequency. After any stop, the same command resumes from the last
-checkpoint. A task classifies texts or pairs, or answers questions by spans of a context. Each stage
-ends with a checkpoint in the original format, and a preset of each task in its folder `tasks`.
+trains one of them, drawn by its frequency. If it is stopped, run the same command again to
+resume from the last checkpoint. A task classifies texts or pairs, or answers questions by spans of
+a context. Each stage ends with a checkpoint in the original format, and a preset of each task in
+its folder `tasks`.
 """
 
 from roformer_tf.cli import pretrain

@@ -1,4 +1,4 @@
-"""Floor 4: a task as a folder that takes raw strings and needs TensorFlow or ONNX Runtime only."""
+"""Exports a task to a folder that takes raw strings and needs only TensorFlow or ONNX Runtime."""
 
 from roformer_tf.export.export_onnx import export_onnx
 from roformer_tf.export.export_saved_model import export_saved_model

@@ -214,7 +214,7 @@ def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
     """Returns the bias for masks as Keras has them, for a layer that is called with features.
 
     Args:
-        x: Tensor `(batch, length, hidden_dim)`. A mask that Keras carries along with it is its
+        x: Tensor `(batch, length, hidden_dim)`. A mask that Keras propagates with it is its
             padding mask, unless there is one.
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, or `None`.
         attention_mask: bool tensor `(batch, length, length)` or `(batch, 1 or num_heads, length,

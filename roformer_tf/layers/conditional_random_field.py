@@ -24,7 +24,7 @@ class ConditionalRandomField(keras.layers.Layer):
     Call arguments:
         x: Tensor `(batch, length, tags)`, the scores of the tags of each token.
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
-            that Keras carries along with `x`.
+            that Keras propagates with `x`.
 
     Returns:
         float32 tensor `(batch, length, tags, tags)`: score of a tag (last axis) after another one.

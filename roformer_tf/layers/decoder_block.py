@@ -28,7 +28,7 @@ class DecoderBlock(EncoderBlock):
         x: Tensor `(batch, length, hidden_dim)`.
         encoder_sequence: Tensor `(batch, encoder_length, hidden_dim)`, the output of the encoder.
         decoder_padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to
-            the mask that Keras carries along with `x`.
+            the mask that Keras propagates with `x`.
         decoder_attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
         encoder_padding_mask: int or bool tensor `(batch, encoder_length)`. Defaults to the mask of
             `encoder_sequence`.

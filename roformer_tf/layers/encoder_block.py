@@ -38,7 +38,7 @@ class EncoderBlock(keras.layers.Layer):
     Call arguments:
         x: Tensor `(batch, length, hidden_dim)`.
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
-            that Keras carries along with `x`.
+            that Keras propagates with `x`.
         attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
         return_attention_scores: bool. Whether to return the attention probabilities too.
         attention_bias: See `SelfAttention`. Takes the place of the masks and of `causal`.

@@ -30,7 +30,7 @@ class GlobalPointer(keras.layers.Layer):
     Call arguments:
         x: Tensor `(batch, length, features)`.
         padding_mask: int or bool tensor `(batch, length)`, 1 for tokens where a span may start and
-            end. Defaults to the mask that Keras carries along with `x`.
+            end. Defaults to the mask that Keras propagates with `x`.
 
     Returns:
         float32 tensor `(batch, num_heads, start, end)`, minus infinity for masked spans.

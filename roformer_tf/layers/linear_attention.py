@@ -56,7 +56,7 @@ class LinearAttention(SelfAttention):
             keys are all hidden averages the hidden keys.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
-            that Keras carries along with `x`.
+            that Keras propagates with `x`.
         attention_mask: Must be `None`: linear attention has no mask that differs by query.
 
     Returns:

@@ -16,7 +16,7 @@ class MeanPooling(keras.layers.Layer):
     Call arguments:
         x: Tensor `(batch, length, features)`.
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
-            that Keras carries along with `x`.
+            that Keras propagates with `x`.
 
     Returns:
         Tensor `(batch, features)`.

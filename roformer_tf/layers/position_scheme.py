@@ -52,7 +52,7 @@ class PositionScheme(keras.layers.Layer):
         return super().get_config()  # Keras' own would fail on a dtype policy as argument
 
     def compute_mask(self, inputs, previous_mask):
-        return None  # a mask that Keras carries along belongs to features, not to their context
+        return None  # a mask that Keras propagates belongs to features, not to their context
 
     @classmethod
     def for_model(cls, sizes, **options):

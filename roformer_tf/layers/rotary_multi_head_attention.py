@@ -37,7 +37,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         value: Tensor `(batch, key_length, dim)`.
         key: Tensor `(batch, key_length, dim)`. Defaults to `value`.
         attention_mask: bool tensor that broadcasts to `(batch, length, key_length)`, True where a
-            query sees a key. It is combined with the masks that Keras carries along, such as of
+            query sees a key. It is combined with the masks that Keras propagates, such as of
             `Embedding(mask_zero=True)`. With a feature map it must be the same for all queries,
             `(batch, 1, key_length)`; with a cache too, of these tokens.
         return_attention_scores: bool. Whether to return the attention probabilities too. There are
@@ -184,7 +184,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         is_masked = value_mask is not None or key_mask is not None
         if cached and is_masked and self.feature_map is None:
             raise ValueError(
-                "A mask that Keras carries along covers the new tokens only. With a cache, pass "
+                "A mask that Keras propagates covers the new tokens only. With a cache, pass "
                 "`attention_mask` for all positions of the cache."
             )
         no_mask = all(m is None for m in (query_mask, value_mask, key_mask, attention_mask))

@@ -176,7 +176,7 @@ class SelfAttention(Attention):
             returns. Takes the place of all masks below.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
-            that Keras carries along with `x`.
+            that Keras propagates with `x`.
         attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         return_attention_scores: bool. Whether to return the attention probabilities too.

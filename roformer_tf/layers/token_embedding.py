@@ -8,9 +8,9 @@ from roformer_tf.layers.cache import in_plain_graph
 class TokenEmbedding(keras.layers.ReversibleEmbedding):
     """A `keras.layers.ReversibleEmbedding` whose gradient is dense.
 
-    On TensorFlow the gradient of a look-up lists an id that occurs twice twice, and Keras' Adam
-    squares each entry: its second moment is a sum of squares where the formula has the square of
-    the sum. A dense gradient adds them up first, for every optimizer.
+    On TensorFlow, the gradient of a lookup has one row for each occurrence of an id. If an id
+    occurs twice, Keras' Adam squares each row and sums the squares, where the formula squares the
+    sum. A dense gradient adds the rows first, for every optimizer.
 
     Args:
         input_dim: int. Number of ids.

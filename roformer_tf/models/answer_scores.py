@@ -18,7 +18,7 @@ CLITICS = [re.compile(rf"(.*[^'])({ends})") for ends in ("'s|'m|'d|'", "'ll|'re|
 
 
 def entity_f1(y_true, answers):
-    """Returns precision, recall and F1 of entities: of the same start, end and type.
+    """Returns precision, recall and F1 of entities. One is right if start, end and type match.
 
     Args:
         y_true: For each text the list of its entities `(start, end, type)`.

@@ -206,7 +206,7 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
 
 
 def cloze_examples(masked_lm, texts, labels, pattern, words):
-    """Returns examples to train a masked language model on the words of classes, for few shots.
+    """Makes few-shot training examples: a masked language model learns the word of each class.
 
     Args:
         masked_lm, texts, pattern, words: See `zero_shot`.

@@ -67,9 +67,9 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     Call arguments:
         inputs: dictionary of `token_ids`, and optionally `segment_ids` (default 0), `padding_mask`
             (1 for tokens, 0 for padding; by default 0 where the id is 0), `position_ids` (whole or
-            fractional) and `document_ids`; each `(batch, length)`, of any length. A token sees only
-            tokens with its document id: if positions start at 0 in each document, a sequence of
-            several documents gives each the outputs that it has alone.
+            fractional) and `document_ids`; each `(batch, length)`, of any length. A token attends
+            only to tokens with the same document id. So if positions start at 0 in each document,
+            each document of a sequence gets the outputs that it would get alone.
 
     Returns:
         Hidden states `(batch, length, hidden_dim)`. With a pooler a dictionary of

@@ -12,8 +12,8 @@ from roformer_tf.text import PairPacker
 class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.CausalLMPreprocessor):
     """Turns texts into the inputs, next tokens and weights of a `RoFormerCausalLM`.
 
-    Every token of a single text is learned. Of a pair (UniLM) only the second text and its `[SEP]`
-    are.
+    For a single text, the model learns to predict every token. For a pair (UniLM), it learns only
+    the second text and its `[SEP]`.
 
     Args:
         tokenizer, sequence_length, truncate_from, padding, **kwargs: See
@@ -21,7 +21,7 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
 
     Call arguments:
         x: string, or list or tensor of strings, or a tuple of two of them (source, target).
-        y, sample_weight: Not read.
+        y, sample_weight: Ignored.
 
     Returns:
         `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor`, the

@@ -9,7 +9,7 @@ from roformer_tf.models.roformer_task import RoFormerTask
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
-    """Masked language model: logits over the vocabulary, at the masked positions or at all.
+    """Masked language model: logits over the vocabulary, at the masked positions or everywhere.
 
     Args:
         backbone: a `RoFormerBackbone`.

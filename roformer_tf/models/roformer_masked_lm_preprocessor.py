@@ -25,7 +25,7 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
 
     Call arguments:
         x: string, or list or tensor of strings, or a tuple of two of them for pairs.
-        y, sample_weight: Not read.
+        y, sample_weight: Ignored.
 
     Returns:
         `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor` with

@@ -24,7 +24,7 @@ from roformer_tf.text.familiar_names import FamiliarName
 
 
 class RoFormerModel:
-    """Base class of our backbones and tasks, named before KerasHub's base class.
+    """Base class of our backbones and tasks. Subclasses list it before KerasHub's.
 
     It adds to a functional `keras.Model`:
 

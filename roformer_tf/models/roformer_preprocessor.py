@@ -89,7 +89,7 @@ def _texts(x):
 
 
 class RoFormerPreprocessor(PreprocessorFromPreset):
-    """Base class of the preprocessors of `RoFormerBackbone`, named before KerasHub's base class.
+    """Base class of the preprocessors. Subclasses list it before KerasHub's base class.
 
     Its arguments are those of `RoFormerTextClassifierPreprocessor`.
     """

@@ -26,10 +26,10 @@ HEADS = ("joint", "separate")
 class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
     """Answers questions by spans of characters of a context of any length.
 
-    `fit` takes `{"question": [...], "context": [...]}` and for each the answer `(start, end)`, such
-    that `context[start:end]` is it, or `None` if there is none. `predict` returns for each question
-    a list of the best answers, `(start, end, text, score)`. Contexts longer than the preprocessor's
-    `sequence_length` are cut into overlapping chunks.
+    `fit` takes `{"question": [...], "context": [...]}`, and for each question the answer
+    `(start, end)`, so that `context[start:end]` is its text, or `None` if there is no answer.
+    `predict` returns the best answers to each question, a list of `(start, end, text, score)`.
+    Contexts longer than the preprocessor's `sequence_length` are cut into overlapping chunks.
 
     Args:
         backbone: a `RoFormerBackbone`.

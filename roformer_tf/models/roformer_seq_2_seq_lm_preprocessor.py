@@ -34,7 +34,7 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
     Call arguments:
         x: `(sources, targets)`, or a dictionary of `encoder_text` and `decoder_text`: strings, or
             lists or tensors of them.
-        y, sample_weight: Not read.
+        y, sample_weight: Ignored.
 
     Returns:
         `(inputs, labels, weights)`: the inputs of the model, the next token of each position of the

@@ -26,7 +26,7 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
         x: Tuple of two strings, or of two lists or tensors of strings.
         y: `None`. For distillation a tuple of the teacher's vectors of both columns, each
             `(batch, size)`.
-        sample_weight: Not read.
+        sample_weight: Ignored.
 
     Returns:
         `(inputs, labels, weights)` of twice as many sequences as pairs, the two of a pair next to

@@ -40,7 +40,7 @@ from roformer_tf.models.roformer_model import RoFormerModel
 
 
 class RoFormerTask(RoFormerModel):
-    """Base class of all tasks, named before KerasHub's base class.
+    """Base class of all tasks. Subclasses list it before KerasHub's base class.
 
     It adds to `keras_hub.models.Task`: `from_preset` for every kind of folder, checks of texts and
     labels whose errors name the example, a `fit` that shuffles lists and takes no step beyond the
@@ -88,7 +88,7 @@ class RoFormerTask(RoFormerModel):
                 epoch. Datasets and generators keep their own order.
             group_by_length: Whether to make batches of texts of similar length, which saves most of
                 the padding. With `shuffle` they differ in every epoch. The texts of a dataset or
-                generator wait until a batch of their length is full, and `batch_size` counts.
+                generator wait until a batch of their length is full; `batch_size` then applies.
             max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included, for
                 `group_by_length`. Without `batch_size` it alone decides how many texts make a
                 batch.

@@ -12,7 +12,7 @@ from roformer_tf.optimizers.original_optimizer import (
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class OriginalAdaFactor(OriginalOptimizer):
-    """AdaFactor as bert4keras has it, which the CLUE scripts of RoFormer v2 use, number for number.
+    """Reproduces bert4keras' AdaFactor exactly, as the CLUE scripts of RoFormer v2 use it.
 
     Steps are relative to the root mean square of each weight. `keras.optimizers.Adafactor` has no
     momentum, adds its epsilon elsewhere and clips after the scaling.

@@ -12,7 +12,7 @@ from roformer_tf.optimizers.original_optimizer import (
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class OriginalLAMB(OriginalAdamW):
-    """LAMB as RoFormer v2 was trained with it, number for number.
+    """Reproduces exactly the LAMB optimizer that RoFormer v2 was trained with.
 
     bert4keras' `Adam` without bias correction, with weight decay, and with updates of each weight
     scaled to its norm: the step is as long as the learning rate times the norm of the weight.

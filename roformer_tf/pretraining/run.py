@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_changes=False):
-    r"""Trains a model through all stages. Called again after any stop, resumes the last checkpoint.
+    r"""Trains a model through all stages. Call it again to resume from the last checkpoint.
 
     The folder gets `checkpoints/` (to resume from), `stage-1-512/` and so on (the model at the end
     of each stage, in the original format, or as a preset if that format has no place for the

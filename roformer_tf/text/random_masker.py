@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class RandomMasker:
-    """Masks random tokens of each sequence: other ones in each call and in each epoch.
+    """Masks random tokens of each sequence: different ones in every call and every epoch.
 
     `keras_hub.layers.MaskedLMMaskGenerator` uses TensorFlow's stateful random ops. With a global
     seed (`keras.utils.set_random_seed`) these restart whenever a function is traced or a dataset is
