@@ -215,9 +215,7 @@ def choice_tensor(choices):
         TypeError: If a choice is not a string.
     """
     if tf.is_tensor(choices):
-        return choices
-    if isinstance(choices, tf.RaggedTensor):
-        return choices.to_tensor("")
+        return _dense(choices)
     rows = [list(row) if isinstance(row, list | tuple | np.ndarray) else row for row in choices]
     if isinstance(choices, np.ndarray) and choices.ndim == 2:  # whose rows are padded
         rows = [[choice for choice in row if choice not in ("", b"")] for row in choices.tolist()]

@@ -108,7 +108,9 @@ def test_number_of_choices_changes_nothing(rng, kind):
         np.testing.assert_allclose(probabilities, [c[2] for c in expected], atol=1e-5)
         assert abs(sum(probabilities) - 1) < 1e-5 and probabilities == sorted(probabilities)[::-1]
         assert [x["choices"][i][index] for index, *_ in row] == [choice for _, choice, _ in row]
-    inputs = task.preprocessor({**x, "choices": tf.ragged.constant(x["choices"])})
+    ragged = {**x, "choices": tf.ragged.constant(x["choices"])}
+    assert task.predict(ragged, batch_size=4, verbose=0) == together
+    inputs = task.preprocessor(ragged)
     logits = task.predict(inputs, verbose=0)
     best = [row[0][0] for row in together]
     assert logits.argmax(1).tolist() == best
