@@ -75,18 +75,22 @@ class StreamingSampler(keras_hub.samplers.TopPSampler):
             self._report, self._thread, self._stopped = None, None, threading.Event()
 
 
-def stream(task, prompt, max_length, top_p=0.9, temperature=1.0, seed=0):
-    """Yields the text of a prompt as it grows, and at last what `generate` returns.
+def generate(task, prompt, max_length=64, top_p=0.9, temperature=1.0, seed=0):
+    """Yields the text of a prompt as it grows, and at last what `task.generate` returns.
 
     Args:
-        task: a `RoFormerCausalLM` compiled with a `StreamingSampler`. It runs one stream at a time.
+        task: a `RoFormerCausalLM`, which is compiled with a `StreamingSampler`. It runs one stream
+            at a time.
         prompt: str.
         max_length: int. Maximum number of tokens, with the prompt and special tokens.
         top_p, temperature, seed: See `StreamingSampler.reset`.
 
     Raises:
-        ValueError: See `RoFormerCausalLM.generate`.
+        ValueError: If there is no prompt; see also `RoFormerCausalLM.generate`.
     """
+    check_texts(prompt=prompt)
+    if not isinstance(task.sampler, StreamingSampler):
+        task.compile(sampler=StreamingSampler())
     results = queue.SimpleQueue()
 
     def run():
@@ -113,18 +117,6 @@ def stream(task, prompt, max_length, top_p=0.9, temperature=1.0, seed=0):
         yield result
     finally:
         task.sampler.end(thread)
-
-
-def generate(task, prompt, max_length=64, top_p=0.9, temperature=1.0, seed=0):
-    """Yields the text of a prompt as it grows; see `stream`.
-
-    Raises:
-        ValueError: If there is no prompt; see also `RoFormerCausalLM.generate`.
-    """
-    check_texts(prompt=prompt)
-    if not isinstance(task.sampler, StreamingSampler):
-        task.compile(sampler=StreamingSampler())
-    yield from stream(task, prompt, max_length, top_p, temperature, seed)
 
 
 def build(gr, task):

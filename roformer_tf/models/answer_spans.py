@@ -1,72 +1,10 @@
-"""Spans as characters, as tokens and as tags: labels on the way in, answers on the way out."""
+"""Answers from spans and tags of tokens: entities, spans of a context, choices."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from roformer_tf.layers import tag_probabilities, viterbi_decode
-
-MINUS_INFINITY = float("-inf")
-
-
-# === Entities as labels ===
-
-
-def token_spans(entities, details, exact=True):
-    """Returns entities in characters as spans of tokens of each chunk.
-
-    Args:
-        entities: int32 tensor `(batch, count, 3)`: start, end (excluded) and type.
-        details: See `RoFormerTokenClassifierPreprocessor.pack_chunks`.
-        exact: bool. Whether an entity must begin and end where tokens do. If not, it gets all
-            tokens that it touches.
-
-    Returns:
-        int32 tensor `(chunks, count, 3)`: first and last token, and type. All are -1 for padding,
-        for entities of other chunks, and for those that do not fit.
-    """
-    start, end, kind = tf.unstack(entities, 3, axis=-1)
-    far = tf.int32.max
-    starts = details["token_starts"].to_tensor(far)
-    ends = details["token_ends"].to_tensor(far)
-    # one more column, which no entity reaches
-    starts, ends = (tf.pad(x, [[0, 0], [0, 1]], constant_values=far) for x in (starts, ends))
-    first = tf.searchsorted(ends, start, side="right")  # the first token that ends after the start
-    last = tf.searchsorted(starts, end, side="left") - 1  # the last that starts before the end
-    fits = (start >= 0) & (last >= first)
-    if exact:
-        fits &= tf.gather(starts, first, batch_dims=1) >= start
-        fits &= tf.gather(ends, tf.maximum(last, 0), batch_dims=1) <= end
-    # of the whole text -> of each chunk
-    text = details["text"]
-    begin, size, shift = (details[name][:, tf.newaxis] for name in ("begin", "size", "shift"))
-    first, last = (tf.gather(x, text) - begin for x in (first, last))
-    fits = tf.gather(fits, text) & (first >= 0) & (last < size)
-    spans = tf.stack([first + shift, last + shift, tf.gather(kind, text)], axis=-1)
-    return tf.where(fits[..., tf.newaxis], spans, -1)
-
-
-def tags_of_spans(spans, length):
-    """Returns spans as tags: 0 outside, 2k + 1 at the first token of type k, 2k + 2 at the others.
-
-    The spans are an int tensor `(batch, count, 3)`: first and last token, and type; -1 for padding.
-    The tags are int32 `(batch, length)`.
-    """
-    first, last, kind = (x[..., None] for x in ops.unstack(ops.cast(spans, "int32"), 3, axis=-1))
-    position = ops.arange(length, dtype="int32")[None, None]
-    inside = (position >= first) & (position <= last) & (first >= 0)
-    tags = 2 * kind + 2 - ops.cast(position == first, "int32")
-    return ops.max(ops.where(inside, tags, 0), axis=1)
-
-
-def mask_tags(logits, padding_mask):
-    """Makes the tag of padding certain: minus infinity for all tags but 0, outside."""
-    outside = ops.where(ops.arange(logits.shape[-1]) == 0, 0.0, MINUS_INFINITY)
-    return ops.where(ops.cast(padding_mask, "bool")[..., None], logits, outside)
-
-
-# === Entities as answers ===
+# === Entities ===
 
 
 def spans_of_scores(scores):
@@ -77,34 +15,6 @@ def spans_of_scores(scores):
     found = tf.where(scores > 0)
     chunk, kind, first, last = tf.unstack(tf.cast(found, tf.int32), 4, axis=1)
     return chunk, first, last, kind, tf.sigmoid(tf.gather_nd(scores, found))
-
-
-def best_tags(outputs, starts):
-    """Returns the most probable tags that make whole entities, and their probabilities.
-
-    Args:
-        outputs: Tensor `(chunks, length, tags)` of logits, or `(chunks, length, tags, tags)` of
-            `ConditionalRandomField`.
-        starts: int tensor `(chunks, length)`, -1 for tokens that belong to no entity.
-    """
-    outputs = ops.cast(ops.convert_to_tensor(outputs), "float32")
-    size = outputs.shape[-1]
-    if len(outputs.shape) == 3:
-        probabilities = ops.softmax(outputs, axis=-1)
-        scores = ops.log_softmax(outputs, axis=-1)[:, :, None]
-    else:
-        probabilities, scores = tag_probabilities(outputs), outputs
-    tag = ops.arange(size, dtype="int32")
-    is_later = (tag > 0) & (tag % 2 == 0)
-    # a later token of an entity follows its first token, or another later one
-    follows = ops.equal((tag[:, None] + 1) // 2, (tag[None] + 1) // 2)
-    allowed = ops.logical_or(ops.logical_not(is_later)[None], follows)
-    starts = starts if ops.is_tensor(starts) else ops.convert_to_tensor(np.asarray(starts))
-    outside = ops.logical_or(starts[:, :, None] >= 0, tag == 0)
-    scores = ops.where(allowed, scores, MINUS_INFINITY)
-    tags = viterbi_decode(ops.where(outside[:, :, None], scores, MINUS_INFINITY))
-    chosen = ops.take_along_axis(probabilities, tags[..., None], axis=-1)[..., 0]
-    return tags, chosen
 
 
 def spans_of_tags(tags, probabilities):

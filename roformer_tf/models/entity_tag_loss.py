@@ -2,7 +2,6 @@ import keras
 from keras import ops
 
 from roformer_tf.layers import ConditionalRandomFieldLoss
-from roformer_tf.models.answer_spans import tags_of_spans
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -45,3 +44,16 @@ class EntityTagLoss(keras.losses.Loss):
         is_real = ops.cast(y_pred[:, :, 1] > float("-inf"), "float32")
         counts = ops.maximum(ops.sum(is_real, axis=1), 1.0)
         return ops.sum(losses * is_real, axis=1) / counts
+
+
+def tags_of_spans(spans, length):
+    """Returns spans as tags: 0 outside, 2k + 1 at the first token of type k, 2k + 2 at the others.
+
+    The spans are an int tensor `(batch, count, 3)`: first and last token, and type; -1 for padding.
+    The tags are int32 `(batch, length)`.
+    """
+    first, last, kind = (x[..., None] for x in ops.unstack(ops.cast(spans, "int32"), 3, axis=-1))
+    position = ops.arange(length, dtype="int32")[None, None]
+    inside = (position >= first) & (position <= last) & (first >= 0)
+    tags = 2 * kind + 2 - ops.cast(position == first, "int32")
+    return ops.max(ops.where(inside, tags, 0), axis=1)

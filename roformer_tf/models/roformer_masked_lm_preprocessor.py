@@ -7,7 +7,6 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, check_sequence_length
 from roformer_tf.text import RandomMasker
-from roformer_tf.text.random_masker import tokenize_with_masks
 from roformer_tf.text.strings import to_string_tensor
 
 
@@ -130,9 +129,22 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
         return self.as_graph("masks", self._packed_masks, tf.reshape(x, [-1]))
 
     def _packed_masks(self, texts):
-        ids, counts = tokenize_with_masks(self.tokenizer, texts)
+        if self.tokenizer.mask_token is None:
+            raise ValueError(
+                "The tokenizer has no mask token. Pass `mask_token='[MASK]'`, or the name that the "
+                "vocabulary has for it, when you create the tokenizer."
+            )
+        with tf.device("CPU"):
+            parts = tf.strings.split(texts, sep=self.tokenizer.mask_token)
+            ids = self.tokenizer.graph(parts.values)
+            counts = tf.cast(parts.row_lengths(), tf.int32)
+            # Add a mask after each part, then drop the last mask of each text. The masks are
+            # numbered -1, -2, …, since truncation may drop any of them.
+            marks = -1 - tf.ragged.range(counts).values
+            ids = tf.concat([ids, tf.RaggedTensor.from_tensor(marks[:, tf.newaxis])], axis=1)
+            ids = parts.with_values(ids).merge_dims(1, 2)[:, :-1]
+            counts -= 1
         inputs = self.pack_ids((ids,))
-        # The masks are numbered -1, -2, …, since truncation may drop any of them.
         numbered = inputs["token_ids"]
         masks = tf.where(numbered < 0)
         rows, positions = tf.unstack(tf.cast(masks, tf.int32), axis=1)

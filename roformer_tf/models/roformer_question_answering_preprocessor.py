@@ -3,9 +3,8 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.answer_spans import token_spans
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, TextPreprocessor
-from roformer_tf.models.roformer_token_classifier_preprocessor import check_stride
+from roformer_tf.models.roformer_token_classifier_preprocessor import check_stride, token_spans
 from roformer_tf.text.ragged_ops import chunk_tokens, include_marks
 
 

@@ -1,5 +1,7 @@
 import keras
 import keras_hub
+import numpy as np
+from keras import ops
 
 from roformer_tf.checks import check_one_of
 from roformer_tf.layers import (
@@ -7,17 +9,16 @@ from roformer_tf.layers import (
     EfficientGlobalPointer,
     GlobalPointer,
     MultilabelSpanCrossentropy,
+    tag_probabilities,
+    viterbi_decode,
 )
 from roformer_tf.models.answer_spans import (
-    best_tags,
     entities_of_spans,
-    mask_tags,
     spans_of_scores,
     spans_of_tags,
     to_tensorflow,
 )
 from roformer_tf.models.answering_task import AnsweringTask
-from roformer_tf.models.entities import check_entities, entity_array
 from roformer_tf.models.entity_tag_loss import EntityTagLoss
 from roformer_tf.models.labels import check_names
 from roformer_tf.models.roformer_backbone import (
@@ -35,6 +36,7 @@ POINTERS = {
     "efficient_global_pointer": EfficientGlobalPointer,
 }
 HEADS = (*POINTERS, "crf", "softmax")
+MINUS_INFINITY = float("-inf")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -150,7 +152,9 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
         logits = self.tag_dense(x)
         if self.head == "crf":
             return self.field(logits, padding_mask=mask)
-        return mask_tags(logits, mask)
+        # the tag of padding is certain: 0, outside
+        outside = ops.where(ops.arange(logits.shape[-1]) == 0, 0.0, MINUS_INFINITY)
+        return ops.where(ops.cast(mask, "bool")[..., None], logits, outside)
 
     def default_loss(self):
         """Returns the loss of the head: `MultilabelSpanCrossentropy`, or `EntityTagLoss`."""
@@ -205,3 +209,117 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
             "dropout": self.dropout,
             "lr_multiplier": self.lr_multiplier,
         }
+
+
+# === Labels ===
+
+
+def entity_array(entities, labels):
+    """Converts the entities of each text to an array.
+
+    Args:
+        entities: For each text a list of `(start, end, type)`: characters of the text, the end
+            excluded, and a name of `labels` or its number. Or an array or tensor as returned.
+        labels: list of strings, the types in their order.
+
+    Returns:
+        int32 array `(texts, count, 3)`, padded with -1.
+
+    Raises:
+        ValueError: If an entity is not of this form, is empty, or has an unknown type.
+    """
+    if hasattr(entities, "dtype") and str(entities.dtype) != "object":
+        return entities
+    if not isinstance(entities, list | tuple | np.ndarray):
+        raise ValueError(
+            "Entities must be a list with a list of `(start, end, type)` for each text. "
+            f"Received: {entities!r}"
+        )
+    numbers = {name: number for number, name in enumerate(labels)}
+    rows = []
+    for i, row in enumerate(entities):
+        if isinstance(row, np.ndarray):
+            row = [entity for entity in row.tolist() if entity[0] != -1]
+        if not isinstance(row, list | tuple):
+            raise ValueError(
+                f"The entities of text {i} must be a list of `(start, end, type)`. "
+                f"Received: {row!r}"
+            )
+        rows.append([_entity(entity, numbers, labels, i) for entity in row])
+    array = np.full((len(rows), max([1, *map(len, rows)]), 3), -1, "int32")
+    for target, row in zip(array, rows, strict=True):
+        target[: len(row)] = np.reshape(np.array(row, "int32"), (-1, 3))
+    return array
+
+
+def _entity(entity, numbers, labels, i):
+    try:
+        start, end, kind = entity
+    except (TypeError, ValueError):
+        start = end = kind = None
+    is_number = not isinstance(kind, str) and isinstance(kind, int | np.integer)
+    number = int(kind) if is_number else numbers.get(kind) if isinstance(kind, str) else None
+    whole = all(isinstance(x, int | np.integer) and not isinstance(x, bool) for x in (start, end))
+    if not whole or not 0 <= start < end < 2**31:
+        raise ValueError(
+            "An entity must be `(start, end, type)` with 0 <= start < end, in characters of the "
+            f"text, the end excluded. Received: {entity!r} in text {i}"
+        )
+    if number is None or not 0 <= number < len(labels):
+        raise ValueError(
+            f"The type of an entity must be among {list(labels)}, or its number. Received: "
+            f"{entity!r} in text {i}"
+        )
+    return int(start), int(end), number
+
+
+def check_entities(entities, texts, may_overlap):
+    """Raises `ValueError` for entities beyond the end of their text, or ones that overlap.
+
+    Texts that are not in a list are not checked.
+    """
+    for i, row in enumerate(entities if isinstance(entities, list) else ()):
+        ordered = sorted(tuple(entity[:2]) for entity in row)
+        text = texts[i] if isinstance(texts, list) and i < len(texts) else None
+        if isinstance(text, str) and ordered and max(end for _, end in ordered) > len(text):
+            raise ValueError(
+                f"An entity must lie within its text. Received: {row!r} in text {i}, which has "
+                f"{len(text)} characters"
+            )
+        pairs = zip(ordered, ordered[1:])
+        if not may_overlap and any(second[0] < first[1] for first, second in pairs):
+            raise ValueError(
+                "Entities that overlap need `head='global_pointer'` or 'efficient_global_pointer'. "
+                f"Received: {row!r} in text {i}"
+            )
+
+
+# === Answers ===
+
+
+def best_tags(outputs, starts):
+    """Returns the most probable tags that make whole entities, and their probabilities.
+
+    Args:
+        outputs: Tensor `(chunks, length, tags)` of logits, or `(chunks, length, tags, tags)` of
+            `ConditionalRandomField`.
+        starts: int tensor `(chunks, length)`, -1 for tokens that belong to no entity.
+    """
+    outputs = ops.cast(ops.convert_to_tensor(outputs), "float32")
+    size = outputs.shape[-1]
+    if len(outputs.shape) == 3:
+        probabilities = ops.softmax(outputs, axis=-1)
+        scores = ops.log_softmax(outputs, axis=-1)[:, :, None]
+    else:
+        probabilities, scores = tag_probabilities(outputs), outputs
+    tag = ops.arange(size, dtype="int32")
+    is_later = (tag > 0) & (tag % 2 == 0)
+    # a later token of an entity follows its first token, or another later one
+    follows = ops.equal((tag[:, None] + 1) // 2, (tag[None] + 1) // 2)
+    allowed = ops.logical_or(ops.logical_not(is_later)[None], follows)
+    starts = starts if ops.is_tensor(starts) else ops.convert_to_tensor(np.asarray(starts))
+    outside = ops.logical_or(starts[:, :, None] >= 0, tag == 0)
+    scores = ops.where(allowed, scores, MINUS_INFINITY)
+    tags = viterbi_decode(ops.where(outside[:, :, None], scores, MINUS_INFINITY))
+    chosen = ops.take_along_axis(probabilities, tags[..., None], axis=-1)[..., 0]
+    return tags, chosen

@@ -2,7 +2,6 @@ import keras
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.answer_spans import token_spans
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, TextPreprocessor
 from roformer_tf.text.ragged_ops import chunk_tokens, include_marks
 from roformer_tf.text.strings import to_string_tensor
@@ -113,3 +112,37 @@ def check_stride(stride):
             f"Received: stride={stride!r}"
         )
     return stride
+
+
+def token_spans(entities, details, exact=True):
+    """Returns entities in characters as spans of tokens of each chunk.
+
+    Args:
+        entities: int32 tensor `(batch, count, 3)`: start, end (excluded) and type.
+        details: See `RoFormerTokenClassifierPreprocessor.pack_chunks`.
+        exact: bool. Whether an entity must begin and end where tokens do. If not, it gets all
+            tokens that it touches.
+
+    Returns:
+        int32 tensor `(chunks, count, 3)`: first and last token, and type. All are -1 for padding,
+        for entities of other chunks, and for those that do not fit.
+    """
+    start, end, kind = tf.unstack(entities, 3, axis=-1)
+    far = tf.int32.max
+    starts = details["token_starts"].to_tensor(far)
+    ends = details["token_ends"].to_tensor(far)
+    # one more column, which no entity reaches
+    starts, ends = (tf.pad(x, [[0, 0], [0, 1]], constant_values=far) for x in (starts, ends))
+    first = tf.searchsorted(ends, start, side="right")  # the first token that ends after the start
+    last = tf.searchsorted(starts, end, side="left") - 1  # the last that starts before the end
+    fits = (start >= 0) & (last >= first)
+    if exact:
+        fits &= tf.gather(starts, first, batch_dims=1) >= start
+        fits &= tf.gather(ends, tf.maximum(last, 0), batch_dims=1) <= end
+    # of the whole text -> of each chunk
+    text = details["text"]
+    begin, size, shift = (details[name][:, tf.newaxis] for name in ("begin", "size", "shift"))
+    first, last = (tf.gather(x, text) - begin for x in (first, last))
+    fits = tf.gather(fits, text) & (first >= 0) & (last < size)
+    spans = tf.stack([first + shift, last + shift, tf.gather(kind, text)], axis=-1)
+    return tf.where(fits[..., tf.newaxis], spans, -1)

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from roformer_tf.models import RoFormerQuestionAnsweringPreprocessor
-from roformer_tf.models.answer_spans import token_spans
+from roformer_tf.models.roformer_token_classifier_preprocessor import token_spans
 from roformer_tf.pretraining.labelled_files import split_examples, split_readings
 from roformer_tf.pretraining.windows import (
     BATCH_ORDER,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from roformer_tf.checkpoint.hub import is_hub_source
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer
+from roformer_tf.models.roformer_backbone import check_sizes
 
 OBJECTIVES = ("masked_lm", "causal_lm", "unilm")
 PACKINGS = ("none", "full", "block_diagonal")
@@ -201,16 +202,11 @@ class ModelSettings:
                     "only `word_level` and `dtype` can be set beside it. "
                     f"Received: {', '.join(given)}"
                 )
-        for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim"):
-            check_positive_integer(name, getattr(self, name))
+        sizes = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")
+        check_sizes({name: getattr(self, name) for name in sizes})
         for name in ("dropout", "attention_dropout"):
             check_number(name, getattr(self, name), 0.0, 1.0)
         check_one_of("dtype", self.dtype, DTYPES)
-        if self.hidden_dim % (2 * self.num_heads):
-            raise ValueError(
-                "`num_heads` must divide `hidden_dim` into heads of even size. "
-                f"Received: hidden_dim={self.hidden_dim}, num_heads={self.num_heads}"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.app.generate import StreamingSampler, generate, stream
+from roformer_tf.app.generate import StreamingSampler, generate
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
 
@@ -73,16 +73,16 @@ def test_top_p_of_0_is_greedy_search(task):
 
 def test_a_stream_that_nobody_reads_ends(task):
     task.compile(sampler=StreamingSampler())
-    expected = list(stream(task, "天地", 30, seed=5))[-1]
-    abandoned = stream(task, "日月", 64, seed=6)
+    expected = list(generate(task, "天地", 30, seed=5))[-1]
+    abandoned = generate(task, "日月", 64, seed=6)
     next(abandoned)  # and is not closed
-    assert list(stream(task, "天地", 30, seed=5))[-1] == expected
+    assert list(generate(task, "天地", 30, seed=5))[-1] == expected
     abandoned.close()
-    closed = stream(task, "日月", 64, seed=6)
+    closed = generate(task, "日月", 64, seed=6)
     next(closed)
     closed.close()
     assert task.sampler._thread is None
-    assert list(stream(task, "天地", 30, seed=5))[-1] == expected
+    assert list(generate(task, "天地", 30, seed=5))[-1] == expected
 
 
 def test_errors_are_those_of_generate(task):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.models import entities_from_words, read_conll
-from roformer_tf.models.answer_spans import tags_of_spans
+from roformer_tf.models.entity_tag_loss import tags_of_spans
 from roformer_tf.models.roformer_token_classifier import HEADS, POINTERS
 from tests.models.answering import (
     HARD,
