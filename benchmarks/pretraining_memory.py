@@ -7,7 +7,6 @@ Measures the peak of memory of each case in a process of its own. The times of s
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from benchmarks import records
 FOLDER = Path(__file__).resolve().parent
 _MB = 2**20
 _FIRST_STEPS = 2  # make the optimizer's slots
+_NUM_STEPS = 12  # that count
 
 # what a case leaves out; sizes that take some seconds and some hundred MB
 DEFAULTS = {
@@ -39,6 +39,7 @@ DEFAULTS = {
 _MODEL = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout", "dtype")
 _MODEL += ("attention_dropout", "activation", "norm", "embedding_dim", "position_scheme")
 _LARGE_TABLE = {"num_layers": 1, "vocabulary_size": 60_000, "rows": 8}
+_LITTLE_TEXT = {"num_layers": 1, "vocabulary_size": 40_000, "rows": 1}
 _LARGE_BLOCKS = {"num_layers": 4, "num_heads": 8, "hidden_dim": 512, "intermediate_dim": 2048}
 _LARGE_BLOCKS |= {"vocabulary_size": 2000, "rows": 2, "length": 128}
 _V2 = {"norm": "rms_norm", "activation": "relu"}
@@ -70,6 +71,9 @@ CASES = [
     {"position_scheme": "transformer_xl"},
     {"position_scheme": "t5"},
     {"position_scheme": "tupe"},
+    _LITTLE_TEXT,
+    {**_LITTLE_TEXT, "optimizer": "lamb"},
+    {**_LITTLE_TEXT, "optimizer": "adafactor"},
 ]
 # Steps in float32 of `results/libraries.jsonl`: name, (layers, heads, width, vocabulary), sequences
 # of 512 tokens, median of the seconds. The first gives the rate at which the others are predicted.
@@ -115,19 +119,19 @@ def predict_seconds():
     return [STEPS[0][3] * work / flops[0] for work in flops]
 
 
-def measure(case, num_steps=11):
+def measure(case):
     """Bytes in use at the peak of a step, as TensorFlow's allocator counts them, in a process of its own.
 
-    It is the median of `num_steps`: the threads decide the order of a step's operations, so one peak
-    is up to a tenth off the next.
+    It is the highest of some steps: the threads decide the order of a step's operations, and with it
+    up to a quarter of the peak.
     """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     # the allocator that counts comes with oneDNN; accelerators have it always
     environment["TF_ENABLE_ONEDNN_OPTS"] = "1"
-    # a single thread takes one order in all steps, and another one in the next process
+    # a single thread would take the same order in all steps, and another one in the next process
     environment |= {"TF_NUM_INTEROP_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "2"}
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.pretraining_memory"]
-    command += ["--case", json.dumps({**DEFAULTS, **case, "num_steps": num_steps})]
+    command += ["--case", json.dumps({**DEFAULTS, **case})]
     done = subprocess.run(
         command, cwd=FOLDER.parent, env=environment, capture_output=True, text=True
     )
@@ -147,7 +151,7 @@ def _measure_here(case):
         tf.config.experimental.reset_memory_stats(device)
 
     _train(_pretrainer(case), case, keras.callbacks.LambdaCallback(on_train_batch_end=note_peak))
-    return int(statistics.median(peaks[_FIRST_STEPS:]))
+    return max(peaks[_FIRST_STEPS:])
 
 
 def _slots(case):
@@ -168,7 +172,6 @@ def _pretrainer(case):
 
 
 def _train(pretrainer, case, callback):
-    """Takes the first steps and those that count."""
     import numpy as np
     import tensorflow as tf
 
@@ -192,7 +195,7 @@ def _train(pretrainer, case, callback):
     }
     signature = {k: tf.TensorSpec([None] * x.ndim, x.dtype) for k, x in batch.items()}
     data = tf.data.Dataset.from_generator(lambda: iter([batch]), output_signature=signature)
-    data = data.repeat(_FIRST_STEPS + case["num_steps"])
+    data = data.repeat(_FIRST_STEPS + _NUM_STEPS)
     pretrainer.fit(data, shuffle=False, callbacks=[callback], verbose=0)
 
 

@@ -83,7 +83,7 @@ def _print_notes(memory, flops, args):
     else:
         print(f"Fits: every stage, into {memory} on each GPU, of which {MARGIN:.0%} is left free.")
     low, high = MEMORY_ERROR
-    print(f"Memory: {low:+.0%} to {high:+.0%}, against the measured peaks of 27 models on a CPU.")
+    print(f"Memory: {low:+.0%} to {high:+.0%}, against the measured peaks of 30 models on a CPU.")
     low, high = TIME_ERROR
     rate = f"{flops:.3g} operations/s on each of {args.gpus} GPU(s)"
     rate += "" if args.flops else " (default)"

@@ -188,7 +188,7 @@ def test_the_docs_say_how_many_weights_a_base_model_has(repository):
 
 def test_errors_are_those_of_the_kept_measurements():
     measured = pretraining_memory.kept_results()
-    assert len(measured) == len(pretraining_memory.CASES) == 27
+    assert len(measured) == len(pretraining_memory.CASES) == 30
     ratios = [pretraining_memory.predict(r["case"]).peak / r["measured"] - 1 for r in measured]
     assert MEMORY_ERROR[0] <= min(ratios) < MEMORY_ERROR[0] + 0.01
     assert MEMORY_ERROR[1] >= max(ratios) > MEMORY_ERROR[1] - 0.01
@@ -212,7 +212,7 @@ def test_errors_are_those_of_the_kept_measurements():
 )
 def test_predicted_memory_is_the_measured_peak(case):
     try:
-        measured = pretraining_memory.measure(case, num_steps=31)
+        measured = pretraining_memory.measure(case)
     except RuntimeError as error:
         if "Allocator stats not available" in str(error):
             pytest.skip("TensorFlow's allocator counts on a CPU with oneDNN only")
@@ -303,7 +303,13 @@ def test_command(tmp_path, capsys):
     seconds = 100 * flops / 60e12
     for words in (
         *(f"{flops:.3e}", f"{seconds / 60:.1f} min", f"{4 * seconds / 3600:.2f}", "0.50 GB"),
-        *("peak", "Fits: every stage, into 32GB", "15% is left free", "-9% to +15%", "-28% to +2%"),
+        *(
+            "peak",
+            "Fits: every stage, into 32GB",
+            "15% is left free",
+            "-10% to +16%",
+            "-28% to +2%",
+        ),
     ):
         assert words in printed, words
 
