@@ -29,8 +29,7 @@ INDEX = """# Every public name
 <!-- Written by `python docs/make_reference.py`. -->
 
 On the documentation site, each name links to its docstring; on the repository's host, it links to
-its file. In Python,
-`help(roformer_tf.RoFormerMaskedLM)` prints the same. [The command
+its file. In Python, `help(roformer_tf.RoFormerMaskedLM)` prints the same. [The command
 line](command_line.md) and [the settings of pretraining](settings.md) have pages of their own.
 """
 

@@ -257,10 +257,11 @@ class ModelSizes:
 
         accumulated = weights + table if slices > 1 else 0
         gradients = 0 if accumulated else weights
-        # the formulas of these make one more tensor of each weight's size
+        # these formulas make one more tensor of each weight's size, and LAMB's several of a weight
+        # at once, which counts for the widest
         formula = weights if optimizer in ("lamb", "original_lamb", "adafactor") else 0
-        # that of LAMB makes several at once, which counts for the widest of the weights
-        several = 4 * table if optimizer in ("lamb", "original_lamb") else 0
+        if optimizer in ("lamb", "original_lamb"):
+            formula = max(formula, 4 * table)
         peak = max(
             # the backward pass starts: gradients of the logits and the table
             activations + logits + 2 * table,
@@ -269,7 +270,7 @@ class ModelSizes:
             # it ends: the table's gradients from the logits and the embeddings, and their sum
             gradients + 3 * table,
             # the update
-            gradients + max(formula, several),
+            gradients + formula,
         )
         return StepMemory(
             parameters=weights,
