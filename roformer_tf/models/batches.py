@@ -12,6 +12,9 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.text.strings import check_one_length, to_string_tensor
 
+# There is nothing for AutoGraph to convert, and looking takes up to seconds.
+plain = tf.autograph.experimental.do_not_convert
+
 
 def check_not_empty(x):
     """Raises `ValueError` if there is no example."""
@@ -276,6 +279,7 @@ def split_columns(columns, fraction):
     return take_rows(columns, tf.range(first)), take_rows(columns, tf.range(first, count))
 
 
+@plain
 def batched(columns, batch_size=None, shuffle=False):
     """Makes a dataset of batches, of 32 examples by default; `shuffle` shuffles every epoch."""
     if batch_size is not None:

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import count_rows, longest_input, take_rows
+from roformer_tf.models.batches import count_rows, longest_input, plain, take_rows
 
 DEFAULT_BATCH_SIZE = 32
 COUNTED_TOGETHER = 1024  # texts
@@ -140,6 +140,7 @@ def batches_of_texts(
     return length_batches(lengths, batch_size, max_tokens, keep_order)
 
 
+@plain
 def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):
     """Makes a dataset of batches of similar length.
 
@@ -165,6 +166,7 @@ def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):
     return indices.map(lambda rows: keras.utils.pack_x_y_sample_weight(*take_rows(columns, rows)))
 
 
+@plain
 def grouped_windows(dataset, preprocessor, batch_size=None, max_tokens=None):
     """Groups the examples of a dataset of batches of texts by length, as far as they are read.
 

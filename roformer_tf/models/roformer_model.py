@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 from functools import partial
 from typing import Self
 
@@ -198,14 +199,41 @@ class RoFormerModel:
             super().load_task_weights(filepath)
 
     def make_train_function(self, force=False):
+        is_new = force or self.train_function is None
         super().make_train_function(force)
-        trace_quietly(self.train_function)
+        if is_new:
+            self.train_function = self._traced_once(self.train_function)
         return self.train_function
 
     def make_test_function(self, force=False):
+        is_new = force or self.test_function is None
         super().make_test_function(force)
-        trace_quietly(self.test_function)
+        if is_new:
+            self.test_function = self._traced_once(self.test_function)
         return self.test_function
+
+    def _traced_once(self, function):
+        """Builds metrics that are names, as "accuracy", before the first step.
+
+        TensorFlow traces a step that creates variables twice, and then runs both graphs once.
+        """
+        trace_quietly(function)
+        if keras.backend.backend() != "tensorflow":
+            return function
+        import tensorflow as tf
+
+        def call(batches):
+            metrics = self._compile_metrics
+            if metrics is not None and not metrics.built:
+                if isinstance(batches, tf.data.Iterator):
+                    batch = batches.element_spec
+                else:
+                    batch = next(batches)
+                    batches = itertools.chain([batch], batches)
+                metrics.build(keras.utils.unpack_x_y_sample_weight(batch)[1], self.output)
+            return function(batches)
+
+        return call
 
     def make_predict_function(self, force=False):
         """Builds the function of `predict`, which serves all batch sizes and widths.

@@ -13,6 +13,7 @@ from roformer_tf.models.batches import (
     is_dataset,
     is_stream,
     longest_input,
+    plain,
     split_columns,
     squeeze_labels,
     stream_to_dataset,
@@ -387,6 +388,7 @@ class RoFormerTask(RoFormerModel):
             and all(spec.dtype == "string" and spec.shape.rank in self.text_ranks for spec in specs)
         )
 
+    @plain
     def preprocess_samples(self, x, y=None, sample_weight=None):
         if len(keras.tree.flatten(self.output)[0].shape) == 2:  # those of tokens have two axes
             y = squeeze_labels(y)

@@ -6,6 +6,7 @@ import time
 
 import tensorflow as tf
 
+from roformer_tf.models.batches import plain
 from roformer_tf.pretraining.windows import Windows, shards_in_window
 
 HELD_OUT = -1  # instead of the number of the stage
@@ -148,7 +149,7 @@ def finite_batches(windows, max_batches=None):
     return batches.with_options(stream_options()).prefetch(PREFETCH)
 
 
-@tf.autograph.experimental.do_not_convert  # it has nothing to convert, and looking is slow
+@plain
 def _batches(windows, numbers, start=(0, 0), threads=None):
     calls = threads or tf.data.AUTOTUNE
     sequences = numbers.flat_map(lambda window: windows.sequences(window, calls))

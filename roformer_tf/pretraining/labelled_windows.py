@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from roformer_tf.models import RoFormerQuestionAnsweringPreprocessor
+from roformer_tf.models.batches import plain
 from roformer_tf.models.roformer_token_classifier_preprocessor import token_spans
 from roformer_tf.pretraining.labelled_files import split_examples, split_readings
 from roformer_tf.pretraining.windows import (
@@ -10,7 +11,6 @@ from roformer_tf.pretraining.windows import (
     SEQUENCE_ORDER,
     TARGETS,
     ShardWindows,
-    plain,
     rounded_width,
     shards_for,
 )

@@ -4,6 +4,7 @@ import math
 
 import tensorflow as tf
 
+from roformer_tf.models.batches import plain
 from roformer_tf.pretraining.corpus import read_shard
 from roformer_tf.pretraining.objective import PretrainingObjective
 from roformer_tf.pretraining.packing import form_sequences, positions_in_documents, take_sequences
@@ -18,10 +19,6 @@ _MAX_PASSES = 1000
 # A large shard is tokenized in parts of about so many bytes: the tokenizer takes some hundred times
 # the space of its input.
 _PART_BYTES = 2**20
-
-
-# There is nothing for AutoGraph to convert, and looking takes seconds.
-plain = tf.autograph.experimental.do_not_convert
 
 
 class ShardWindows:

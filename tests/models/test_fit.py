@@ -103,3 +103,33 @@ def test_sample_weights(rng):
     model.compile(keras.optimizers.SGD(0.5))
     model.fit(x, y, weights, batch_size=len(y), verbose=0)
     assert distance(model, expected) < 1e-6
+
+
+@pytest.mark.parametrize("call", ["fit", "train_on_batch", "evaluate", "evaluate_one_batch"])
+@pytest.mark.parametrize("metrics", [["accuracy"], None])
+def test_a_first_step_is_traced_once(rng, monkeypatch, call, metrics):
+    """TensorFlow traces a step twice if it creates variables, such as those of a named metric."""
+    traced = []
+    for name in ("train_step", "test_step"):
+        step = getattr(keras.Model, name)
+
+        def counted(self, data, step=step):
+            traced.append(step)
+            return step(self, data)
+
+        monkeypatch.setattr(keras.Model, name, counted)
+    x, y = batches(rng)
+    model = task("classifier")
+    if metrics:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss=loss, metrics=metrics)
+    if call == "fit":
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+    elif call == "train_on_batch":
+        model.train_on_batch(x, y)
+    else:
+        size = BATCH if call == "evaluate" else len(y)
+        found = model.evaluate(x, y, batch_size=size, verbose=0, return_dict=True)
+        (accuracy,) = (value for name, value in found.items() if name != "loss")
+        assert accuracy == np.mean(numpy(model(x)).argmax(-1) == y)
+    assert len(traced) == 1
