@@ -3,7 +3,6 @@
 Paper: https://arxiv.org/abs/2104.09864
 """
 
-import importlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -74,10 +73,10 @@ _SUBMODULES = ("layers", "optimizers")
 
 def __getattr__(name: str):
     if name in _SUBMODULES:
-        return importlib.import_module(f"roformer_tf.{name}")
+        return startup.import_module(f"roformer_tf.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    value = globals()[name] = getattr(startup.import_module(_MODULES[name]), name)
     return value
 
 

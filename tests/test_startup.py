@@ -1,5 +1,6 @@
 """`import roformer_tf` is quiet and loads only Keras, and Keras finds every class by name."""
 
+import gc
 import importlib
 import inspect
 import os
@@ -14,8 +15,10 @@ from roformer_tf import startup
 from tests.models import builders
 
 LOAD_IN_A_FRESH_PROCESS = """
+import gc
 import sys
 import roformer_tf
+assert gc.isenabled()
 late = ("keras_hub", "roformer_tf.layers", "roformer_tf.optimizers", "tensorflow_text")
 assert not set(late) & {*sys.modules}, set(late) & {*sys.modules}
 import keras
@@ -81,6 +84,18 @@ def test_help_needs_neither_keras_nor_numpy():
         imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
         assert "roformer_tf" in imported
         assert not imported & {"keras", "numpy", "tensorflow", "matplotlib", "rich"}
+
+
+def test_garbage_collection_stays_as_the_user_has_set_it():
+    assert gc.isenabled()
+    startup.import_module("roformer_tf.naming")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        startup.import_module("roformer_tf.naming")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_other_lines_on_standard_error_are_kept(capfd):
