@@ -111,6 +111,7 @@ class RoFormerTask(RoFormerModel):
             )
         if "epochs" in kwargs:
             check_positive_integer("epochs", kwargs["epochs"])
+        steps, validation_steps = map(kwargs.get, ("steps_per_epoch", "validation_steps"))
         y = self.convert_labels(x, y)
         x = self._check_data(x, y, shuffle)
         if is_stream(validation_data):
@@ -121,14 +122,17 @@ class RoFormerTask(RoFormerModel):
             value_x = self._check_data(value_x, value_y)
             if is_columns(value_x):
                 # KerasHub takes no `batch_size` for them when `x` is a dataset.
-                validation_data = batched(to_columns(value_x, value_y, weights), batch_size)
+                values = batched(to_columns(value_x, value_y, weights), batch_size)
+                validation_data, validation_steps = self._endless(values, validation_steps)
         if is_columns(x):
             # KerasHub would make a dataset too, but would not shuffle it.
             columns = to_columns(x, y, sample_weight)
             if validation_split and validation_data is None:
                 columns, values = split_columns(columns, validation_split)
-                validation_data = batched(values, batch_size)
+                values = batched(values, batch_size)
+                validation_data, validation_steps = self._endless(values, validation_steps)
             x = self._batched(columns, batch_size, shuffle, group_by_length, max_tokens_per_batch)
+            x, steps = self._endless(x, steps)
             y = sample_weight = batch_size = validation_split = None
         elif group_by_length and is_dataset(x):
             if not self._gives_texts(x):
@@ -152,7 +156,7 @@ class RoFormerTask(RoFormerModel):
                     validation_data=validation_data,
                     validation_split=validation_split,
                     shuffle=False,  # shuffled above; Keras would warn that it shuffles no dataset
-                    **kwargs,
+                    **{**kwargs, "steps_per_epoch": steps, "validation_steps": validation_steps},
                 )
             finally:
                 self._longest_input = None
@@ -203,6 +207,7 @@ class RoFormerTask(RoFormerModel):
                 groups = self.loss_is_mean_over_examples and not callbacks
                 groups = groups and not self.is_preprocessed(x)
                 x = self._batched(columns, batch_size, False, groups, max_tokens_per_batch)
+                x, steps = self._endless(x, steps)
                 y = sample_weight = batch_size = None
         with name_wrong_labels():
             return super().evaluate(
@@ -220,6 +225,15 @@ class RoFormerTask(RoFormerModel):
             )
         lengths = count_tokens(self.preprocessor, columns[0])
         return grouped(columns, lengths, batch_size, max_tokens, shuffle)
+
+    def _endless(self, dataset, steps):
+        """Returns the dataset without an end, and the steps of an epoch.
+
+        Of one with an end Keras makes two iterators for each epoch, one of them for nothing.
+        """
+        if steps is not None or self.steps_per_execution > 1 or not runs_on_one_device(self):
+            return dataset, steps
+        return dataset.repeat(), int(dataset.cardinality())
 
     def predict(
         self,

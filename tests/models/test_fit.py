@@ -1,9 +1,12 @@
 """`fit` takes the steps of the formulas, and no step after the last batch."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from tests.layers.harness import gradients, numpy, variables
 from tests.layers.numpy_adam import NumpyAdam
@@ -133,3 +136,44 @@ def test_a_first_step_is_traced_once(rng, monkeypatch, call, metrics):
         (accuracy,) = (value for name, value in found.items() if name != "loss")
         assert accuracy == np.mean(numpy(model(x)).argmax(-1) == y)
     assert len(traced) == 1
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The labels of each step of `fit`, and the number of iterators made for it."""
+    found = types.SimpleNamespace(labels=[], iterators=0)
+    step, make = keras.Model.train_step, OwnedIterator.__init__
+
+    def train_step(model, batch):
+        tf.py_function(lambda y: found.labels.append(y.numpy()), [batch[1]], [])
+        return step(model, batch)
+
+    def counted(iterator, dataset=None, *args, **kwargs):
+        found.iterators += dataset is not None
+        make(iterator, dataset, *args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, "train_step", train_step)
+    monkeypatch.setattr(OwnedIterator, "__init__", counted)
+    return found
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_an_epoch_has_each_example_once_from_one_iterator(rng, seen, values):
+    """Keras makes two iterators for each epoch, and does not use the second."""
+    x, _ = batches(rng)
+    x = {name: column[:10] for name, column in x.items()}
+    model = task("classifier", num_classes=10)
+    model.compile(keras.optimizers.SGD(0.0))
+    options = {"validation_data": (x, np.arange(10))} if values else {}
+    history = model.fit(x, np.arange(10), batch_size=BATCH, epochs=3, verbose=0, **options)
+    assert seen.iterators == 1 + 3 * values  # one for each evaluation
+    assert int(model.optimizer.iterations) == 9 and history.params["steps"] == 3
+    epochs = [np.concatenate(seen.labels[start : start + 3]) for start in (0, 3, 6)]
+    assert [len(labels) for labels in seen.labels] == [4, 4, 2] * 3
+    assert all(np.array_equal(np.sort(labels), np.arange(10)) for labels in epochs)
+    assert len({tuple(labels) for labels in epochs}) == 3  # in another order each time
+    found = model.evaluate(x, np.arange(10), batch_size=BATCH, verbose=0)
+    expected = model.evaluate(x, np.arange(10), batch_size=10, verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    if values:
+        np.testing.assert_allclose(history.history["val_loss"][-1], expected[0], rtol=1e-6)
