@@ -293,6 +293,12 @@ def batched(columns, batch_size=None, shuffle=False):
     )
 
 
+@plain
+def of_unknown_length(dataset):
+    """Returns a dataset of the same elements that does not say how many they are."""
+    return dataset.filter(lambda *_: True)
+
+
 def count_rows(columns):
     """Returns the number of examples of columns, of which some may be `None`."""
     return next(column.shape[0] for column in tree.flatten(columns) if column is not None)

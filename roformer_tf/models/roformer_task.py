@@ -13,6 +13,7 @@ from roformer_tf.models.batches import (
     is_dataset,
     is_stream,
     longest_input,
+    of_unknown_length,
     plain,
     split_columns,
     squeeze_labels,
@@ -123,16 +124,16 @@ class RoFormerTask(RoFormerModel):
             if is_columns(value_x):
                 # KerasHub takes no `batch_size` for them when `x` is a dataset.
                 values = batched(to_columns(value_x, value_y, weights), batch_size)
-                validation_data, validation_steps = self._endless(values, validation_steps)
+                validation_data, validation_steps = self._in_one_go(values, validation_steps)
         if is_columns(x):
             # KerasHub would make a dataset too, but would not shuffle it.
             columns = to_columns(x, y, sample_weight)
             if validation_split and validation_data is None:
                 columns, values = split_columns(columns, validation_split)
                 values = batched(values, batch_size)
-                validation_data, validation_steps = self._endless(values, validation_steps)
+                validation_data, validation_steps = self._in_one_go(values, validation_steps)
             x = self._batched(columns, batch_size, shuffle, group_by_length, max_tokens_per_batch)
-            x, steps = self._endless(x, steps)
+            x, steps = self._in_one_go(x, steps, kwargs.get("epochs", 1))
             y = sample_weight = batch_size = validation_split = None
         elif group_by_length and is_dataset(x):
             if not self._gives_texts(x):
@@ -207,7 +208,7 @@ class RoFormerTask(RoFormerModel):
                 groups = self.loss_is_mean_over_examples and not callbacks
                 groups = groups and not self.is_preprocessed(x)
                 x = self._batched(columns, batch_size, False, groups, max_tokens_per_batch)
-                x, steps = self._endless(x, steps)
+                x, steps = self._in_one_go(x, steps)
                 y = sample_weight = batch_size = None
         with name_wrong_labels():
             return super().evaluate(
@@ -226,14 +227,12 @@ class RoFormerTask(RoFormerModel):
         lengths = count_tokens(self.preprocessor, columns[0])
         return grouped(columns, lengths, batch_size, max_tokens, shuffle)
 
-    def _endless(self, dataset, steps):
-        """Returns the dataset without an end, and the steps of an epoch.
-
-        Of one with an end Keras makes two iterators for each epoch, one of them for nothing.
-        """
+    def _in_one_go(self, dataset, steps, epochs=1):
+        """Returns a dataset for all epochs, and the steps of each."""
+        # Of one whose length it knows Keras makes two iterators for each epoch, one for nothing.
         if steps is not None or self.steps_per_execution > 1 or not runs_on_one_device(self):
             return dataset, steps
-        return dataset.repeat(), int(dataset.cardinality())
+        return of_unknown_length(dataset.repeat(epochs)), int(dataset.cardinality())
 
     def predict(
         self,
