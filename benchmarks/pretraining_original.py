@@ -72,9 +72,6 @@ class TextInput:
         batch: int. Batch size; a batch is as wide as its longest sequence.
         max_length: int. The most tokens per sequence.
         buffer: int. Number of chunks among which the next one is chosen.
-
-    Attributes:
-        lengths: list of int. Tokens of each sequence since the list was last emptied.
     """
 
     def __init__(self, path, vocabulary_path, batch, max_length, buffer=64):
@@ -89,7 +86,7 @@ class TextInput:
             do_lower_case=True,
             pre_tokenize=lambda text: jieba.cut(text, HMM=False),
         )
-        self.batch, self.lengths = batch, []
+        self.batch = batch
 
         def chunks():
             while True:
@@ -105,18 +102,21 @@ class TextInput:
                             yield chunk
 
         def encode(text):
-            ids = tokenizer.encode(text, maxlen=max_length)[0]
-            self.lengths.append(len(ids))
-            return ids
+            return tokenizer.encode(text, maxlen=max_length)[0]
 
-        rows = _Rows(
+        self.rows = _Rows(
             chunks(), batch, buffer, encode, tokenizer._vocab_size, tokenizer._token_mask_id
         )
-        self.dataset = rows.dataset()
+        self.dataset = self.rows.dataset()
 
-    def count(self):
-        """Counts the tokens and the places, padding included, of the sequences since the last call."""
-        lengths, self.lengths = self.lengths, []
+    def count(self, batches):
+        """Counts the tokens and the places, padding included, of the next batches that were taken.
+
+        The data set makes batches ahead, so more sequences than these may have been made.
+        """
+        taken = slice(batches * self.batch)
+        lengths = self.rows.lengths[taken]
+        del self.rows.lengths[taken]
         groups = [lengths[i : i + self.batch] for i in range(0, len(lengths), self.batch)]
         return {
             "tokens": sum(lengths),
@@ -130,8 +130,11 @@ def _Rows(data, batch, buffer, encode, vocabulary, mask_id):
 
     class Rows(DataGenerator):
         def __iter__(self, random=False):
+            # of this iterator alone: an earlier one may still be making batches ahead
+            self.lengths = lengths = []
             for _, item in self.sample(random):
                 ids = encode(item)
+                lengths.append(len(ids))
                 yield *mask(ids, vocabulary, mask_id), [0] * len(ids)
 
         def dataset(self):

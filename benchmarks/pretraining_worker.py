@@ -101,7 +101,7 @@ class PretrainingWorker(Worker):
             model = original.build(self.sizes, seed)
             self.input = original.TextInput(path, vocabulary, batch, length)
 
-            def count(logs):  # the input counts its rows itself
+            def count(logs):  # the input counts its sequences itself
                 return {}
         else:
             from benchmarks import pretraining_ours as ours
@@ -126,12 +126,12 @@ class PretrainingWorker(Worker):
         if self.name == "original":
             iterator = iter(self.input.dataset)
             next(iterator)
-            self.input.count()
+            self.input.count(1)
             start = time.perf_counter()
             for _ in range(batches):
                 next(iterator)
             seconds = time.perf_counter() - start
-            return {"tokens": self.input.count()["tokens"], "seconds": seconds}
+            return {"tokens": self.input.count(batches)["tokens"], "seconds": seconds}
         tokens = count = 0
         window = start = None
         for batch in self.input.dataset:
@@ -151,11 +151,9 @@ class PretrainingWorker(Worker):
         """The next steps of one long `fit`."""
         if self.turns is None:
             self.turns = self.start()
-        if self.name == "original":
-            self.input.lengths = []
         answer = self.turns.run(steps)
         answer["peak_mb"] -= self.baseline
-        return {**answer, **(self.input.count() if self.name == "original" else {})}
+        return {**answer, **(self.input.count(steps) if self.name == "original" else {})}
 
     def end(self):
         self.turns.end()
