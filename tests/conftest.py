@@ -53,6 +53,11 @@ LONGEST = (
     "examples/test_paper_experiments.py",
     "examples/test_clue.py",
     "hostile/test_hostile.py",
+    "test_quiet.py",
+    "test_notebooks.py",
+    "benchmarks/test_small.py",
+    "browser/test_site.py",
+    "browser/test_app.py",
     "pretraining/test_kills.py",
 )
 SEED_LINE = f"seed of this run: {SEED} (repeat it with ROFORMER_TF_SEED={SEED})"

@@ -69,23 +69,6 @@ def test_similar(folders, sim, capsys, printed_json):
     assert TEXTS[0] in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_the_small_sim(repository, printed_json):
-    """The checkpoint in the repository pairs paraphrases that it was not trained on."""
-    folder = repository / "checkpoints" / "english_roformer_sim_tiny"
-    texts = ["I prefer coffee.", "I like coffee better.", "Seriously?", "No kidding?"]
-    assert run("embed", folder, *texts, "--json") == 0
-    lines = printed_json()
-    vectors = np.array([line["vector"] for line in lines])
-    cosines = vectors @ vectors.T - 2 * np.eye(4)
-    assert cosines.argmax(-1).tolist() == [1, 0, 3, 2]
-    question = "What is the best way to lose weight?"
-    options = ["-n", 20, "-k", 1, "--top-p", 0.8, "--temperature", 0.6, "--max-length", 40]
-    assert run("similar", folder, question, *options, "--json") == 0
-    ((best,),) = (answer["similar"] for answer in printed_json())
-    assert "weight" in best["text"] and best["similarity"] > 0.9
-
-
 def test_similar_without_another_text(folders, capsys, monkeypatch):
     monkeypatch.setattr(roformer_tf.RoFormerSim, "similar", lambda self, text, **options: [])
     assert run("similar", folders / "preset", TEXTS[0]) == 0

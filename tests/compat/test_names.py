@@ -2,8 +2,6 @@
 
 import importlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -70,12 +68,6 @@ def test_optimizers_of_keras_are_not_extended():
 
     with pytest.raises(TypeError, match="weight_decay"):
         extend_with_weight_decay(keras.optimizers.SGD)
-
-
-@pytest.mark.slow
-def test_importing_the_library_does_not_load_compat():
-    program = "import sys, roformer_tf; sys.exit('roformer_tf.compat' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_keras_adam_is_kerass(rng):

@@ -171,9 +171,8 @@ def test_glue(trained, data, call, capsys, tmp_path):
     stsb = example.load_task(data, "stsb", 16)
     fine_tuning = example.FineTuning("stsb", stsb, record["settings"])
     folder = roformer.split("=")[1].format(seed=0)
-    losses = [fine_tuning.run(folder, 1e-2, seed)["training_loss"] for seed in (0, 1, 0)]
-    assert losses[0] == pytest.approx(record["result"]["training_loss"], abs=1e-4)
-    assert losses[2] == pytest.approx(losses[0], abs=1e-4) and losses[1] != losses[0]
+    other, again = (fine_tuning.run(folder, 1e-2, seed)["training_loss"] for seed in (1, 0))
+    assert again == pytest.approx(record["result"]["training_loss"], abs=1e-4) and again != other
 
     task = example.TASKS["mrpc"]
     outputs = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])

@@ -108,10 +108,11 @@ def test_fill_mask_accepts_one_string_and_bytes(build):
     assert len(one) == 1 and len(one[0]) == 2
 
 
-@pytest.mark.parametrize("top_k", [0, -1, 10**6, 2.0, True])
-def test_fill_mask_refuses_an_impossible_top_k(build, top_k):
-    with pytest.raises(ValueError, match="`top_k` must be an integer from 1 to"):
-        fill_mask(build(RoFormerMaskedLM), "很[MASK]", top_k=top_k)
+def test_fill_mask_refuses_an_impossible_top_k(build):
+    task = build(RoFormerMaskedLM)
+    for top_k in (0, -1, 10**6, 2.0, True):
+        with pytest.raises(ValueError, match="`top_k` must be an integer from 1 to"):
+            fill_mask(task, "很[MASK]", top_k=top_k)
 
 
 def test_fill_mask_names_what_is_missing(build, monkeypatch):

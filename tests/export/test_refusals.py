@@ -16,7 +16,7 @@ from roformer_tf.export import export_saved_model
 from tests.models.seq_2_seq import backbone as seq_2_seq_backbone
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def classifier(build):
     return build(RoFormerTextClassifier, num_classes=2)
 
@@ -31,7 +31,8 @@ def assert_refused(folder, message, task, **options):
     assert left_in(folder) == []
 
 
-def test_no_preprocessor(classifier, tmp_path):
+def test_no_preprocessor(build, tmp_path):
+    classifier = build(RoFormerTextClassifier, num_classes=2)
     classifier.preprocessor = None
     message = "Pass `preprocessor=roformer_tf.RoFormerTextClassifierPre"
     assert_refused(tmp_path, message, classifier)

@@ -1,5 +1,7 @@
 """What the tests of entities, answers and choices share: a character tokenizer and small models."""
 
+import functools
+
 import keras
 import numpy as np
 
@@ -27,12 +29,14 @@ HARD = [
 ]
 
 
-def backbone(kind=None, **options):
+def backbone(kind=None, num_layers=1, **options):
     """Returns a small backbone with random weights."""
-    sizes = {**SIZES, "vocabulary_size": len(VOCABULARY), **(kind or {}), **options}
+    sizes = {**SIZES, "vocabulary_size": len(VOCABULARY), "num_layers": num_layers}
+    sizes |= {**(kind or {}), **options}
     return randomized(roformer_tf.RoFormerBackbone(name="backbone", **sizes))
 
 
+@functools.cache
 def tokenizer():
     return roformer_tf.RoFormerTokenizer(VOCABULARY, word_level=False)
 

@@ -1,5 +1,7 @@
 """Small models of every kind, their inputs, and their weights by the original's names."""
 
+import functools
+
 import keras
 import numpy as np
 
@@ -94,13 +96,19 @@ def saved_and_loaded(model, folder):
     return keras.saving.load_model(folder / "model.keras")
 
 
-def tokenizer():
-    """A tokenizer of characters, with as many tokens as the models."""
+def new_tokenizer():
+    """Returns a tokenizer of characters, with as many tokens as the models."""
     vocabulary = SPECIAL + list(CHARACTERS)
     size = SIZES["vocabulary_size"]
     assert len(vocabulary) <= size
     vocabulary += [f"[unused{i}]" for i in range(size - len(vocabulary))]
     return roformer_tf.RoFormerTokenizer(vocabulary, word_level=False)
+
+
+@functools.cache
+def tokenizer():
+    """Returns the one for tests that do not change it, as tracing its graph takes half a second."""
+    return new_tokenizer()
 
 
 def texts(rng, count, shortest=2, longest=12):

@@ -47,7 +47,7 @@ def test_wrong_arguments():
     backbone = builders.backbone()
     with pytest.raises(ValueError, match="a task with a preprocessor"):
         add_tokens(backbone, ["a"])
-    preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(builders.tokenizer())
+    preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(builders.new_tokenizer())
     task = roformer_tf.RoFormerMaskedLM(backbone, preprocessor)
     with pytest.raises(ValueError, match="without white space"):
         add_tokens(task, ["a b"])
@@ -62,7 +62,7 @@ def test_wrong_arguments():
 
 def test_the_original_format_has_no_place_for_them(tmp_path):
     """Its tokenizer would take them for text, and give other ids."""
-    tokenizer = builders.tokenizer()
+    tokenizer = builders.new_tokenizer()
     tokenizer.add_tokens(["天地"])
     backbone = builders.backbone(vocabulary_size=tokenizer.vocabulary_size())
     preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
@@ -78,7 +78,7 @@ def test_the_original_format_has_no_place_for_them(tmp_path):
 
 
 def test_new_tokens_do_not_start_from_padding():
-    tokenizer = builders.tokenizer()
+    tokenizer = builders.new_tokenizer()
     tokenizer.sequence_length = 9
     preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer)
     backbone = builders.backbone(vocabulary_size=tokenizer.vocabulary_size())

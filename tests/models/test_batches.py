@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from roformer_tf.models.batches import batched, split_columns, to_columns
 from tests.layers.harness import quantized
-from tests.models.builders import task
+from tests.models.builders import task, tokenizer
 
 TEXTS, LABELS = ["天地", "玄黄宇宙", "日月盈昃", "辰宿"], [0, 1, 2, 1]
 
@@ -135,6 +135,7 @@ def test_fit_of_a_new_model_compiles_with_xla():
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 def test_a_task_that_has_seen_no_text_can_be_quantized():
+    tokenizer.cache_clear()
     model = task("classifier", preprocessor={})
     quantized(model)
     assert np.isfinite(model.predict(TEXTS, verbose=0)).all()

@@ -16,7 +16,7 @@ TEXTS = ["天地", "玄黄"]
 @pytest.fixture(scope="module")
 def classifier():
     preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(builders.tokenizer())
-    return roformer_tf.RoFormerTextClassifier(builders.backbone(), 3, preprocessor)
+    return roformer_tf.RoFormerTextClassifier(builders.backbone(num_layers=1), 3, preprocessor)
 
 
 def unbatched():
@@ -54,7 +54,7 @@ def test_labels_of_many_classes(classifier):
     assert "CategoricalCrossentropy" in str(error.value)  # one-hot ones
     # what it says works
     multi_label = roformer_tf.RoFormerTextClassifier(
-        builders.backbone(), 3, classifier.preprocessor, activation="sigmoid"
+        builders.backbone(num_layers=1), 3, classifier.preprocessor, activation="sigmoid"
     )
     multi_label.compile(loss="binary_crossentropy", metrics=["binary_accuracy"])
     history = multi_label.fit(TEXTS, labels, verbose=0)

@@ -67,7 +67,7 @@ def trained(model, x, rng):
 @pytest.mark.parametrize("count", range(len(OPTIONAL) + 1))
 def test_any_of_the_inputs(count, rng):
     """The defaults are the original's: segments 0, no padding but `[PAD]`, one document."""
-    backbone = builders.backbone("v1")
+    backbone = builders.backbone("v1", num_layers=1)
     given = data(rng)
     for chosen in itertools.combinations(OPTIONAL, count):
         names = ("token_ids", *chosen)
@@ -112,7 +112,7 @@ def test_a_model_around_it_lives(names, rng, tmp_path):
     """Trains, saves, loads, is cloned, exported, quantized and nested."""
     x = only(data(rng), names)
     inputs = symbolic(names)
-    model = keras.Model(inputs, cls_head(builders.backbone("v1")(inputs)))
+    model = keras.Model(inputs, cls_head(builders.backbone("v1", num_layers=1)(inputs)))
     expected = trained(model, x, rng)
 
     model.save(tmp_path / "model.keras")
@@ -142,7 +142,7 @@ def test_a_model_around_it_lives(names, rng, tmp_path):
 @pytest.mark.slow
 def test_two_calls_share_the_weights(rng):
     """Twin towers: one backbone, two texts, the cosine of their vectors."""
-    backbone = builders.backbone("v1_pooler")
+    backbone = builders.backbone("v1_pooler", num_layers=1)
     inputs = {
         f"{side}_{name}": keras.Input((None,), dtype="int32", name=f"{side}_{name}")
         for side in "ab"
@@ -169,8 +169,9 @@ def test_two_calls_share_the_weights(rng):
 @pytest.mark.slow
 def test_two_backbones_and_a_recurrent_layer(rng):
     inputs = symbolic(("token_ids",))
-    one = roformer_tf.RoFormerBackbone(**builders.SIZES, name="one")
-    two = roformer_tf.RoFormerBackbone(**{**builders.SIZES, "hidden_dim": 8}, name="two")
+    sizes = {**builders.SIZES, "num_layers": 1}
+    one = roformer_tf.RoFormerBackbone(**sizes, name="one")
+    two = roformer_tf.RoFormerBackbone(**{**sizes, "hidden_dim": 8}, name="two")
     two.trainable = False
     frozen = [w.copy() for w in two.get_weights()]
     x = keras.layers.Concatenate()([one(inputs), two(inputs)])
@@ -186,7 +187,7 @@ def test_in_a_subclassed_model_and_a_sequential(rng, tmp_path):
     class Classifier(keras.Model):
         def __init__(self):
             super().__init__()
-            self.backbone = builders.backbone("v1")
+            self.backbone = builders.backbone("v1", num_layers=1)
             self.head = keras.layers.Dense(3, activation="softmax")
 
         def call(self, token_ids):
@@ -202,7 +203,7 @@ def test_in_a_subclassed_model_and_a_sequential(rng, tmp_path):
     model.save_weights(tmp_path / "model.weights.h5")
 
     sequential = keras.Sequential(
-        [builders.backbone("v1"), keras.layers.GlobalAveragePooling1D(), model.head]
+        [builders.backbone("v1", num_layers=1), keras.layers.GlobalAveragePooling1D(), model.head]
     )
     expected = model.head(numpy(sequential.layers[0](x)).mean(1))
     np.testing.assert_allclose(sequential.predict(x, verbose=0), numpy(expected), atol=NOISE)
@@ -225,7 +226,7 @@ def test_a_train_step_of_ones_own(rng):
             return {"own_loss": loss}
 
     inputs = symbolic(("token_ids", "padding_mask"))
-    model = Trainer(inputs, cls_head(builders.backbone("v1", dropout=0.1)(inputs)))
+    model = Trainer(inputs, cls_head(builders.backbone("v1", num_layers=1, dropout=0.1)(inputs)))
     model.compile("sgd", jit_compile=False)
     x, y = only(data(rng), ("token_ids", "padding_mask")), rng.integers(0, 3, size=8)
     before = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
@@ -247,7 +248,7 @@ def test_data_parallel(rng):
     for distribution in (None, keras.distribution.DataParallel(devices=devices)):
         keras.distribution.set_distribution(distribution)
         keras.utils.set_random_seed(1)
-        model = keras.Model(inputs, cls_head(builders.backbone("v1")(inputs)))
+        model = keras.Model(inputs, cls_head(builders.backbone("v1", num_layers=1)(inputs)))
         outputs.append(trained(model, x, np.random.default_rng(1)))
     keras.distribution.set_distribution(None)
     # The sums of gradients over four devices round differently.
@@ -255,7 +256,7 @@ def test_data_parallel(rng):
 
 
 def test_dropout_follows_training(rng):
-    backbone = builders.backbone("v1", dropout=0.5)
+    backbone = builders.backbone("v1", num_layers=1, dropout=0.5)
     x = only(data(rng), ("token_ids",))
     quiet = numpy(backbone(x))
     np.testing.assert_array_equal(quiet, numpy(backbone(x, training=False)))
@@ -275,7 +276,7 @@ def test_dropout_follows_training(rng):
 )
 def test_wrong_inputs(wrong, message):
     with pytest.raises(ValueError, match=message):
-        builders.backbone("v1")(wrong)
+        builders.backbone("v1", num_layers=1)(wrong)
 
 
 @pytest.mark.slow

@@ -103,11 +103,11 @@ CHANCE = {
 
 
 def task(name):
-    """Returns the class of a task, its arguments, and data to train on."""
+    """Returns the class of a task, its backbone, other arguments, and data to train on."""
     tokenizer = builders.tokenizer()
     kind = {"causal_lm": "gpt", "sim": "sim", "sim_classifier": "sim"}.get(name, "v1")
     size = builders.SIZES["vocabulary_size"]
-    backbone = roformer_tf.RoFormerBackbone(**arguments(kind))
+    backbone = roformer_tf.RoFormerBackbone, {**arguments(kind), "num_layers": 1}
     full = {"sequence_length": 9, "padding": "max_length"}
     if name == "classifier":
         preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer, **full)
@@ -136,7 +136,7 @@ def task(name):
         return roformer_tf.RoFormerSim, backbone, preprocessor, {}, data, None
     if name == "seq_2_seq":
         tokenizer = seq_2_seq.tokenizer()
-        backbone = roformer_tf.RoFormerSeq2SeqBackbone(**SEQ_2_SEQ_SIZES)
+        backbone = roformer_tf.RoFormerSeq2SeqBackbone, {**SEQ_2_SEQ_SIZES, "num_layers": 1}
         lengths = {"encoder_sequence_length": 9, "decoder_sequence_length": 9}
         preprocessor = roformer_tf.RoFormerSeq2SeqLMPreprocessor(tokenizer, **lengths)
         data = ((["a cat", "a dog ran"], ["eine Katze", "ein Hund lief"]),)
@@ -150,10 +150,10 @@ TASKS = ["classifier", "masked_lm", "causal_lm", "sim_classifier", "sim", "seq_2
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_task(harness, name):
-    cls, backbone, preprocessor, given, data, shape = task(name)
+    cls, (backbone_cls, sizes), preprocessor, given, data, shape = task(name)
     harness.run_task_test(
         cls,
-        {"backbone": backbone, "preprocessor": preprocessor, **given},
+        {"backbone": backbone_cls(**sizes), "preprocessor": preprocessor, **given},
         data,
         expected_output_shape=shape,
     )
@@ -178,7 +178,7 @@ def test_sentence_piece_tokenizer(harness):
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name != "sim"])
 def test_preprocessor(harness, name):
-    cls, backbone, preprocessor, given, data, shape = task(name)
+    _, _, preprocessor, _, data, _ = task(name)
     config = preprocessor.get_config()
     harness.init_kwargs = {"tokenizer": preprocessor.tokenizer, "padding": "max_length"}
     for option in ("sequence_length", "encoder_sequence_length", "decoder_sequence_length"):

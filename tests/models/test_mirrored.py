@@ -7,7 +7,7 @@ import pytest
 from roformer_tf.pretraining.strategies import choose_strategy
 from tests.layers.harness import numpy, variables
 from tests.models import seq_2_seq
-from tests.models.builders import NUM_CLASSES, task, texts
+from tests.models.builders import NUM_CLASSES, task, texts, tokenizer
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = [
@@ -20,6 +20,7 @@ pytestmark = [
 
 def trained(strategy, make, optimizer, x, batch_size):
     """Returns the model and its losses after `fit` on strings. The small models have no dropout."""
+    tokenizer.cache_clear()  # everything is made in the scope
     with strategy.scope():
         model = make()
         model.compile(optimizer())

@@ -39,6 +39,7 @@ def test_arguments_of_the_tokenizer_of_a_checkpoint(repository):
         repository / "checkpoints" / "chinese_roformer_tiny",
         sequence_length=6,
         added_tokens=["[MASK]"],
+        word_level=False,
     )
     assert numpy(preprocessor("[MASK]")["token_ids"]).tolist()[:3] == [2, 4, 3]
     assert preprocessor.sequence_length == 6 and preprocessor.tokenizer.sequence_length is None

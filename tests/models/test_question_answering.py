@@ -22,7 +22,7 @@ from tests.oracles.run_original import small_config
 EACH_HEAD = ["joint", pytest.param("separate", marks=pytest.mark.slow)]
 
 
-def reader(head="joint", sequence_length=64, stride=8, **options):
+def reader(head="joint", sequence_length=64, stride=8, num_layers=1, **options):
     names = ("max_question_length", "pair_segments")
     settings = {name: options.pop(name) for name in names if name in options}
     preprocessor = roformer_tf.RoFormerQuestionAnsweringPreprocessor(
@@ -30,7 +30,7 @@ def reader(head="joint", sequence_length=64, stride=8, **options):
     )
     return randomized(
         roformer_tf.RoFormerQuestionAnswering(
-            backbone(), preprocessor, head=head, head_dim=8, **options
+            backbone(num_layers=num_layers), preprocessor, head=head, head_dim=8, **options
         )
     )
 
@@ -150,7 +150,7 @@ def test_best_answers(rng):
 @pytest.mark.parametrize("head", EACH_HEAD)
 def test_learns(rng, head):
     """The answer is what follows 在; without it there is none."""
-    task = reader(head)
+    task = reader(head, num_layers=2)
     task.compile(keras.optimizers.Adam(0.01))
     contexts, answers = [], []
     for i in range(32):

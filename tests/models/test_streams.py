@@ -144,6 +144,11 @@ def test_a_task_without_preprocessor_takes_streams_of_ids():
     assert np.isfinite(model.evaluate(generator, steps=len(batches), verbose=0)).all()
 
 
+@pytest.fixture(scope="module")
+def classifier():
+    return task("classifier", preprocessor={})
+
+
 @pytest.mark.parametrize(
     ("batches", "error", "message"),
     [
@@ -155,10 +160,9 @@ def test_a_task_without_preprocessor_takes_streams_of_ids():
         ([(["天", "地"], [0, 9])], ValueError, "labels from 0 to 9"),
     ],
 )
-def test_wrong_batches_raise_errors(batches, error, message):
-    model = task("classifier", preprocessor={})
+def test_wrong_batches_raise_errors(classifier, batches, error, message):
     for stream in ((batch for batch in batches), Batches(batches)):
-        for method in (model.fit, model.evaluate):
-            if method == model.fit or isinstance(stream, Batches):  # a generator is read once
+        for method in (classifier.fit, classifier.evaluate):
+            if method == classifier.fit or isinstance(stream, Batches):  # a generator is read once
                 with pytest.raises(error, match=message):
                     method(stream, verbose=0)

@@ -77,7 +77,8 @@ def token_entities(rng, task, text, overlap):
     return found
 
 
-@pytest.mark.parametrize("head", HEADS)
+# what it tests is the same for both pointers
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "efficient_global_pointer"])
 def test_entities_come_back(rng, head):
     """Characters -> tokens of chunks -> characters is the identity, however long the texts."""
     task = tagger(head, sequence_length=34, stride=12)
@@ -138,7 +139,7 @@ def sentences(rng, count):
 
 @pytest.mark.parametrize("head", EACH_HEAD)
 def test_learns(rng, head):
-    task = tagger(head, kind=V2 if head == "softmax" else None)
+    task = tagger(head, kind={"num_layers": 2, **(V2 if head == "softmax" else {})})
     task.compile(keras.optimizers.Adam(0.01))
     texts, entities = sentences(rng, 32)
     x, y = task.preprocessor(texts, y=task.encode_labels(entities))

@@ -19,6 +19,16 @@ pytestmark = pytest.mark.slow
 BUILD = "from setuptools import build_meta; print(build_meta.build_{}({!r}))"
 # sees the packages that are tested, but for the editable install
 SEE_TESTED = "import sys; sys.path.append({!r})\n"
+# follows the programs of README.md: what is served answers as the model
+CHECK = """
+import numpy as np
+
+texts = ["房间干净", "难吃"]
+answer = served.signatures["serving_default"](texts=tf.constant(texts))
+expected = classifier.predict(texts, verbose=0)
+np.testing.assert_allclose(answer["logits"], expected, atol=1e-5)
+assert set(answer["label"].numpy()) <= {b"negative", b"positive"}
+"""
 
 
 def build(kind, sources, output):
@@ -105,7 +115,7 @@ def test_the_first_page_runs_where_the_wheel_is_installed(sdist_and_wheel, repos
     work.mkdir()
     for name in ("checkpoints", "README.md"):
         (work / name).symlink_to(repository / name)
-    (work / "page.py").write_text("\n".join(blocks), encoding="utf-8")
+    (work / "page.py").write_text("\n".join([*blocks, CHECK]), encoding="utf-8")
 
     def run(*command):
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, env=variables)

@@ -13,6 +13,7 @@ from tests.pretraining import readings
 from tests.pretraining.builders import (
     TOLERANCE,
     VOCABULARY_SIZE,
+    Reused,
     distance,
     make_batches,
     make_task,
@@ -76,6 +77,13 @@ def data(seed):
     return [rng.normal(0, 0.3, shape).astype("float32") for shape in shapes], batches
 
 
+@pytest.fixture(scope="module")
+def prepared(data):
+    """Function that returns a pretrainer before its first step."""
+    reused = Reused()
+    return lambda: reused("only", lambda: make_pretrainer(data[0]))
+
+
 def batch_of(batches, task):
     return next(batch for batch in batches if batch["task"][0] == task)
 
@@ -94,9 +102,9 @@ def trained(pretrainer):
 
 
 @pytest.fixture(scope="module")
-def reference(data):
+def reference(data, prepared):
     weights, batches = data
-    pretrainer = make_pretrainer(weights)
+    pretrainer = prepared()
     history = train(pretrainer, batches)
     assert history["task"] == [0, 1, 2, 3, 0, 3, 2]
     assert pretrainer.places == [(0, 4), (0, 1), (0, 6), (0, 5)]
@@ -122,9 +130,9 @@ def test_replicas_and_slices_change_nothing(data, reference, replicas, slices):
     assert distance(trained(pretrainer), reference[0]) < TOLERANCE
 
 
-def test_the_loss_of_reading(data):
-    weights, batches = data
-    pretrainer = make_pretrainer(weights)
+def test_the_loss_of_reading(data, prepared):
+    _, batches = data
+    pretrainer = prepared()
     reader, batch = pretrainer.classifiers["reading"], batch_of(batches, READING)
     loss, right = pretrainer.loss_sum({name: tf.constant(x) for name, x in batch.items()})
     features = keras.ops.convert_to_numpy(reader.backbone(inputs_of(batch)))
@@ -142,13 +150,13 @@ def test_the_loss_of_reading(data):
 @pytest.mark.parametrize(
     "task", [0, 1, *(pytest.param(task, marks=pytest.mark.slow) for task in (2, READING))]
 )
-def test_a_step_is_that_of_the_model_of_the_task(data, task):
+def test_a_step_is_that_of_the_model_of_the_task(data, prepared, task):
     """Of the task's own model by Keras, and the heads of the other tasks stay as they are."""
     weights, batches = data
     batch = batch_of(batches, task)
     if task == READING:  # Keras gives all examples the same weight
         batch = {**batch, "label_weights": np.ones_like(batch["label_weights"])}
-    shared = make_pretrainer(weights)
+    shared = prepared()
     names = [v.path for v in shared.trainable_variables]
     train(shared, [batch])
     mine = trained(shared)
@@ -178,10 +186,10 @@ def test_a_step_is_that_of_the_model_of_the_task(data, task):
 
 
 @pytest.mark.slow
-def test_idle_heads_keep_their_moments(data):
+def test_idle_heads_keep_their_moments(data, prepared):
     """A head that is not trained in a step neither decays nor forgets."""
-    weights, batches = data
-    pretrainer = make_pretrainer(weights)
+    _, batches = data
+    pretrainer = prepared()
     train(pretrainer, batches[:2])  # the masked LM and task 1
     inner = pretrainer.optimizer.inner_optimizer
     index = inner._get_variable_index(pretrainer.classifiers["three"].logits_dense.kernel)

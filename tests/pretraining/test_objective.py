@@ -1,5 +1,6 @@
 """Targets of the three objectives: what holds for each token, and the rates of masking."""
 
+import functools
 import math
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ SPECIAL = [PAD, UNK, CLS, SEP, MASK]
 V = 97
 
 
+@functools.cache
 def tokenizer(size=V):
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     return roformer_tf.RoFormerTokenizer(

@@ -9,6 +9,7 @@ from roformer_tf.optimizers import LayerwiseAdamW
 from roformer_tf.pretraining.strategies import choose_strategy
 from tests.pretraining.builders import (
     TOLERANCE,
+    Reused,
     as_dataset,
     distance,
     make_batches,
@@ -36,21 +37,15 @@ def data(seed):
 
 @pytest.fixture(scope="module")
 def prepared(data):
-    """Resets a pretrainer to before the first step; its graph takes seconds to make."""
-    made = {}
+    """Function that returns a pretrainer before its first step."""
+    reused = Reused()
 
     def prepare(replicas=1, slices=1, recompute=False):
-        key = replicas, slices, recompute
-        if key not in made:
+        def make():
             with choose_strategy(replicas).scope():
-                pretrainer = make_pretrainer(adamw(), data[0], slices=slices, recompute=recompute)
-            variables = pretrainer.variables + pretrainer.optimizer.variables
-            made[key] = pretrainer, variables, [np.asarray(v) for v in variables]
-        pretrainer, variables, values = made[key]
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
-        assert pretrainer.steps_done == 0
-        return pretrainer
+                return make_pretrainer(adamw(), data[0], slices=slices, recompute=recompute)
+
+        return reused((replicas, slices, recompute), make)
 
     return prepare
 
