@@ -40,8 +40,10 @@ class EntityTagLoss(keras.losses.Loss):
         if len(y_pred.shape) == 4:
             is_real = y_pred[:, :, 0, 1] > float("-inf")
             return ConditionalRandomFieldLoss().call(ops.where(is_real, tags, -1), y_pred)
-        losses = ops.sparse_categorical_crossentropy(tags, y_pred, from_logits=True)
-        is_real = ops.cast(y_pred[:, :, 1] > float("-inf"), "float32")
+        is_real = y_pred[:, :, 1] > float("-inf")
+        logits = ops.where(is_real[..., None], y_pred, 0.0)  # JAX would multiply infinity by 0
+        losses = ops.sparse_categorical_crossentropy(tags, logits, from_logits=True)
+        is_real = ops.cast(is_real, "float32")
         counts = ops.maximum(ops.sum(is_real, axis=1), 1.0)
         return ops.sum(losses * is_real, axis=1) / counts
 

@@ -10,12 +10,12 @@ import sys
 import keras
 import numpy as np
 
-from roformer_tf import rotary
+from roformer_tf import RoFormerQuestionAnswering, RoFormerTokenClassifier, rotary
 from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
 from roformer_tf.samplers import BeamSearchSampler
 from tests.layers.cases import CASES
 from tests.layers.harness import compiled, flat, float_inputs, gradients, numpy, variables
-from tests.models.builders import backbone, data, hidden_states, inputs, task
+from tests.models.builders import backbone, data, hidden_states, inputs, randomized, task
 from tests.samplers import table_model
 
 # The backbones have more: embeddings, norms, rotary attention and blocks.
@@ -98,6 +98,15 @@ def training_results(name, dtype):
     return {**results, "prediction": np.asarray(model.predict(x, verbose=0), "float32")}
 
 
+def answer_results(model, y):
+    """The loss of the answers to sequences of which some have padding, and its gradients."""
+    scores = numpy(randomized(model)(inputs(np.random.default_rng(6))))
+    loss = model.default_loss()
+    _, [gradient] = gradients(lambda scores: loss(y, scores), [scores], np.float32(1))
+    # without a compiler, which makes a selection of a product with 0 and 1
+    return {"loss": numpy(loss(y, scores)), "gradient": gradient}
+
+
 def optimizer_results():
     """Weights after micro-steps of the original's optimizer, which differs by backend."""
     rng = np.random.default_rng(7)
@@ -143,6 +152,14 @@ def all_results():
     for name, dtype in (("masked_lm", None), ("classifier_mean", "mixed_bfloat16")):
         trained = training_results(name, dtype)
         results |= {f"trained {name} {dtype or ''}/{k}": v for k, v in trained.items()}
+    entities = np.array([[[1, 2, 0], [4, 4, 2]], [[3, 5, 1], [-1, -1, -1]], [[-1] * 3] * 2])
+    for head in ("global_pointer", "crf", "softmax"):
+        model = RoFormerTokenClassifier(backbone(), ["a", "b", "c"], head=head, head_dim=8)
+        results |= {f"entities {head}/{k}": v for k, v in answer_results(model, entities).items()}
+    for head in ("joint", "separate"):
+        model = RoFormerQuestionAnswering(backbone(), head=head, head_dim=8)
+        found = answer_results(model, np.array([[1, 4], [2, 2], [0, 0]]))
+        results |= {f"answers {head}/{k}": v for k, v in found.items()}
     for name, sampler in (("causal_lm", "greedy"), ("causal_lm_sim", "beam")):
         generated = generation_results(name, sampler)
         results |= {f"generated {name}/{k}": v for k, v in generated.items()}
