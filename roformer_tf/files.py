@@ -68,22 +68,10 @@ def replace_file(path):
     path = Path(path)
     prefix = f"{SAVING}{path.name}-"
     _remove_abandoned(path.parent, prefix)
-    handle, temporary = _locked_file(path.parent, prefix)
-    lock = None if fcntl is None else os.dup(handle)  # it lasts until the file has its name
-    try:
-        with os.fdopen(handle, "wb") as file:
+    with _temporary_folder(path.parent, prefix) as temporary:
+        with open(temporary / path.name, "wb") as file:
             yield file
-        # mkstemp creates files that only the owner can read; use the permissions of open()
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    finally:
-        if lock is not None:
-            os.close(lock)
+        os.replace(temporary / path.name, path)
 
 
 @contextlib.contextmanager
@@ -153,8 +141,6 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True, before_moving=N
             if _is_disk_full(error):
                 raise _no_room(folder) from error
             raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def finish_replacing(folder, locked=False):
@@ -264,7 +250,10 @@ def _remove_abandoned(folder, prefix):
 
 @contextlib.contextmanager
 def _temporary_folder(parent, prefix):
-    """Makes a folder and locks it, so that nobody takes it for that of a killed process."""
+    """Makes a folder, and removes it in the end.
+
+    It is locked, so that nobody takes it for that of a killed process.
+    """
     with contextlib.ExitStack() as stack:
         while True:
             temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
@@ -272,19 +261,8 @@ def _temporary_folder(parent, prefix):
                 stack.enter_context(_locked(temporary, wait=True))
                 if temporary.exists():  # else another process removed it before it was locked
                     break
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)  # before it is unlocked
         yield temporary
-
-
-def _locked_file(parent, prefix):
-    """Makes a file, locked until it is closed; returns its handle and its path."""
-    while True:
-        handle, temporary = tempfile.mkstemp(prefix=prefix, dir=parent)
-        if fcntl is not None:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.exists(temporary):  # else another process removed it before it was locked
-            return handle, temporary
-        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from roformer_tf import files
-from roformer_tf.files import replace_files
+from roformer_tf.files import replace_file, replace_files
 
 
 def files_of(folder):
@@ -100,3 +100,31 @@ def test_a_file_is_not_a_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="is a file"), replace_files(tmp_path / "file"):
         pass
+
+
+def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):
+    path = tmp_path / "numbers"
+    path.write_text("old")
+    with pytest.raises(OSError, match="disk full"), replace_file(path) as file:
+        file.write(b"new")
+        raise OSError("disk full")
+    assert files_of(tmp_path) == {"numbers": "old"} and os.listdir(tmp_path) == ["numbers"]
+    mode = path.stat().st_mode
+    with replace_file(path) as file:
+        file.write(b"new")
+        assert path.read_text() == "old"
+    assert files_of(tmp_path) == {"numbers": "new"} and os.listdir(tmp_path) == ["numbers"]
+    assert path.stat().st_mode == mode  # that of `open`
+
+
+def test_several_writers_of_one_file_leave_one_version(tmp_path):
+    path = tmp_path / "numbers"
+
+    def write(number):
+        for _ in range(50):
+            with replace_file(path) as file:
+                file.write(str(number).encode())
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert path.read_text() in "01234567" and os.listdir(tmp_path) == ["numbers"]
