@@ -168,6 +168,18 @@ def _explain(problem):
         raise ValueError(f"{problem}: {reason}. Copy the file again from its source.") from error
 
 
+def write_tensors(prefix, tensors):
+    """Writes `(name, array or variable)` pairs to the files `prefix.…` of a TF1 checkpoint."""
+    tensors = {name: tf.convert_to_tensor(value) for name, value in tensors}
+    names = sorted(tensors)
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tensors[name] for name in names],
+    )
+
+
 def write_checkpoint(folder, tensors):
     """Writes `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001` and `checkpoint`.
 
@@ -178,13 +190,6 @@ def write_checkpoint(folder, tensors):
         tensors: iterable of `(variable name, NumPy array)`. A generator needs no second copy of
             the model.
     """
-    tensors = {name: tf.constant(array) for name, array in tensors}
-    names = sorted(tensors)
-    tf.raw_ops.SaveV2(
-        prefix=str(folder / CHECKPOINT_NAME),
-        tensor_names=names,
-        shape_and_slices=[""] * len(names),
-        tensors=[tensors[name] for name in names],
-    )
+    write_tensors(folder / CHECKPOINT_NAME, tensors)
     lines = (f'{key}: "{CHECKPOINT_NAME}"\n' for key in _STATE_KEYS)
     (folder / "checkpoint").write_text("".join(lines), encoding="utf-8")

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.checkpoint.damage import read_json
+from roformer_tf.checkpoint.original_files import write_tensors
 from roformer_tf.checkpoint.saving import has_original_format
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.files import flush_to_disk, remove_temporary, replace_files
@@ -99,15 +100,9 @@ class TrainingCheckpoints:
         if target.exists():  # damaged, and an older one was restored
             _move_to_temporary(target)
         remove_temporary(self.folder)
-        names = sorted(variables)
         with replace_files(target) as folder:
             try:
-                tf.raw_ops.SaveV2(
-                    prefix=str(folder / _PREFIX),
-                    tensor_names=names,
-                    shape_and_slices=[""] * len(names),
-                    tensors=[tf.convert_to_tensor(variables[name]) for name in names],
-                )
+                write_tensors(folder / _PREFIX, variables.items())
             except tf.errors.OpError as error:
                 raise OSError(
                     f"The checkpoint of step {step} could not be written to {self.folder}: "

@@ -11,6 +11,7 @@ from keras import ops
 from roformer_tf.checkpoint.loading import ModelBinding, load_checkpoint
 from roformer_tf.checkpoint.model_files import DIGESTS_FILE, add_digests
 from roformer_tf.checkpoint.original_config import backbone_arguments
+from roformer_tf.checkpoint.original_files import write_tensors
 from roformer_tf.checkpoint.saving import original_tensors
 from roformer_tf.checkpoint.vocabulary import edited_size
 from roformer_tf.compat import names_not_offered
@@ -249,17 +250,11 @@ class Transformer:
                 f"and weights float32. Received: mapping={mapping!r}, dtype={dtype!r}"
             )
         path = Path(filename)
-        tensors = dict(original_tensors(ModelBinding(self, self.with_nsp)))
-        names = sorted(tensors)
+        tensors = original_tensors(ModelBinding(self, self.with_nsp))
         # digests that are there would be those of the old weights
         add = add_digests if (path.parent / DIGESTS_FILE).is_file() else None
         with replace_files(path.parent, before_moving=add) as temporary:
-            tf.raw_ops.SaveV2(
-                prefix=str(temporary / path.name),
-                tensor_names=names,
-                shape_and_slices=[""] * len(names),
-                tensors=[tensors[name] for name in names],
-            )
+            write_tensors(temporary / path.name, tensors)
 
 
 def build_transformer_model(
