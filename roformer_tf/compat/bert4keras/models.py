@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from roformer_tf.checkpoint.loading import ModelBinding, load_checkpoint
+from roformer_tf.checkpoint.mapping import FAMILIES
 from roformer_tf.checkpoint.model_files import DIGESTS_FILE, add_digests
 from roformer_tf.checkpoint.original_config import backbone_arguments
 from roformer_tf.checkpoint.original_files import write_tensors
@@ -22,13 +23,7 @@ from roformer_tf.models import RoFormerBackbone
 from roformer_tf.models.roformer_backbone import call_position_schemes, initializer_of
 from roformer_tf.models.roformer_masked_lm import language_model_head
 
-_FAMILIES = {
-    "bert": "bert",
-    "roberta": "bert",
-    "nezha": "nezha",
-    "roformer": "roformer",
-    "roformer_v2": "roformer_v2",
-}
+_FAMILIES = {name: name for name in FAMILIES} | {"roberta": "bert"}
 _MASKINGS = {"encoder": "bidirectional", "lm": "causal", "unilm": "unilm"}
 _OTHERS = "ALBERT, ELECTRA, GPT, GPT-2 and T5 are in KerasHub: keras.io/keras_hub/api/models."
 # arguments of bert4keras' models that would change the model: none is offered

@@ -18,7 +18,7 @@ from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.backend import is_tf_keras
 from roformer_tf.optimizers import OriginalAdaFactor, OriginalAdamW, PiecewiseLinear
 from roformer_tf.optimizers.original_lamb import adapt
-from roformer_tf.optimizers.original_optimizer import OriginalOptimizer
+from roformer_tf.optimizers.original_optimizer import OriginalOptimizer, matches_any
 
 # Where weights are here: how bert4keras names them, for `exclude_from_…`
 _NAMES = {
@@ -38,14 +38,12 @@ _NAMES = {
 }
 
 
-def original_name(variable):
-    """Returns the name that a weight has in bert4keras.
+def original_name(path):
+    """Returns the name that the weight at `path` has in bert4keras.
 
-    >>> from types import SimpleNamespace
-    >>> original_name(SimpleNamespace(path="encoder_block_3/attention_norm/gamma"))
+    >>> original_name("encoder_block_3/attention_norm/gamma")
     'Transformer-3-MultiHeadSelfAttention-Norm/gamma:0'
     """
-    path = variable.path if hasattr(variable, "path") else variable.name
     for ours, theirs in _NAMES.items():
         path, found = re.subn(f"^(?:.*/)?{ours}", theirs, path)
         if found:
@@ -53,25 +51,25 @@ def original_name(variable):
     return f"{path}:0"
 
 
-def _is_excluded(patterns, variable):
-    return any(re.search(pattern, original_name(variable)) for pattern in patterns)
+def _is_excluded(patterns, path):
+    return matches_any(patterns, original_name(path))
 
 
 def _decay(self, gradient, variable, new_value, learning_rate):
-    if _is_excluded(self.exclude_from_weight_decay, self.describe(variable)):
+    if _is_excluded(self.exclude_from_weight_decay, self.describe(variable).path):
         return new_value
     rate = learning_rate * self.weight_decay_rate
     return new_value - rate * ops.convert_to_tensor(variable)
 
 
 def _adapt(self, gradient, variable, new_value, learning_rate):
-    if _is_excluded(self.exclude_from_layer_adaptation, self.describe(variable)):
+    if _is_excluded(self.exclude_from_layer_adaptation, self.describe(variable).path):
         return new_value
     return adapt(variable, self.describe(variable), new_value, learning_rate)
 
 
 def _scale(self, gradient, variable, new_value, learning_rate):
-    factor, name = 1.0, original_name(self.describe(variable))
+    factor, name = 1.0, original_name(self.describe(variable).path)
     for part, each in self.paramwise_lr_schedule.items():
         factor = factor * each if part in name else factor
     value = ops.convert_to_tensor(variable)
@@ -79,7 +77,7 @@ def _scale(self, gradient, variable, new_value, learning_rate):
 
 
 def _be_lazy(self, gradient, variable, new_value, learning_rate):
-    if not _is_excluded(self.include_in_lazy_optimization, self.describe(variable)):
+    if not _is_excluded(self.include_in_lazy_optimization, self.describe(variable).path):
         return new_value
     used = ops.any(ops.not_equal(gradient, 0.0), axis=-1, keepdims=True)
     return ops.where(used, new_value, ops.convert_to_tensor(variable))
@@ -197,13 +195,9 @@ class BertAdam(_Extendable, OriginalAdamW):
         if self._is_plain and "weight_decay" in self.extensions:
             self.decoupled_weight_decay = self.weight_decay_rate
 
-    def build(self, variables):
-        super().build(variables)
+    def decays(self, path):
         excluded = getattr(self, "exclude_from_weight_decay", ())
-        self._decays = [
-            bool(self.decoupled_weight_decay) and not _is_excluded(excluded, v)
-            for v in self._variables_of_model()
-        ]
+        return bool(self.decoupled_weight_decay) and not _is_excluded(excluded, path)
 
     def update_step(self, gradient, variable, learning_rate):
         if self._is_plain:
@@ -277,7 +271,7 @@ class AdaFactor(_Extendable, OriginalAdaFactor):
 
     def scales(self, variable):
         excluded = self.exclude_from_parameter_scale
-        return self.multiply_by_parameter_scale and not _is_excluded(excluded, variable)
+        return self.multiply_by_parameter_scale and not _is_excluded(excluded, variable.path)
 
 
 Adam = BertAdam if is_tf_keras else KerasAdam
