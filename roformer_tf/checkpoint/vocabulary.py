@@ -43,21 +43,22 @@ def is_punctuation(char):
     return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
-def load_vocabulary(path):
+def load_vocabulary(path, encoding="utf-8"):
     r"""Reads a vocabulary file as the original does.
 
     The first field of each line is a token. Its id is the number of distinct tokens before it, so a
     repeated token shares the id of the *next* new token. An empty line is the token `""`.
 
     Args:
-        path: str or path. A UTF-8 text file with one token per line.
+        path: str or path. A text file with one token per line.
+        encoding: str. Encoding of the file.
 
     Returns:
         dict. Maps tokens to ids, in the order of the file.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is empty, not UTF-8, or only a Git LFS pointer.
+        ValueError: If the file is empty, not in its encoding, or only a Git LFS pointer.
 
     Example:
 
@@ -70,10 +71,10 @@ def load_vocabulary(path):
 
     Source: `load_vocab` of bert4keras 0.11.5.
     """
-    return assign_ids(_read_tokens(path))
+    return assign_ids(_read_tokens(path, encoding))
 
 
-def _read_tokens(path):
+def _read_tokens(path, encoding="utf-8"):
     """Returns the tokens of a vocabulary file, one per line."""
     check_file(
         Path(path),
@@ -82,12 +83,12 @@ def _read_tokens(path):
     )
     path = os.fspath(path)
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding=encoding) as file:
             tokens = [(line.split() or [""])[0] for line in file]
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"The vocabulary file {path!r} must be UTF-8 text; byte {error.start} is not. "
-            "Convert it, or check that it is not a checkpoint or an archive."
+            f"The vocabulary file {path!r} must be {encoding.upper()} text; byte {error.start} is "
+            "not. Convert it, or check that it is not a checkpoint or an archive."
         ) from error
     if not any(tokens):
         raise ValueError(

@@ -3,12 +3,10 @@
 `roformer_tf.text.RoFormerTokenizer` gives the same ids for many texts at once, in a graph.
 """
 
-import builtins
 import re
 import unicodedata
 
 from roformer_tf.checkpoint.vocabulary import (
-    assign_ids,
     is_cjk,
     is_punctuation,
     load_vocabulary,
@@ -35,11 +33,7 @@ def load_vocab(dict_path, encoding="utf-8", simplified=False, startswith=None):
     >>> load_vocab(path, simplified=True, startswith=["[PAD]", "[UNK]"])
     ({'[PAD]': 0, '[UNK]': 1, '中': 2}, [0, 1, 3])
     """
-    if encoding.lower().replace("-", "") == "utf8":
-        ids = load_vocabulary(dict_path)
-    else:
-        with builtins.open(dict_path, encoding=encoding) as file:
-            ids = assign_ids([(line.split() or [""])[0] for line in file])
+    ids = load_vocabulary(dict_path, encoding)
     return simplify_vocabulary(ids, startswith or []) if simplified else ids
 
 
