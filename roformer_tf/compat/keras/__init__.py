@@ -3,7 +3,6 @@
 Everything is Keras' own, except `Model`, `Layer`, `Lambda`, `GlobalMaxPooling1D` and `backend`.
 """
 
-import importlib
 import sys
 
 import keras
@@ -15,6 +14,9 @@ if keras.backend.backend() != "tensorflow":
         "roformer_tf.compat runs on TensorFlow, as bert4keras does. Set KERAS_BACKEND=tensorflow. "
         f"Received: KERAS_BACKEND={keras.backend.backend()}"
     )
+
+from roformer_tf.compat.keras import backend, layers, models  # noqa: E402, F401
+from roformer_tf.compat.keras.models import Model  # noqa: E402, F401
 
 # so that `from roformer_tf.compat.keras.callbacks import Callback` finds them
 for _name in (
@@ -32,10 +34,6 @@ _missing = names_not_offered(__name__, _HINTS, "Keras 3 has no such name: see ke
 
 
 def __getattr__(name):
-    if name in ("backend", "layers", "models"):
-        return importlib.import_module(f"{__name__}.{name}")
-    if name == "Model":
-        return importlib.import_module(f"{__name__}.models").Model
     if not name.startswith("__") and hasattr(keras, name):
         return getattr(keras, name)
     return _missing(name)
