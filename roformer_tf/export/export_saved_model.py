@@ -19,10 +19,10 @@ from roformer_tf.models import (
 )
 from roformer_tf.models.fill_mask import check_top_k
 from roformer_tf.models.labels import check_label_names
+from roformer_tf.models.roformer_backbone import POOLINGS, check_pooler
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
 from roformer_tf.portable import inference_only
 
-EMBEDDINGS = ("mean", "cls", "pooler")
 SAVED_MODEL_FILE = "saved_model.pb"
 
 
@@ -251,12 +251,9 @@ def checked_options(task, labels, top_k, embedding, normalize):
         has_best = isinstance(task, RoFormerMaskedLM | RoFormerQuestionAnswering)
         return {"top_k": top_k} if has_best else {}
     embedding = "mean" if embedding is None else embedding
-    check_one_of("embedding", embedding, EMBEDDINGS)
-    if embedding == "pooler" and task.pooler is None:
-        raise ValueError(
-            "`embedding='pooler'` needs a backbone with a pooler: build it with `pooler='tanh'` or "
-            "`pooler='linear'`. Received: a backbone with pooler=None"
-        )
+    check_one_of("embedding", embedding, POOLINGS)
+    if embedding == "pooler":
+        check_pooler(task, "`embedding='pooler'`")
     return {"embedding": embedding, "normalize": bool(normalize)}
 
 

@@ -27,6 +27,7 @@ from roformer_tf.models.batches import longest_input
 from roformer_tf.models.fill_mask import token_of, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import output_kind
+from roformer_tf.models.roformer_backbone import pool
 
 STRINGS = {"texts", "first", "second", "question", "context", "left", "right"}
 NUMBERS = {"n", "k", "max_length"}
@@ -109,13 +110,8 @@ class ServedBackbone(ServedModel):
         answer = self.outputs(inputs)
         if not isinstance(answer, dict):
             answer = {"sequence_output": answer}
-        hidden, mask = answer["sequence_output"], inputs["padding_mask"]
-        if self._python.embedding == "pooler":
-            embedding = answer["pooled_output"]
-        elif self._python.embedding == "cls":
-            embedding = hidden[:, 0]
-        else:
-            embedding = MeanPooling(dtype="float32")(hidden, mask)
+        mask = inputs["padding_mask"]
+        embedding = pool(answer, mask, self._python.embedding, MeanPooling(dtype="float32"))
         if self._python.normalize:
             embedding = tf.math.l2_normalize(embedding, axis=-1)
         return {**answer, "padding_mask": mask, "embedding": embedding}
