@@ -17,10 +17,8 @@ def compare(task, sentence, others):
     check_texts(sentence=sentence)
     others = lines_of(others, "sentences to compare with")
     texts = [sentence, *others]
-    if learned_to_compare(task):
-        vectors = task.embed(texts)
-    else:
-        vectors = text_vectors(task.backbone, task.preprocessor, texts, pooling="mean")
+    pooling = "pooler" if learned_to_compare(task) else "mean"
+    vectors = text_vectors(task.backbone, task.preprocessor, texts, pooling)
     return ranked(others, vectors[1:] @ vectors[0])
 
 
