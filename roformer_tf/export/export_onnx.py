@@ -163,7 +163,7 @@ def _convert(task, served, has_masks):
             wanted = ("embedding",)
         return {name: outputs[name] for name in wanted if name in outputs}
 
-    with portable_operations(), _onnx_operations(task), _errors_only():
+    with portable_operations(), _onnx_operations(task):
         model, _ = tf2onnx.convert.from_function(
             tf.function(answer, autograph=False),
             input_signature=specs,
@@ -192,6 +192,9 @@ def _onnx_operations(task):
         return _operation("LayerNormalization", inputs)
 
     with contextlib.ExitStack() as stack:
+        # tf2onnx warns of each operation that `_replace_operation` gave it
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)
         for layer in task._flatten_layers():
             if isinstance(layer, keras.layers.LayerNormalization):
                 layer.call = lambda x, layer=layer: layer_norm(layer, x)
@@ -200,17 +203,6 @@ def _onnx_operations(task):
                 layer.activation = lambda x: _operation("Gelu", [x])
                 stack.callback(setattr, layer, "activation", gelu)
         yield
-
-
-@contextlib.contextmanager
-def _errors_only():
-    """Logs no warnings. tf2onnx warns of each operation that `_replace_operation` gave it."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _operation(name, inputs):

@@ -4,7 +4,6 @@ A class lists its signatures and their inputs in `inputs`, and has a method of t
 each. `export_saved_model` documents what they return.
 """
 
-import contextlib
 import types
 
 import keras
@@ -141,8 +140,12 @@ class ServedClassifier(ServedModel):
     def answer(self, inputs):
         if self._kind == "scores":
             return {"scores": self.outputs(inputs)}
-        with _without_activation(self._python.task.logits_dense):
+        dense = self._python.task.logits_dense
+        activation, dense.activation = dense.activation, keras.activations.linear
+        try:
             logits = self.outputs(inputs)
+        finally:
+            dense.activation = activation
         if self._kind == "binary":
             probabilities = tf.sigmoid(logits)
             class_id = tf.cast(probabilities[:, 0] > 0.5, tf.int32)
@@ -361,13 +364,3 @@ def _spec(argument):
 def _at_least_one(texts):
     """Adds an empty text to an empty batch."""
     return tf.concat([texts, tf.fill([tf.maximum(1 - tf.size(texts), 0)], "")], axis=0)
-
-
-@contextlib.contextmanager
-def _without_activation(dense):
-    """Makes the last layer return logits instead of probabilities during tracing."""
-    activation, dense.activation = dense.activation, keras.activations.linear
-    try:
-        yield
-    finally:
-        dense.activation = activation
