@@ -1,6 +1,5 @@
 """What several commands share: arguments, the model, the texts they read, and how they print."""
 
-import contextlib
 import itertools
 import json
 import sys
@@ -183,27 +182,19 @@ def read_texts(args, keep_blank=False):
 
 def _windows(lines, keep_blank):
     """Yields lists of texts; counts those done on a terminal, if the output goes elsewhere."""
-    with _progress() as advance:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    hidden = sys.stdin.isatty() or sys.stdout.isatty() or not sys.stderr.isatty()
+    columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} texts"), TimeElapsedColumn()
+    console = Console(stderr=True, quiet=hidden)
+    with Progress(*columns, console=console, disable=hidden) as progress:
+        task = progress.add_task("", total=None)
         while window := list(itertools.islice(lines, WINDOW)):
             texts = [line for line in window if keep_blank or line.strip()]
             if texts:
                 yield texts
-            advance(len(window))
-
-
-@contextlib.contextmanager
-def _progress():
-    """Gives a function to call with a number of lines that are done."""
-    if sys.stdin.isatty() or sys.stdout.isatty() or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} texts"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda count: progress.advance(task, count)
+            progress.advance(task, len(window))
 
 
 def print_json(record):
