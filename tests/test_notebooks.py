@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import run_program
+
 ROOT = Path(__file__).resolve().parent.parent
 MAKER = runpy.run_path(ROOT / "docs" / "make_notebooks.py")
 PAGES = MAKER["pages_to_make"]()
@@ -66,11 +68,5 @@ def test_a_notebook_runs(page, tmp_path):
     (path,) = (tmp_path / "build" / "made").iterdir()
     cells = code_of(json.loads(path.read_text(encoding="utf-8")))
     program = f"for cell in {cells!r}:\n    exec(compile(cell, '<cell>', 'exec'), globals())\n"
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=path.parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run_program(sys.executable, "-c", program, cwd=path.parent, env=environment)

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.processes import run_program
+
 HEAD = """
 import sys
 import roformer_tf
@@ -75,6 +77,6 @@ def test_nothing_of_the_graph_when_tensorflow_comes_first(tmp_path, repository):
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     program = "import tensorflow\n" + HEAD + "make().fit(texts, labels, verbose=0)"
     command = [sys.executable, "-c", program, repository / "checkpoints", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    done = run_program(*command, env=environment)
     assert "oneDNN" in done.stderr  # so it is shown
     assert "inference" not in done.stderr

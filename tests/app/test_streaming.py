@@ -1,7 +1,6 @@
 """Streaming gives the texts of `generate`, token by token."""
 
 import os
-import subprocess
 import sys
 
 import keras_hub
@@ -10,6 +9,7 @@ import pytest
 
 import roformer_tf
 from roformer_tf.app.generate import StreamingSampler, generate
+from tests.processes import run_program
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
 
@@ -95,6 +95,4 @@ def test_errors_are_those_of_generate(task):
 @pytest.mark.slow
 def test_on_jax_the_text_comes_at_once(repository):
     environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(repository)}
-    command = [sys.executable, "-c", ON_JAX]
-    ran = subprocess.run(command, env=environment, cwd=repository, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
+    run_program(sys.executable, "-c", ON_JAX, env=environment, cwd=repository)

@@ -1,7 +1,6 @@
 """Measurements that run in processes of their own: they run, and their tables say what was measured."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import keras
 import pytest
 
 from benchmarks import onnx_runtime, records, starting, training_calls
+from tests.processes import run_program
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = {
@@ -30,14 +30,7 @@ def test_runs(name, tmp_path):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", *options]
     backend = "jax" if name == "accelerator" else "tensorflow"
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, "--output", str(output)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    run_program(*command, "--output", output, cwd=tmp_path, env=environment)
     assert len(records.read(output)["results"]) == count
 
 

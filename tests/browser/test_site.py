@@ -4,13 +4,13 @@ import functools
 import http.server
 import os
 import re
-import subprocess
 import sys
 import threading
 
 import pytest
 
 from tests.pages import DOCS, ROOT
+from tests.processes import run_program
 
 pytestmark = pytest.mark.slow
 
@@ -20,14 +20,9 @@ def site(tmp_path_factory):
     """The folder of the built site."""
     pytest.importorskip("mkdocs", reason="needs MkDocs: make docs")
     folder = tmp_path_factory.mktemp("site")
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": ""}
+    run_program(*command, cwd=ROOT, env=environment)
     return folder
 
 

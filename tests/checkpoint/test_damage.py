@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, load_checkpoint, save_checkpoint
 from roformer_tf.checkpoint.damage import check_file, named_errors, read_json
 from tests.models import builders
+from tests.processes import run_program
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -104,10 +104,7 @@ def load(folder):
 @pytest.mark.parametrize("layout", ["original", "hugging_face", "preset"])
 def test_every_changed_bit_is_noticed(copy, layout, rng):
     folder = copy(layout, digests=True)
-    sums = subprocess.run(
-        ["sha256sum", "--check", "SHA256SUMS"], cwd=folder, capture_output=True, text=True
-    )
-    assert sums.returncode == 0, sums.stdout
+    sums = run_program("sha256sum", "--check", "SHA256SUMS", cwd=folder)
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
     assert len(files) == len(sums.stdout.splitlines()) >= 3
     for file in files:

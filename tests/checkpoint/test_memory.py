@@ -1,6 +1,5 @@
 """Loading needs little more memory than the model that is loaded into."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint.conftest import random_folder
+from tests.processes import run_program
 
 # A process of its own, since memory that was freed before would hide what loading needs.
 PROGRAM = """
@@ -41,13 +41,7 @@ def test_extra_peak_memory_of_loading(repository, tmp_path):
         random_folder(tmp_path / name, rng, vocab_size=v, hidden_size=h, intermediate_size=4 * h)
         for name, v, h in (("small", 200, 32), ("large", 20000, 768))
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, folders)],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_program(sys.executable, "-c", PROGRAM, *folders, cwd=repository)
     extra, size = map(float, done.stdout.split())
     # half of this model is one table, which is in memory twice for a moment; a second copy of the
     # whole model would be 1.0

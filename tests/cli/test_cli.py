@@ -15,6 +15,7 @@ from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.models import fill_mask
 from tests.cli.conftest import TEXTS, run
 from tests.models import builders
+from tests.processes import run_program
 
 TEXT = "天地[MASK]黄宇[MASK]"
 
@@ -109,8 +110,7 @@ def test_export_onnx(folders, classifier, tmp_path, capsys):
     folder = tmp_path / "onnx"
     assert run("export", folders / "classifier.keras", folder, "--format", "onnx") == 0
     assert f"python {folder}/client.py" in capsys.readouterr().out
-    command = [sys.executable, folder / "client.py", *TEXTS]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = run_program(sys.executable, folder / "client.py", *TEXTS).stdout.splitlines()
     expected = classifier.predict(TEXTS, verbose=0).argmax(-1)
     assert [json.loads(line)["class_id"] for line in lines] == expected.tolist()
 

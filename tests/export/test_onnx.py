@@ -1,7 +1,6 @@
 """Folders of `export_onnx` answer in a process that has ONNX Runtime only, with the numbers of Keras."""
 
 import json
-import subprocess
 import sys
 
 import keras
@@ -18,6 +17,7 @@ from roformer_tf import (
 from roformer_tf.export import export_onnx
 from roformer_tf.models import fill_mask
 from tests.export.conftest import assert_close, softmax
+from tests.processes import run_program
 
 for package in ("onnx", "tf2onnx", "onnxruntime"):
     pytest.importorskip(package)
@@ -35,9 +35,7 @@ print(json.dumps({name: list(value) for name, value in outputs.items()}, default
 
 
 def ask(folder, texts):
-    command = [sys.executable, "-I", "-c", ASK, str(folder), json.dumps(texts)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = run_program(sys.executable, "-I", "-c", ASK, folder, json.dumps(texts))
     return json.loads(done.stdout)
 
 
@@ -69,10 +67,9 @@ def test_classifier(classifier, exported, texts):
 
 
 def test_command(exported, classifier):
-    command = [sys.executable, str(exported / "client.py"), "很 好", "差"]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    done = run_program(sys.executable, exported / "client.py", "很 好", "差")
     expected = classifier.predict(["很 好", "差"], verbose=0).argmax(-1)
-    answers = [json.loads(line) for line in lines]
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [answer["text"] for answer in answers] == ["很 好", "差"]
     assert [answer["label"] for answer in answers] == [LABELS[i] for i in expected]
 

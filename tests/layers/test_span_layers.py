@@ -1,7 +1,6 @@
 """Span layers, their losses and the conditional random field, beside bert4keras and NumPy."""
 
 import itertools
-import subprocess
 import sys
 
 import keras
@@ -22,6 +21,7 @@ from roformer_tf.layers import (
     viterbi_decode,
 )
 from tests.layers.harness import built, compiled, gradients, numpy
+from tests.processes import run_program
 
 BATCH, LENGTH, WIDTH, TYPES = 3, 9, 16, 4
 MASK = np.arange(LENGTH) < np.array([[9], [6], [1]])
@@ -324,6 +324,4 @@ print(peak() / 1024)
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="memory of TensorFlow")
 def test_training_takes_less_than_8_gb(repository):
     """A step of 16 texts of 512 tokens with 10 types, the features of a base model given."""
-    command = [sys.executable, "-c", MEMORY]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=repository)
-    assert float(run.stdout) < 8
+    assert float(run_program(sys.executable, "-c", MEMORY, cwd=repository).stdout) < 8

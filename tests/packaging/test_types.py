@@ -1,9 +1,7 @@
 """Type checkers and editors see the public surface."""
 
 import ast
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 import roformer_tf
 from roformer_tf import startup
+from tests.processes import run_program
 
 
 def test_lazy_names_are_declared(repository):
@@ -44,7 +43,4 @@ def test_pyright_accepts_the_public_surface(repository):
     if pyright is None:
         pytest.skip("needs pyright: `make types` installs it")
     command = [pyright, "--project", repository, "--pythonpath", sys.executable]
-    done = subprocess.run(
-        command, cwd=repository, capture_output=True, text=True, env={**os.environ}
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
+    run_program(*command, cwd=repository)

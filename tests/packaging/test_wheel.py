@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import run_program
+
 pytestmark = pytest.mark.slow
 
 # in a folder of the sources: the setuptools of this environment builds both
@@ -33,9 +35,7 @@ assert set(answer["label"].numpy()) <= {b"negative", b"positive"}
 
 def build(kind, sources, output):
     """Builds a wheel or sdist and returns its path."""
-    command = [sys.executable, "-c", BUILD.format(kind, str(output))]
-    done = subprocess.run(command, cwd=sources, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_program(sys.executable, "-c", BUILD.format(kind, str(output)), cwd=sources)
     # an old copy of the metadata, or a file that no package owns, would be named here
     assert "deprecated" not in done.stderr.lower() and "absent from" not in done.stderr
     return output / done.stdout.split()[-1]
@@ -103,10 +103,9 @@ def test_the_first_page_runs_where_the_wheel_is_installed(sdist_and_wheel, repos
     python = scripts / Path(sys.executable).name
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", wheel]
-    done = subprocess.run(command, capture_output=True, text=True, env=variables)
-    assert done.returncode == 0, done.stderr
+    run_program(*command, env=variables)
     script = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = subprocess.run([python, "-c", script], capture_output=True, text=True).stdout.strip()
+    site = run_program(python, "-c", script).stdout.strip()
     (Path(site) / "tested.pth").write_text(SEE_TESTED.format(sysconfig.get_path("purelib")))
 
     page = (repository / "README.md").read_text(encoding="utf-8")
@@ -118,9 +117,7 @@ def test_the_first_page_runs_where_the_wheel_is_installed(sdist_and_wheel, repos
     (work / "page.py").write_text("\n".join([*blocks, CHECK]), encoding="utf-8")
 
     def run(*command):
-        done = subprocess.run(command, cwd=work, capture_output=True, text=True, env=variables)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
+        return run_program(*command, cwd=work, env=variables).stdout
 
     where = run(python, "-c", "import roformer_tf; print(roformer_tf.__file__)")
     assert Path(where.strip()).is_relative_to(site)

@@ -1,13 +1,13 @@
 """A saved tokenizer in a process that imports only TensorFlow."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
 
 from roformer_tf.text import PairPacker
+from tests.processes import run_program
 
 ONLY_TENSORFLOW = """
 import json, sys
@@ -70,16 +70,8 @@ def test_a_saved_model_needs_only_tensorflow(tokenizers, texts, tmp_path):
     both.word, both.char = Exported(tokenizers("word")), Exported(tokenizers("char"))
     tf.saved_model.save(both, tmp_path / "model")
     (tmp_path / "texts.json").write_text(json.dumps(sample))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", ONLY_TENSORFLOW),
-            *(tmp_path / "model", tmp_path / "texts.json", tmp_path / "out.json"),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    paths = (tmp_path / name for name in ("model", "texts.json", "out.json"))
+    run_program(sys.executable, "-c", ONLY_TENSORFLOW, *paths, cwd=tmp_path)
     for mode, answers in json.loads((tmp_path / "out.json").read_text()).items():
         tokenizer, module = tokenizers(mode), getattr(both, mode)
         rows, starts, ends = tokenizer.tokenize_with_offsets(sample)
