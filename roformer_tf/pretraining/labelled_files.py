@@ -39,7 +39,7 @@ class LabelledReader(TextFileReader):
     def _table(self, path, lines):
         """Yields the number and the values of each row: a dict from the name of the column."""
         columns = None
-        for number, text in self._numbered_texts(path, lines):
+        for number, text in lines:
             values = text.split("\t")
             if columns is None:
                 columns = values

@@ -127,10 +127,10 @@ class TextFileReader:
         lines = self._lines(path, compression)
         if form == ".jsonl":
             texts = self._json_texts(path, lines)
-        elif self.txt_documents == "lines":
-            texts = self._texts(path, lines)
         else:
-            texts = _blocks(self._texts(path, lines))
+            texts = (text for _, text in lines)
+            if self.txt_documents == "blocks":
+                texts = _blocks(texts)
         for text in texts:
             text = text.strip()
             if text:
@@ -139,7 +139,7 @@ class TextFileReader:
                 self.empty_documents += 1
 
     def _lines(self, path, compression):
-        """Yields the number and the bytes of each line, without the line break."""
+        """Yields the number and the text of each line, without the line break."""
         number = self.position = 0
         try:
             with open_compressed(path) as (file, raw):
@@ -159,7 +159,13 @@ class TextFileReader:
                                 break
                         self._skip(path, number, f"longer than {MAX_LINE_BYTES >> 20} MiB")
                         continue
-                    yield number, line.rstrip(b"\r\n")
+                    try:
+                        text = line.rstrip(b"\r\n").decode()
+                    except UnicodeDecodeError as error:
+                        place = f"byte 0x{line[error.start]:02x} at position {error.start}"
+                        self._skip(path, number, f"not UTF-8 ({place})")
+                        continue
+                    yield number, text
                 after = os.fstat(raw.fileno())
         except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
             raise ValueError(
@@ -174,16 +180,6 @@ class TextFileReader:
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise ValueError(f"{path} changed while it was read. Start again when it is complete.")
 
-    def _texts(self, path, lines):
-        return (text for _, text in self._numbered_texts(path, lines))
-
-    def _numbered_texts(self, path, lines):
-        for number, line in lines:
-            try:
-                yield number, line.decode()
-            except UnicodeDecodeError as error:
-                self._skip(path, number, _not_utf8(error))
-
     def _json_texts(self, path, lines):
         for number, value in self._json_values(path, lines):
             text = value.get("text") if isinstance(value, dict) else None
@@ -194,14 +190,11 @@ class TextFileReader:
 
     def _json_values(self, path, lines):
         """Yields the number and the JSON value of each line that is not blank."""
-        for number, line in lines:
-            if not line.strip():
+        for number, text in lines:
+            if not text.strip(" \t\r\v\f"):  # a line of other white space is bad
                 continue
             try:
-                # not json.loads(line): that guesses UTF-16 and accepts surrogates
-                value = json.loads(line.decode())
-            except UnicodeDecodeError as error:
-                self._skip(path, number, _not_utf8(error))
+                value = json.loads(text)
             except (ValueError, RecursionError) as error:
                 self._skip(path, number, f"not JSON ({error})")
             else:
@@ -244,7 +237,3 @@ def _without_byte_order_mark(path, line):
             f"{path}, line 1: the file is UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
         )
     return line.removeprefix(codecs.BOM_UTF8)
-
-
-def _not_utf8(error):
-    return f"not UTF-8 (byte 0x{error.object[error.start]:02x} at position {error.start})"
