@@ -1,4 +1,4 @@
-"""Logs of a run: callbacks that count steps over all stages and continue exactly after a kill."""
+"""Callbacks of a run: its logs, which continue exactly after a kill, and an end to steps with NaN."""
 
 import contextlib
 import itertools
@@ -389,6 +389,25 @@ class TaskLog(StepCallback):
         for task in sorted({row["task"] for row in rows}):
             own = [row for row in rows if row["task"] == task]
             self.record({**merge_rows(own), "steps": len(own)})
+
+
+class StopWhenSkipping(keras.callbacks.Callback):
+    """Ends the run after `limit` consecutive steps with NaN or infinite gradients."""
+
+    def __init__(self, limit, newest_checkpoint):
+        super().__init__()
+        self._limit, self._newest_checkpoint = limit, newest_checkpoint
+
+    def on_train_batch_end(self, batch, logs=None):
+        skipped = round(log_number(logs["skipped_in_a_row"]))
+        if skipped >= self._limit:
+            raise FloatingPointError(
+                f"{skipped} steps in a row had NaN or infinite gradients and were skipped, so the "
+                "run stops with the weights from before them. Last checkpoint: "
+                f"{self._newest_checkpoint() or 'none yet'}. Try a lower `learning_rate`, a longer "
+                "warm-up (`learning_rate_factors`), `clip_norm` = 1.0, or `dtype` = 'float32' "
+                "instead of 'mixed_float16'. Then start again with --allow-changes to resume."
+            )
 
 
 def merge_rows(rows):

@@ -5,6 +5,8 @@ import dataclasses
 import hashlib
 import json
 import logging
+import signal
+import threading
 from pathlib import Path
 
 import keras
@@ -12,9 +14,8 @@ import tensorflow as tf
 
 from roformer_tf.files import lock_folder, replace_file
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
-from roformer_tf.pretraining.callbacks import RunLog, TensorBoardLog
+from roformer_tf.pretraining.callbacks import RunLog, StopWhenSkipping, TensorBoardLog, log_number
 from roformer_tf.pretraining.corpus import prepare_corpus
-from roformer_tf.pretraining.interruptions import DelaySignals, SaveCheckpoints, StopWhenSkipping
 from roformer_tf.pretraining.models import StagesSchedule, make_optimizer, make_task, make_tokenizer
 from roformer_tf.pretraining.plan import plan_run
 from roformer_tf.pretraining.pretrainer import Pretrainer
@@ -403,6 +404,79 @@ class Run:
     def log_held_out(self, figures):
         for callback in self.shown:
             callback.log_held_out(figures["loss"], figures["accuracy"])
+
+
+class SaveCheckpoints(keras.callbacks.Callback):
+    """Calls `save` after every `every` steps of the run, after a signal, and at the end of `fit`.
+
+    With `together` there are other workers, which must all stop after the same step. Then a signal
+    asks the pretrainer, and all workers see in its logs that one wants to stop.
+    """
+
+    def __init__(self, save, every, signals, together=False):
+        super().__init__()
+        self._save, self._every, self._signals, self._together = save, every, signals, together
+        self._step = self._saved = 0
+
+    def on_train_begin(self, logs=None):
+        self._step = self._saved = self.model.steps_done
+        self._signals.defer = self._together
+
+    def on_train_batch_begin(self, batch, logs=None):
+        # from here on there is a step to lose
+        self._signals.defer = True
+        if self._together and self._signals.received:
+            self.model.ask_to_stop()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._step += 1
+        if self._together and log_number(logs["stop"]):
+            self._signals.received = self._signals.received or signal.SIGTERM
+            self.model.stop_training = True
+        elif self._signals.received and not self._together:
+            self.model.stop_training = True
+        if self._step % self._every == 0 or self.model.stop_training:
+            self._save_once()
+            self._signals.defer = self._together or self.model.stop_training
+
+    def on_train_end(self, logs=None):
+        self._signals.defer = True
+        self._save_once()
+
+    def _save_once(self):
+        if self._step > self._saved:
+            self._save()
+            self._saved = self._step
+
+
+class DelaySignals:
+    """Context in which SIGTERM and the first SIGINT (Ctrl-C) end the run without losing steps.
+
+    If there are steps that no checkpoint has, the signal is noted: the running step ends, a
+    checkpoint is written, and `fit` returns. Otherwise, such as while texts are read, the process
+    exits at once.
+    """
+
+    def __init__(self):
+        self.received = None  # number of the signal
+        self.defer = False  # whether signals are only noted
+        self._previous = {}
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number, frame):
+        again = self.received is not None and number == signal.SIGINT
+        self.received = number
+        if again or not self.defer:
+            raise SystemExit(128 + number)
 
 
 def warn_of_bad_lines(corpus, what):
