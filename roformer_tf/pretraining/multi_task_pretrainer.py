@@ -1,7 +1,6 @@
 import tensorflow as tf
 
 from roformer_tf.pretraining.pretrainer import Pretrainer, cross_entropy_sums
-from roformer_tf.pretraining.strategies import call_one_of
 
 
 class MultiTaskPretrainer(Pretrainer):
@@ -137,3 +136,35 @@ class MultiTaskPretrainer(Pretrainer):
 
         tasks = [self.task, *self.classifiers.values()]
         call_one_of([apply_to(task) for task in tasks], batch["task"][0], gradients)
+
+
+def call_one_of(functions, index, *args):
+    """Calls the function of a number, which may update variables. Call it in replica context.
+
+    `tf.switch_case` alone fails with replicas: optimizers synchronize them, which TensorFlow does
+    not allow in a branch.
+
+    Args:
+        functions: list of functions of `*args`. What they return is dropped.
+        index: int32 scalar tensor, the same on all replicas.
+        *args: tensors, or lists of tensors.
+    """
+
+    def switch(number, call):
+        def branch(function):
+            call(function)
+            return tf.constant(0)  # a branch must return something
+
+        tf.switch_case(number, [lambda f=f: branch(f) for f in functions])
+
+    if tf.__internal__.distribute.strategy_supports_no_merge_call():
+        switch(index, lambda function: function(*args))
+        return
+
+    def in_cross_replica_context(strategy, index, args):
+        number = strategy.experimental_local_results(index)[0]
+        extended = strategy.extended
+        switch(number, lambda function: extended.call_for_each_replica(function, args=args))
+
+    context = tf.distribute.get_replica_context()
+    context.merge_call(in_cross_replica_context, args=(index, args))

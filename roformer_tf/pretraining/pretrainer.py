@@ -4,7 +4,7 @@ import tensorflow as tf
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers import Dropout, dropout_seeds
 from roformer_tf.models.roformer_backbone import sequence_output
-from roformer_tf.pretraining.strategies import ReducedGradientsOptimizer, all_reduce, replica_id
+from roformer_tf.pretraining.strategies import ReducedGradientsOptimizer, all_reduce
 
 
 class Pretrainer(keras.Model):
@@ -108,7 +108,6 @@ class Pretrainer(keras.Model):
         wrapped = ReducedGradientsOptimizer(optimizer, dynamic_scale=float16)
         self.compile(optimizer=wrapped, jit_compile=False, auto_scale_loss=False)
         wrapped.build(self.trainable_variables)
-        wrapped.built = True
 
     def set_slices(self, slices):
         """Sets the number of slices from the next step on."""
@@ -186,10 +185,10 @@ class Pretrainer(keras.Model):
 
     def _loss_and_gradients(self, batch, weight):
         """Sums over this replica's sequences: loss, correct predictions, list of gradients."""
-        names = sorted(batch)
         step = tf.cast(tf.convert_to_tensor(self.step), tf.int32)
         seed = tf.stack([tf.constant(self.seed, tf.int32), step])
-        seed = tf.random.experimental.stateless_fold_in(seed, replica_id())
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(replica, tf.int32))
         one_slice = tf.function(self._one_slice, jit_compile=True) if self.xla else self._one_slice
         if self.slices == 1:
             return one_slice(batch, weight, seed)
@@ -198,7 +197,7 @@ class Pretrainer(keras.Model):
         size = -(-count // self.slices)  # with fewer sequences than slices, the last ones are empty
 
         def body(i, loss, correct, total):
-            part = {name: batch[name][i * size : (i + 1) * size] for name in names}
+            part = {name: x[i * size : (i + 1) * size] for name, x in batch.items()}
             slice_seed = tf.random.experimental.stateless_fold_in(seed, i)
             more_loss, more_correct, gradients = one_slice(part, weight, slice_seed)
             total = [a + b for a, b in zip(total, gradients)]

@@ -162,49 +162,9 @@ def distribute_batches(batches, strategy):
 def all_reduce(tensors):
     """Sums a tensor, or each of a list, over the replicas. Call it in replica context."""
     context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
+    if context.num_replicas_in_sync == 1:
         return tensors
     return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
-
-
-def replica_id():
-    """Returns the number of the replica that runs this code, an int32 scalar."""
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return tf.constant(0)
-    return tf.cast(context.replica_id_in_sync_group, tf.int32)
-
-
-def call_one_of(functions, index, *args):
-    """Calls the function of a number, which may update variables. Call it in replica context.
-
-    `tf.switch_case` alone fails with replicas: optimizers synchronize them, which TensorFlow does
-    not allow in a branch.
-
-    Args:
-        functions: list of functions of `*args`. What they return is dropped.
-        index: int32 scalar tensor, the same on all replicas.
-        *args: tensors, or lists of tensors.
-    """
-
-    def switch(number, call):
-        def branch(function):
-            call(function)
-            return tf.constant(0)  # a branch must return something
-
-        tf.switch_case(number, [lambda f=f: branch(f) for f in functions])
-
-    if tf.__internal__.distribute.strategy_supports_no_merge_call():
-        switch(index, lambda function: function(*args))
-        return
-
-    def in_cross_replica_context(strategy, index, args):
-        number = strategy.experimental_local_results(index)[0]
-        extended = strategy.extended
-        switch(number, lambda function: extended.call_for_each_replica(function, args=args))
-
-    context = tf.distribute.get_replica_context()
-    context.merge_call(in_cross_replica_context, args=(index, args))
 
 
 class ReducedGradientsOptimizer(keras.optimizers.LossScaleOptimizer):
@@ -218,18 +178,16 @@ class ReducedGradientsOptimizer(keras.optimizers.LossScaleOptimizer):
         inner_optimizer: `keras.optimizers.Optimizer`.
         dynamic_scale: bool. Whether to scale the loss up to keep small float16 gradients, as
             `LossScaleOptimizer` does.
-        **kwargs: passed to `keras.optimizers.LossScaleOptimizer`.
 
     Attributes:
         skipped: int variable. Number of steps skipped so far.
         skipped_in_a_row: int variable. Number of steps skipped since the last one applied.
     """
 
-    def __init__(self, inner_optimizer, dynamic_scale=False, **kwargs):
-        if not dynamic_scale:
-            kwargs["initial_scale"] = 1.0
-        kwargs.setdefault("name", "reduced_gradients")  # Keras would number its own name
-        super().__init__(inner_optimizer, **kwargs)
+    def __init__(self, inner_optimizer, dynamic_scale=False):
+        scale = 2.0**15 if dynamic_scale else 1.0
+        # Keras would number its own name
+        super().__init__(inner_optimizer, scale, name="reduced_gradients")
         self.has_dynamic_scale = dynamic_scale
         # Nothing is left to reduce. Private in Keras 3.15; a test notices if it changes.
         inner_optimizer._all_reduce_sum_gradients = list
