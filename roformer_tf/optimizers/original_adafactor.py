@@ -92,7 +92,7 @@ class OriginalAdaFactor(OriginalOptimizer):
         for index, variable in enumerate(variables):
             if self.beta_1 > 0:
                 self._momentums[index] = self.add_variable_from_reference(variable, "momentum")
-            shape = original_shape(self._descriptions[index])
+            shape = original_shape(self.describe(variable))
             axes = self.factored_axes(shape)
             if axes is None:
                 second = [self.add_variable_from_reference(variable, "velocity")]

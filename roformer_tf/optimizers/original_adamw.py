@@ -94,7 +94,7 @@ class OriginalAdamW(OriginalOptimizer):
         self._momentums, self._velocities = self.add_optimizer_variables(
             variables, ["momentum", "velocity"]
         )
-        self._decays = [self.decays(getattr(v, "path", v.name)) for v in variables]
+        self._decays = [self.decays(self.describe(v).path) for v in variables]
 
     def update_step(self, gradient, variable, learning_rate):
         if keras.config.backend() == "tensorflow":

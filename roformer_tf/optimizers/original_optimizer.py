@@ -31,17 +31,14 @@ class OriginalOptimizer(keras.optimizers.Optimizer):
 
     def build(self, variables):
         super().build(variables)
-        self._descriptions = [
-            SimpleNamespace(path=getattr(v, "path", v.name), shape=tuple(v.shape))
-            for v in variables
-        ]
         self._sums = None
         if self.accumulation_steps > 1:
             self._sums = self.add_optimizer_variables(variables, "gradient_sum")
 
     def describe(self, variable):
         """Returns path and shape of a variable; on TensorFlow an update gets one without a path."""
-        return self._descriptions[self._get_variable_index(variable)]
+        known = self._trainable_variables[self._get_variable_index(variable)]
+        return SimpleNamespace(path=getattr(known, "path", known.name), shape=tuple(known.shape))
 
     def new_values(self, gradient, variable, learning_rate):
         """Returns a list of variables and the tensors that an update sets them to."""
