@@ -71,7 +71,7 @@ def make_optimizer(settings, learning_rate):
         return original(**common, **betas)
     if settings.name == "adamw":
         return roformer_tf.optimizers.LayerwiseAdamW(
-            num_layers=1, layer_decay=1.0, no_decay=NO_DECAY, **common, **betas
+            num_layers=1, no_decay=NO_DECAY, **common, **betas
         )
     common["weight_decay"] = settings.weight_decay or None
     if settings.name == "lamb":

@@ -184,23 +184,20 @@ class ModelSizes:
         name, width, layers = self.position_scheme, self.hidden_dim, self.num_layers
         if name == "tupe":
             return 0, 2 * 2 * length * width**2 + 2 * length**2 * width, 0
-        distances = self._num_distances(length)
+        scheme, _ = _position_scheme(self)
+        # that each query is multiplied with
+        distances = 2 * min(getattr(scheme, "max_distance", length), length - 1) + 1
         scores = 2 * batch_size * length * distances * width
         projection = 2 * distances * width**2
         if name == "sinusoidal_relative":
             return 2 * layers * scores, 0, 2 * layers * scores
         if name == "relative":
-            return (2 if _position_scheme(self)[0].on_values else 1) * layers * scores, 0, 0
+            return (2 if scheme.on_values else 1) * layers * scores, 0, 0
         if name == "transformer_xl":
             return layers * (scores + projection), 0, layers * projection
         if name == "deberta":
             return layers * (2 * scores + 3 * projection), 0, 0
         return 0, 0, 0
-
-    def _num_distances(self, length):
-        """Number of distances that each query is multiplied with."""
-        scheme, _ = _position_scheme(self)
-        return 2 * min(getattr(scheme, "max_distance", length), length - 1) + 1
 
     # === Memory ===
 

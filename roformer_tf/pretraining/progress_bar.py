@@ -65,7 +65,7 @@ class ProgressBar(StepCallback):
 
     def on_train_begin(self, logs=None):
         self._steps_of_fit = 0
-        if self.stage_index is not None and self._display is None and self._is_terminal():
+        if self.stage_index is not None and self._display is None and self.console.is_interactive:
             self._display = _Display(self)
             self._display.start()
             # an error in `fit` calls no callback, and would leave the cursor hidden
@@ -91,10 +91,10 @@ class ProgressBar(StepCallback):
         positions = self.stage.positions / self.stage.steps * len(self._recent)
         self._seconds_per_position[self.stage.max_length] = self._mean["seconds"] / positions
         now = time.monotonic()
-        last = self.stage_step == self.stage.steps
+        is_due = self.stage_step == self.stage.steps or now - self._printed >= self.every_seconds
         if self._display is not None:
             self._display.show()
-        elif not self._is_terminal() and (last or now - self._printed >= self.every_seconds):
+        elif is_due and not self.console.is_interactive:
             self._print_line()
             self._printed = now
 
@@ -134,9 +134,6 @@ class ProgressBar(StepCallback):
         if row["input_wait"] is not None and row["input_wait"] >= 0.05:
             figures.append(f"waiting for input {_percent(row['input_wait'])}")
         return figures + ([f"skipped {row['skipped']:,}"] if row["skipped"] else [])
-
-    def _is_terminal(self):
-        return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def _print(self, words):
         self.console.print(words, markup=False, highlight=False, soft_wrap=True)
