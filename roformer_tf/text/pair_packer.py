@@ -246,12 +246,8 @@ def join_segments(rows, start, end, maxlen, index, repeat_start=False):
     return token_ids, segment_ids, lengths
 
 
-def packing_options(tokenizer, max_length, maxlen, truncate_from, pattern):
-    """Returns the keyword arguments of `encode_texts` for the arguments of `encode`.
-
-    Raises:
-        ValueError: If one of them is wrong.
-    """
+def encode_texts(tokenizer, max_length, maxlen, truncate_from, pattern, return_offsets, texts):
+    """Encodes a tuple of one or two string tensors; see `RoFormerTokenizer.encode`."""
     if maxlen is not None and max_length is not None:
         raise ValueError(
             "`maxlen` is bert4keras' name of `max_length`: pass one of them. "
@@ -259,31 +255,27 @@ def packing_options(tokenizer, max_length, maxlen, truncate_from, pattern):
         )
     name, limit = ("max_length", max_length) if maxlen is None else ("maxlen", maxlen)
     check_one_of("pattern", pattern, ("S*E*E", "S*ES*E"))
-    has_start, has_end = tokenizer.start_token is not None, tokenizer.end_token is not None
-    lowest = int(has_end)
+    lowest = int(tokenizer.end_token is not None)
     if limit is not None and (not isinstance(limit, int) or limit < lowest):
         raise ValueError(
             f"`{name}` must be None or an integer of at least {lowest}. Received: {limit!r}"
         )
-    index = truncation_index(truncate_from, has_start, has_end)
-    return {"maxlen": limit, "index": index, "repeat_start": pattern == "S*ES*E"}
-
-
-def encode_texts(tokenizer, texts, return_offsets, **options):
-    """Encodes a tuple of one or two string tensors; see `RoFormerTokenizer.encode`."""
+    start, end = tokenizer.start_token_id, tokenizer.end_token_id
+    index = truncation_index(truncate_from, start is not None, end is not None)
+    join = functools.partial(
+        join_segments, maxlen=limit, index=index, repeat_start=pattern == "S*ES*E"
+    )
     with tf.device("CPU"):
         flat = [tf.reshape(text, [-1]) for text in texts]
-        start, end = tokenizer.start_token_id, tokenizer.end_token_id
         if return_offsets:
             rows = [tokenizer.graph.tokenize_with_offsets(text) for text in flat]
             ids, *offsets = zip(*rows, strict=True)
         else:
             ids, offsets = [tokenizer.graph(text) for text in flat], []
-        token_ids, segment_ids, lengths = join_segments(ids, start, end, **options)
+        token_ids, segment_ids, lengths = join(ids, start, end)
         # special tokens cover no character
         nothing = (None if start is None else 0, None if end is None else 0)
-        joined = [join_segments(part, *nothing, **options)[0] for part in offsets]
-        outputs = token_ids, segment_ids, *joined
+        outputs = token_ids, segment_ids, *(join(part, *nothing)[0] for part in offsets)
         if texts[0].shape.rank == 0:
             return tuple(output[0] for output in outputs)
         return tuple(tf.RaggedTensor.from_tensor(output, lengths) for output in outputs)

@@ -14,7 +14,7 @@ from roformer_tf.text.familiar_names import TokenizerFromPreset
 from roformer_tf.text.graph_detokenizer import GraphDetokenizer, detokenize_pairs
 from roformer_tf.text.graph_tokenizer import GraphTokenizer, tokenize_with_word_starts
 from roformer_tf.text.marked_tokens import MarkedTokens, checked_new_tokens
-from roformer_tf.text.pair_packer import encode_texts, packing_options, to_ragged_ids
+from roformer_tf.text.pair_packer import encode_texts, to_ragged_ids
 from roformer_tf.text.strings import checked_texts, map_strings, to_string_tensor
 from roformer_tf.text.tokenizer_tables import (
     TokenizerTables,
@@ -341,8 +341,8 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
 
         Source: `TokenizerBase.encode` of bert4keras 0.11.5.
         """
-        options = packing_options(self, max_length, maxlen, truncate_from, pattern)
-        encode = partial(encode_texts, self, return_offsets=return_offsets, **options)
+        options = max_length, maxlen, truncate_from, pattern, return_offsets
+        encode = partial(encode_texts, self, *options)
         return self._run(checked_texts(first, second), function=encode)
 
     # -- the vocabulary and its files
