@@ -2,20 +2,7 @@
 
 import tensorflow as tf
 
-from roformer_tf.text.ragged_ops import lengths_to_splits
-
-
-def repeat_indices(lengths):
-    """Repeats 0 `lengths[0]` times, 1 `lengths[1]` times, and so on; no length may be 0.
-
-    `tf.repeat` would cost the number of chunks times the longest.
-
-    >>> repeat_indices(tf.constant([2, 1, 3])).numpy().tolist()
-    [0, 0, 1, 2, 2, 2]
-    """
-    splits = lengths_to_splits(lengths)
-    first = tf.scatter_nd(splits[:-1, tf.newaxis], tf.ones_like(lengths), [splits[-1]])
-    return tf.cumsum(first) - 1
+from roformer_tf.text.ragged_ops import lengths_to_splits, repeat_indices
 
 
 def split_long_chunks(lengths, longest):

@@ -9,6 +9,7 @@ from roformer_tf.text.ragged_ops import (
     indices_to_mask,
     lengths_to_splits,
     ranges,
+    repeat_indices,
     runs,
     true_indices,
     visited,
@@ -452,10 +453,5 @@ def tokenize_with_word_starts(graph, segmenter, texts):
 
 def _unique_positions(positions, width):
     """Maps positions in rows to int64 numbers that increase over all rows."""
-    lengths = positions.row_lengths()
-    # the row of each token; value_rowids would cost rows x longest row
-    begins = tf.math.unsorted_segment_sum(
-        tf.ones_like(lengths), positions.row_starts(), tf.size(positions.flat_values) + 1
-    )
-    row = tf.cumsum(begins)[:-1]
+    row = repeat_indices(positions.row_lengths())
     return row * tf.cast(width, tf.int64) + tf.cast(positions.flat_values, tf.int64)

@@ -17,6 +17,17 @@ def lengths_to_splits(counts):
     return tf.concat([[0], tf.cumsum(counts)], 0)
 
 
+def repeat_indices(lengths):
+    """Repeats 0 `lengths[0]` times, 1 `lengths[1]` times, and so on: the rows of all values.
+
+    >>> repeat_indices(tf.constant([2, 0, 1, 3])).numpy().tolist()
+    [0, 0, 2, 3, 3, 3]
+    """
+    splits = lengths_to_splits(lengths)
+    begins = tf.math.unsorted_segment_sum(tf.ones_like(lengths), splits[:-1], splits[-1] + 1)
+    return tf.cumsum(begins)[:-1] - 1
+
+
 def ranges(starts, counts):
     """Concatenates `range(s, s + c)` for each start `s` and its (small) count `c`."""
     shift = tf.repeat(starts - tf.cumsum(counts, exclusive=True), counts)
