@@ -187,9 +187,8 @@ class Windows(ShardWindows):
         self.segmenter = None
         if data.whole_word and data.objective == "masked_lm" and not tokenizer.word_level:
             # Chinese whole words are jieba's, whose characters are separate tokens here
-            self.segmenter = RoFormerTokenizer(
-                tokenizer.get_vocabulary(), lowercase=tokenizer.lowercase
-            )
+            words = RoFormerTokenizer(tokenizer.get_vocabulary(), lowercase=tokenizer.lowercase)
+            self.segmenter = words.graph
         self.objective = PretrainingObjective(
             tokenizer,
             data.objective,
@@ -239,8 +238,7 @@ class Windows(ShardWindows):
     def _tokenize(self, texts):
         tokens = {}
         if self.objective.whole_word:
-            segmenter = None if self.segmenter is None else self.segmenter.graph
-            ids, starts = tokenize_with_word_starts(self.tokenizer.graph, segmenter, texts)
+            ids, starts = tokenize_with_word_starts(self.tokenizer.graph, self.segmenter, texts)
             tokens["word_starts"] = starts.values
         else:
             ids = self.tokenizer.graph(texts)
