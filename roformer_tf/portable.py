@@ -50,7 +50,7 @@ def inference_only():
 
     >>> from roformer_tf.portable import custom_gradient, inference_only
     >>> def double(x):
-    ...     return 2 * x, lambda *args, upstream=None: 2 * upstream
+    ...     return 2 * x, lambda upstream: 2 * upstream
     >>> with inference_only():
     ...     custom_gradient(double)(3)
     6
@@ -59,10 +59,23 @@ def inference_only():
 
 
 def custom_gradient(function):
-    """`keras.ops.custom_gradient`; within `inference_only`, the function without its gradient."""
+    """`keras.ops.custom_gradient`; within `inference_only`, the function without its gradient.
+
+    The gradient is a function of the upstream one alone, under every backend.
+    """
     if _inference_only.get():
         return lambda *args: function(*args)[0]
-    return ops.custom_gradient(function)
+
+    @ops.custom_gradient
+    def with_gradient(*args):
+        output, gradient = function(*args)
+
+        def called(*given, upstream=None):  # PyTorch passes it by position
+            return gradient(given[0] if upstream is None else upstream)
+
+        return output, called
+
+    return with_gradient
 
 
 def trace_quietly(function):

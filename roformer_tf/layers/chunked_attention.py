@@ -77,9 +77,7 @@ def chunked_attention(
         inputs = tuple(map(ops.stop_gradient, (query, key, value)))
         attended, known = _traced_once(_attended)(inputs, masks, seed, dropout, block_size)
 
-        def gradients(*args, upstream=None):
-            if upstream is None:  # PyTorch hands the arguments over, too
-                (upstream,) = args
+        def gradients(upstream):
             return _once(
                 lambda upstream: _traced_once(_gradients)(known, upstream, dropout, block_size),
                 upstream,

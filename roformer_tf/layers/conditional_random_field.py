@@ -92,8 +92,7 @@ class ConditionalRandomFieldLoss(keras.losses.Loss):
     """Negative log probability of the true tags under a `ConditionalRandomField`.
 
     Args:
-        name: string. Name of the loss.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Arguments of `keras.losses.Loss`, such as `name`.
 
     Call arguments:
         y_true: int tensor `(batch, length)` of tags, -1 for padding.
@@ -112,9 +111,6 @@ class ConditionalRandomFieldLoss(keras.losses.Loss):
 
     Reference: `ConditionalRandomField.sparse_loss` of bert4keras 0.11.5.
     """
-
-    def __init__(self, name="conditional_random_field_loss", **kwargs):
-        super().__init__(name=name, **kwargs)
 
     def call(self, y_true, y_pred):
         y_pred = ops.cast(y_pred, "float32")

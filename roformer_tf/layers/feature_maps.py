@@ -1,8 +1,5 @@
 """Feature maps of linear attention by name, and the maps of a model's blocks."""
 
-import inspect
-import random
-
 from roformer_tf.checks import check_one_of
 from roformer_tf.layers.cosine_feature_map import CosineFeatureMap
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
@@ -15,17 +12,6 @@ FEATURE_MAPS = {
     "favor": FavorFeatureMap,
     "cosine": CosineFeatureMap,
 }
-
-
-def with_seed(name, options):
-    """Adds a random `seed` to the options of a map with random features, unless they have one.
-
-    A model keeps the options in its config, so a loaded model redraws the same features.
-    """
-    draws = name in FEATURE_MAPS and "seed" in inspect.signature(FEATURE_MAPS[name]).parameters
-    if not draws or (options or {}).get("seed") is not None:
-        return options
-    return {**(options or {}), "seed": random.randint(1, 10**9)}
 
 
 def make_feature_maps(name, num_layers, options=None, dtype=None):
@@ -57,10 +43,9 @@ def make_feature_maps(name, num_layers, options=None, dtype=None):
             )
         return [None] * num_layers
     check_one_of("attention", name, ("softmax", *FEATURE_MAPS))
-    cls = FEATURE_MAPS[name]
-
-    def make(i):
-        own = {**options, "seed": options["seed"] + i} if "seed" in options else options
-        return cls(**own, dtype=dtype, name="feature_map")
-
-    return [make(i) for i in range(num_layers)]
+    cls, maps = FEATURE_MAPS[name], []
+    for i in range(num_layers):
+        if i and hasattr(maps[0], "seed"):
+            options["seed"] = maps[0].seed + i
+        maps.append(cls(**options, dtype=dtype, name="feature_map"))
+    return maps

@@ -98,8 +98,7 @@ class MultilabelSpanCrossentropy(keras.losses.Loss):
     """Trains the scores of a `GlobalPointer`, from a list of the true spans of each type.
 
     Args:
-        name: string. Name of the loss.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Arguments of `keras.losses.Loss`, such as `name`.
 
     Call arguments:
         y_true: int tensor `(batch, count, 3)`: start, end and type of each true span, the end
@@ -120,9 +119,6 @@ class MultilabelSpanCrossentropy(keras.losses.Loss):
 
     Reference: `global_pointer_crossentropy` of the original entity scripts.
     """
-
-    def __init__(self, name="multilabel_span_crossentropy", **kwargs):
-        super().__init__(name=name, **kwargs)
 
     def call(self, y_true, y_pred):
         start, end, kind = ops.unstack(ops.cast(y_true, "int32"), 3, axis=-1)  # (batch, count)

@@ -161,10 +161,7 @@ def distance_products(x, table, rows):
 
     @custom_gradient
     def by_pairs(products):
-        def gradient(*arguments, upstream=None):
-            return _sums(arguments[0] if upstream is None else upstream, rows, count)
-
-        return _pairs(products, rows), gradient
+        return _pairs(products, rows), lambda upstream: _sums(upstream, rows, count)
 
     return by_pairs(products)
 
@@ -186,10 +183,7 @@ def distance_averages(weights, table, rows):
 
     @custom_gradient
     def by_distance(weights):
-        def gradient(*arguments, upstream=None):
-            return _pairs(arguments[0] if upstream is None else upstream, rows)
-
-        return _sums(weights, rows, count), gradient
+        return _sums(weights, rows, count), lambda upstream: _pairs(upstream, rows)
 
     return ops.matmul(by_distance(weights), table)
 

@@ -7,8 +7,7 @@ class SpanCrossentropy(keras.losses.Loss):
     """Cross entropy over all pairs of a start and an end, where each sequence has one true span.
 
     Args:
-        name: string. Name of the loss.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Arguments of `keras.losses.Loss`, such as `name`.
 
     Call arguments:
         y_true: int tensor `(batch, 2)`: start and end of the true span, both included.
@@ -34,9 +33,6 @@ class SpanCrossentropy(keras.losses.Loss):
     original (roformer-v2, `clue/cmrc2018.py`); `QuestionAnswering` models of Hugging Face for
     scores of starts and ends, whose loss is half as large.
     """
-
-    def __init__(self, name="span_crossentropy", **kwargs):
-        super().__init__(name=name, **kwargs)
 
     def call(self, y_true, y_pred):
         scores = ops.cast(y_pred, "float32")

@@ -4,17 +4,12 @@ import functools
 import types
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from roformer_tf.models.batches import count_rows, is_dataset, is_stream, take_rows, to_columns
-from roformer_tf.models.length_batches import DEFAULT_BATCH_SIZE, batches_of_texts
-from roformer_tf.models.prediction import (
-    callback_list,
-    check_finite_outputs,
-    has_program_for_each_shape,
-    predict_inputs,
-)
+from roformer_tf.models.batches import count_rows, is_dataset, is_stream, to_columns
+from roformer_tf.models.prediction import check_finite_outputs, predict_batches, predict_inputs
 from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.portable import trace_quietly
 
@@ -93,37 +88,29 @@ class AnsweringTask(RoFormerTask):
             or (is_batches and not self._gives_texts(x))
         ):
             return super().predict(x, batch_size, verbose, steps, callbacks, max_tokens_per_batch)
-        if not is_batches:
-            x = to_columns(x)[0]
-            if steps is not None:
-                x = take_rows(x, tf.range(steps * (batch_size or DEFAULT_BATCH_SIZE)))
-            return self._answer(x, batch_size, verbose, callbacks, max_tokens_per_batch, options)
-        answers = []
-        for element in x if steps is None else x.take(steps):
-            texts = keras.utils.unpack_x_y_sample_weight(element)[0]
-            answers += self._answer(texts, batch_size, 0, callbacks, max_tokens_per_batch, options)
-        return answers
 
-    def _answer(self, x, batch_size, verbose, callbacks, max_tokens, options):
-        count = count_rows(x)
-        few_shapes = has_program_for_each_shape(self)
-        batches = batches_of_texts(
-            self.preprocessor, x, batch_size, max_tokens, few_shapes=few_shapes
-        )
-        callbacks = callback_list(self, callbacks, verbose, len(batches))
-        answers = [None] * count
-        callbacks.on_predict_begin()
-        for step, rows in enumerate(batches):
-            callbacks.on_predict_batch_begin(step)
-            inputs, details = self.pack(take_rows(x, rows))
-            outputs = predict_inputs(self, inputs, may_pad=True)
-            outputs = self.crop(outputs, inputs["token_ids"].shape[-1])
-            check_finite_outputs(outputs, self)
-            found = self.to_answers(self.decoded(outputs, details, len(rows), **options))
-            for row, answer in zip(rows, found, strict=True):
-                answers[row] = answer
-            callbacks.on_predict_batch_end(step, {"outputs": found})
-        callbacks.on_predict_end()
+        def answers(texts, verbose, steps=None):
+            return predict_batches(
+                *(self, texts, batch_size, verbose, steps, callbacks, max_tokens_per_batch),
+                answer=functools.partial(self._answer, **options),
+            ).tolist()
+
+        if not is_batches:
+            return answers(to_columns(x)[0], verbose, steps)
+        elements = x if steps is None else x.take(steps)
+        texts = (keras.utils.unpack_x_y_sample_weight(element)[0] for element in elements)
+        return [answer for batch in texts for answer in answers(batch, verbose=0)]
+
+    def _answer(self, x, **options):
+        """Returns the answers to a batch of string tensors, an array of objects."""
+        inputs, details = self.pack(x)
+        outputs = predict_inputs(self, inputs, may_pad=True)
+        outputs = self.crop(outputs, inputs["token_ids"].shape[-1])
+        check_finite_outputs(outputs, self)
+        found = self.to_answers(self.decoded(outputs, details, count_rows(x), **options))
+        answers = np.empty(len(found), object)
+        for row, answer in enumerate(found):  # NumPy would look into lists
+            answers[row] = answer
         return answers
 
     def crop(self, outputs, width):

@@ -9,8 +9,7 @@ class EntityTagLoss(keras.losses.Loss):
     """Trains tags of tokens from a list of entities.
 
     Args:
-        name: string. Name of the loss.
-        **kwargs: Arguments of `keras.losses.Loss`.
+        **kwargs: Arguments of `keras.losses.Loss`, such as `name`.
 
     Call arguments:
         y_true: int tensor `(batch, count, 3)`: first and last token, and type of each entity; -1
@@ -30,9 +29,6 @@ class EntityTagLoss(keras.losses.Loss):
     >>> bool(abs(float(loss) - np.log(3)) < 1e-6)
     True
     """
-
-    def __init__(self, name="entity_tag_loss", **kwargs):
-        super().__init__(name=name, **kwargs)
 
     def call(self, y_true, y_pred):
         y_pred = ops.cast(y_pred, "float32")

@@ -28,7 +28,7 @@ from roformer_tf.models.roformer_backbone import POOLINGS, RoFormerBackbone, poo
 WINDOW = 32  # batches of a dataset whose rows are grouped together
 
 
-def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
+def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens, answer=None):
     """Returns the outputs of a task for each example, in the order given.
 
     Texts run in batches of similar length if each has outputs of one shape, as a classifier's, and
@@ -39,10 +39,20 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
         x: Tensors of examples, see `to_columns`; or a `tf.data.Dataset` of batches of texts.
         batch_size, verbose, steps, callbacks: See `keras.Model.predict`.
         max_tokens: int. Maximum number of tokens in a batch, padding included, or `None`.
+        answer: Function from the tensors of a batch to what is returned of it, an array. By default
+            it is the outputs of the model.
     """
     # Whether all examples have outputs of one shape, whatever their number of tokens.
-    is_one_shape = all(None not in output.shape[1:] for output in tree.flatten(task.output))
+    is_one_shape = answer is not None or all(
+        None not in output.shape[1:] for output in tree.flatten(task.output)
+    )
     groups = is_one_shape and not callbacks
+
+    def outputs_of(examples):
+        inputs, _, _ = keras.utils.unpack_x_y_sample_weight(task.preprocess_samples(examples))
+        return predict_inputs(task, inputs, may_pad=is_one_shape)
+
+    answer = answer or outputs_of
 
     def divided(columns):
         return columns, _batches(task, columns, batch_size, max_tokens, groups)
@@ -62,9 +72,7 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens):
         order, found = [], []
         for rows in batches:
             callbacks.on_predict_batch_begin(step)
-            samples = task.preprocess_samples(take_rows(columns, rows))
-            inputs, _, _ = keras.utils.unpack_x_y_sample_weight(samples)
-            found.append(predict_inputs(task, inputs, may_pad=is_one_shape))
+            found.append(answer(take_rows(columns, rows)))
             callbacks.on_predict_batch_end(step, {"outputs": found[-1]})
             order.append(rows)
             step += 1

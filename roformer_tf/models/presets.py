@@ -88,9 +88,7 @@ def from_checkpoint(cls, folder, load_weights, kwargs):
             kwargs.setdefault("head_epsilon", backbone.layer_norm_epsilon)
         if "preprocessor" not in kwargs:
             kwargs["preprocessor"] = _preprocessor(cls, folder, backbone, surgery, kwargs)
-    unknown = set(kwargs) - ({*own, *KERAS_ARGUMENTS} if is_task else set())
-    if unknown:
-        raise _unknown_arguments(cls, unknown)
+    _check_arguments(cls, kwargs, {*own, *KERAS_ARGUMENTS} if is_task else set())
     model = cls(backbone=backbone, **kwargs) if is_task else backbone
     if load_weights:
         load_checkpoint(model, folder, **options, **surgery)
@@ -193,9 +191,7 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
         kwargs = {"dtype": policy, **kwargs}
     kwargs = {k: value for k, value in kwargs.items() if value is not None or k == "preprocessor"}
     if cls.backbone_cls is None:
-        unknown = set(kwargs) - {*arguments_of(cls), *KERAS_ARGUMENTS}
-        if unknown:
-            raise _unknown_arguments(cls, unknown)
+        _check_arguments(cls, kwargs, {*arguments_of(cls), *KERAS_ARGUMENTS})
         return kwargs
     if "backbone" not in kwargs:
         _check_pooler(cls, folder, config.get("pooler"))
@@ -204,9 +200,7 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
         [name for name in arguments_of(part) if name not in own]
         for part in (cls.backbone_cls, cls.preprocessor_cls)
     )
-    unknown = set(kwargs) - {*own, *of_backbone, *of_preprocessor, *KERAS_ARGUMENTS}
-    if unknown:
-        raise _unknown_arguments(cls, unknown)
+    _check_arguments(cls, kwargs, {*own, *of_backbone, *of_preprocessor, *KERAS_ARGUMENTS})
     overrides = {name: kwargs[name] for name in of_backbone if name in kwargs}
     if cls.saved_masking and config.get("masking") == "bidirectional":
         overrides.setdefault("masking", cls.saved_masking)
@@ -282,12 +276,14 @@ TOKENIZER_ARGUMENTS = [  # the others are those of the preprocessor and the mode
 ]
 
 
-def _unknown_arguments(cls, names):
-    return TypeError(
-        f"`{cls.__name__}.from_preset` has no such arguments. Expected those of the class, its "
-        "backbone and its preprocessor and, for checkpoints, of the tokenizer and of "
-        f"`load_checkpoint`. Received: {', '.join(sorted(names))}"
-    )
+def _check_arguments(cls, kwargs, known):
+    """Raises `TypeError` if there are arguments that are not known."""
+    if unknown := set(kwargs) - known:
+        raise TypeError(
+            f"`{cls.__name__}.from_preset` has no such arguments. Expected those of the class, its "
+            "backbone and its preprocessor and, for checkpoints, of the tokenizer and of "
+            f"`load_checkpoint`. Received: {', '.join(sorted(unknown))}"
+        )
 
 
 def take(kwargs, names):

@@ -7,7 +7,7 @@ from keras import ops
 from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.layers import AttentionMask, EncoderBlock, Pooler, RoFormerEmbeddings
 from roformer_tf.layers.cache import is_prefill
-from roformer_tf.layers.feature_maps import make_feature_maps, with_seed
+from roformer_tf.layers.feature_maps import make_feature_maps
 from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models.presets import arguments_of
 from roformer_tf.models.roformer_model import RoFormerModel
@@ -161,8 +161,9 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             **common,
         )
         self.token_embedding = self.embeddings.token_embedding
-        attention_options = with_seed(attention, attention_options)
         feature_maps = make_feature_maps(attention, num_layers, attention_options, dtype)
+        if hasattr(feature_maps[0], "seed"):  # a loaded model redraws the same features
+            attention_options = {**(attention_options or {}), "seed": feature_maps[0].seed}
         scheme_sizes = SimpleNamespace(
             **sizes,
             head_dim=feature_maps[0].rotated_dim(head_dim) if linear else head_dim,
@@ -219,8 +220,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             name: keras.Input((None,), dtype="int32", name=name)
             for name in ("token_ids", "segment_ids", "padding_mask")
         }
-        outputs = self.compute_outputs(inputs)
-        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        super().__init__(inputs, dtype=dtype, **kwargs)
 
         # === Config ===
         self.vocabulary_size = vocabulary_size

@@ -91,9 +91,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         self.head = language_model_head(backbone, head_epsilon)
 
         # === Functional model ===
-        super().__init__(
-            inputs=backbone.input, outputs=self.compute_outputs(backbone.input), **kwargs
-        )
+        super().__init__(backbone.input, **kwargs)
 
         # === Config ===
         self.head_epsilon = head_epsilon

@@ -58,7 +58,7 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         # === Functional model ===
         mask_positions = keras.Input((None,), dtype="int32", name="mask_positions")
         inputs = {**backbone.input, "mask_positions": mask_positions}
-        super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
+        super().__init__(inputs, **kwargs)
 
         # === Config ===
         self.head_epsilon = head_epsilon

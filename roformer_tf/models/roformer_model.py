@@ -51,16 +51,21 @@ class RoFormerModel:
     head_arguments = ()
     # name of each input that a call may have: its dtype
     input_dtypes = {}
-    keras_arguments = ("inputs", "outputs", "trainable", "dtype")
+    keras_arguments = ("trainable", "dtype")
     from_pretrained = FamiliarName()
 
-    def __init__(self, *args, name=None, **kwargs):
+    def __init__(self, inputs, name=None, **kwargs):
         unknown = sorted(set(kwargs) - set(self.keras_arguments))
         if unknown:
             raise TypeError(
                 f"`{type(self).__name__}` has no such arguments. Received: {', '.join(unknown)}"
             )
-        super().__init__(*args, name=name or automatic_name(type(self)), **kwargs)
+        super().__init__(
+            inputs=inputs,
+            outputs=self.compute_outputs(inputs),
+            name=name or automatic_name(type(self)),
+            **kwargs,
+        )
         # Keras would demand every input of the graph; `complete_inputs` checks them
         self.input_spec = None
 

@@ -6,7 +6,7 @@ from keras import ops
 from roformer_tf.layers import MeanPooling
 from roformer_tf.models.answer_spans import answer_lists, answers_of_logits
 from roformer_tf.models.answering_task import AnsweringTask
-from roformer_tf.models.batches import is_dataset, string_tensors
+from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import (
     RoFormerBackbone,
     check_head_pooling,
@@ -92,7 +92,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         inputs = {
             name: keras.Input((None, None), dtype="int32", name=name) for name in self.input_dtypes
         }
-        super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
+        super().__init__(inputs, **kwargs)
 
     def compute_outputs(self, inputs, training=None):
         shape = ops.shape(inputs["token_ids"])
@@ -115,8 +115,6 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         self.predict({"question": ["a"] * len(texts), "choices": choices}, verbose=0)
 
     def text_tensors(self, x):
-        if is_dataset(x):
-            return x
         form_of(x)
         columns = {name: x[name] for name in x if name != "choices"}
         columns = dict(zip(columns, string_tensors(tuple(columns.values()))))

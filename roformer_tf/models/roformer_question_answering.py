@@ -7,7 +7,7 @@ from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.layers import GlobalPointer, SpanCrossentropy
 from roformer_tf.models.answer_spans import answer_lists, answers_of_scores
 from roformer_tf.models.answering_task import AnsweringTask
-from roformer_tf.models.batches import is_dataset, string_tensors
+from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import (
     RoFormerBackbone,
     head_dense,
@@ -108,7 +108,7 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         # === Functional model ===
         answer_mask = keras.Input((None,), dtype="int32", name="answer_mask")
         inputs = {**backbone.input, "answer_mask": answer_mask}
-        super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
+        super().__init__(inputs, **kwargs)
 
     def compute_outputs(self, inputs, training=None):
         inputs = dict(inputs)
@@ -178,8 +178,6 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         self.predict({"question": ["a"] * len(texts), "context": contexts}, verbose=0)
 
     def text_tensors(self, x):
-        if is_dataset(x):
-            return x
         columns = question_and_context(x)
         return string_tensors(tuple(list(c) if isinstance(c, tuple) else c for c in columns))
 
@@ -223,9 +221,7 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
     def crop(self, outputs, width):
         return outputs[:, :width, :width] if self.head == "joint" else outputs[:, :width]
 
-    def decode(self, outputs, details, num_examples, **options):
-        """Returns `start`, `end`, `text` and `score` of the answers, tensors `(batch, n_best)`."""
-        return answers_of_scores(outputs, details, num_examples, **options)
+    decode = staticmethod(answers_of_scores)
 
     def to_answers(self, tensors):
         """Returns a list of `(start, end, text, score)` for each question."""

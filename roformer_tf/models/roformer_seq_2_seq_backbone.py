@@ -169,7 +169,7 @@ class RoFormerSeq2SeqBackbone(RoFormerModel, keras_hub.models.Backbone):
         inputs = {
             name: keras.Input((None,), dtype="int32", name=name) for name in self.input_dtypes
         }
-        super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), dtype=dtype, **kwargs)
+        super().__init__(inputs, dtype=dtype, **kwargs)
 
         # === Config ===
         self.vocabulary_size = vocabulary_size

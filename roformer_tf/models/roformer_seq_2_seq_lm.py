@@ -78,9 +78,7 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         self.preprocessor = preprocessor
 
         # === Functional model ===
-        super().__init__(
-            inputs=backbone.input, outputs=self.compute_outputs(backbone.input), **kwargs
-        )
+        super().__init__(backbone.input, **kwargs)
 
     def compute_outputs(self, inputs, training=None):
         hidden_states = self.backbone(inputs, training=training)["decoder_sequence_output"]

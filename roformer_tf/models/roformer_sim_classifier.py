@@ -83,7 +83,7 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
             name: keras.Input((2, None), dtype="int32", name=name) for name in self.input_dtypes
         }
         self.pair_vectors = _PairVectors(backbone, name="pair_vectors")
-        super().__init__(inputs=inputs, outputs=self.compute_outputs(inputs), **kwargs)
+        super().__init__(inputs, **kwargs)
 
     def compute_outputs(self, inputs, training=None):
         vectors = self.pair_vectors(inputs, training=training)

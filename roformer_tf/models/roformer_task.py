@@ -51,7 +51,7 @@ class RoFormerTask(RoFormerModel):
     """
 
     input_dtypes = RoFormerBackbone.input_dtypes
-    keras_arguments = ("inputs", "outputs", "trainable", "compile")
+    keras_arguments = ("trainable", "compile")
     needs_labels = False  # if not, the preprocessor makes them
     loss_is_mean_over_examples = False  # if so, it does not matter which of them make a batch
     text_ranks = (1,)
@@ -427,7 +427,7 @@ class RoFormerTask(RoFormerModel):
                     f"Received: y of type {type(y).__name__} beside a dataset"
                 )
             check_is_batched(x)
-        if self.is_preprocessed(x):
+        elif self.is_preprocessed(x):
             self.check_inputs(x)
         elif self.preprocessor is not None:
             x = self.text_tensors(x)
@@ -435,7 +435,7 @@ class RoFormerTask(RoFormerModel):
         return x
 
     def text_tensors(self, x):
-        """Returns texts as string tensors. Leaves a dataset alone."""
+        """Returns texts as string tensors."""
         return string_tensors(x)
 
     def get_config(self):

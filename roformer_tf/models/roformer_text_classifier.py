@@ -119,9 +119,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         self.logits_dense = head_dense(backbone, num_classes, "logits", activation=activation)
 
         # === Functional model ===
-        super().__init__(
-            inputs=backbone.input, outputs=self.compute_outputs(backbone.input), **kwargs
-        )
+        super().__init__(backbone.input, **kwargs)
 
     def compute_outputs(self, inputs, training=None):
         outputs = self.backbone(inputs, training=training)

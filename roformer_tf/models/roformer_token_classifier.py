@@ -139,9 +139,7 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
             self.field = ConditionalRandomField(lr_multiplier, dtype="float32", name="crf")
 
         # === Functional model ===
-        super().__init__(
-            inputs=backbone.input, outputs=self.compute_outputs(backbone.input), **kwargs
-        )
+        super().__init__(backbone.input, **kwargs)
 
     def compute_outputs(self, inputs, training=None):
         x = sequence_output(self.backbone(inputs, training=training))

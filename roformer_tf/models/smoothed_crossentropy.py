@@ -1,6 +1,8 @@
 import keras
 from keras import ops
 
+from roformer_tf.portable import custom_gradient
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class SmoothedCrossentropy(keras.losses.Loss):
@@ -61,7 +63,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         smoothing = self.label_smoothing
 
         # The gradient, p - q, is written out: TensorFlow's own takes more than twice the time.
-        @ops.custom_gradient
+        @custom_gradient
         def loss_and_gradient(logits):
             peak = ops.max(logits, axis=-1, keepdims=True)
             powers = ops.exp(logits - peak)
@@ -71,9 +73,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
                 expected = expected + smoothing * ops.mean(logits, axis=-1, keepdims=True)
             loss = (ops.log(total) + peak - expected)[..., 0]
 
-            def gradient(*args, upstream=None):
-                if upstream is None:  # PyTorch passes it by position
-                    (upstream,) = args
+            def gradient(upstream):
                 classes = ops.shape(logits)[-1]
                 difference = powers / total - smoothing / classes
                 is_label = ops.equal(ops.arange(classes, dtype="int32"), labels[..., None])
