@@ -29,7 +29,7 @@ def multilabel_categorical_crossentropy(y_true, y_pred):
     """
     scores = ops.cast(y_pred, "float32")
     y_true = ops.cast(y_true, "float32")
-    counts = scores > MINUS_INFINITY
+    counts = scores != MINUS_INFINITY  # NaN does, and shows in the loss
     false = ops.where(counts, scores, MINUS_INFINITY) + ops.log(1 - y_true)
     true = ops.where(counts, -scores, MINUS_INFINITY) + ops.log(y_true)
     return _log_one_plus(false) + _log_one_plus(true)

@@ -89,17 +89,11 @@ class AnsweringTask(RoFormerTask):
         ):
             return super().predict(x, batch_size, verbose, steps, callbacks, max_tokens_per_batch)
 
-        def answers(texts, verbose, steps=None):
-            return predict_batches(
-                *(self, texts, batch_size, verbose, steps, callbacks, max_tokens_per_batch),
-                answer=functools.partial(self._answer, **options),
-            ).tolist()
-
-        if not is_batches:
-            return answers(to_columns(x)[0], verbose, steps)
-        elements = x if steps is None else x.take(steps)
-        texts = (keras.utils.unpack_x_y_sample_weight(element)[0] for element in elements)
-        return [answer for batch in texts for answer in answers(batch, verbose=0)]
+        x = x if is_batches else to_columns(x)[0]
+        return predict_batches(
+            *(self, x, batch_size, verbose, steps, callbacks, max_tokens_per_batch),
+            answer=functools.partial(self._answer, **options),
+        ).tolist()
 
     def _answer(self, x, **options):
         """Returns the answers to a batch of string tensors, an array of objects."""

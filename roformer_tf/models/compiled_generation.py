@@ -1,4 +1,5 @@
 import functools
+import numbers
 
 import keras
 import numpy as np
@@ -109,7 +110,11 @@ def rows_are_finite(x):
 
 
 def check_stop_token_ids(stop_token_ids):
-    """Returns the ids as a list of integers, or `None`. Raises `ValueError` for anything else."""
+    """Returns the ids as a list of integers, or `None` for none.
+
+    Raises:
+        ValueError: If they are anything else.
+    """
     if stop_token_ids is None:
         return None
     if not hasattr(stop_token_ids, "__iter__") or isinstance(stop_token_ids, str):
@@ -117,17 +122,18 @@ def check_stop_token_ids(stop_token_ids):
             "`stop_token_ids` must be a list of ids, None or 'auto'. "
             f"Received: stop_token_ids={stop_token_ids!r}"
         )
-    return [int(i) for i in stop_token_ids]
+    return [int(i) for i in stop_token_ids] or None
 
 
 def check_max_length(max_length, start_token):
     """Raises `ValueError` if `max_length` leaves no room for the start token and a new one."""
-    if isinstance(max_length, int) and max_length > LONGEST:
+    is_integer = isinstance(max_length, numbers.Integral)
+    if is_integer and max_length > LONGEST:
         raise ValueError(
             f"`max_length` must be at most {LONGEST:,} tokens, for which memory is taken at once. "
             f"Received: max_length={max_length!r}"
         )
-    if max_length is not None and (not isinstance(max_length, int) or max_length < 2):
+    if max_length is not None and (not is_integer or max_length < 2):
         raise ValueError(
             f"`max_length` must be an integer of at least 2, for {start_token} and a new token. "
             f"Received: max_length={max_length!r}"

@@ -34,12 +34,12 @@ class EntityTagLoss(keras.losses.Loss):
         y_pred = ops.cast(y_pred, "float32")
         tags = tags_of_spans(y_true, ops.shape(y_pred)[1])
         if len(y_pred.shape) == 4:
-            is_real = y_pred[:, :, 0, 1] > float("-inf")
+            is_real = y_pred[:, :, 0, 1] != float("-inf")
             return ConditionalRandomFieldLoss().call(ops.where(is_real, tags, -1), y_pred)
-        is_real = y_pred[:, :, 1] > float("-inf")
-        logits = ops.where(is_real[..., None], y_pred, 0.0)  # JAX would multiply infinity by 0
+        # JAX multiplies all of them by 0 or 1, and 0 times minus infinity is NaN
+        logits = ops.maximum(y_pred, -1e9)
         losses = ops.sparse_categorical_crossentropy(tags, logits, from_logits=True)
-        is_real = ops.cast(is_real, "float32")
+        is_real = ops.cast(y_pred[:, :, 1] != float("-inf"), "float32")
         counts = ops.maximum(ops.sum(is_real, axis=1), 1.0)
         return ops.sum(losses * is_real, axis=1) / counts
 

@@ -132,7 +132,7 @@ def batches_of_texts(
     """
     count = count_rows(x)
     most = check_batch_limits(batch_size, max_tokens)
-    if count == 1 or (few_shapes and max_tokens is None and count <= most):
+    if count <= 1 or (few_shapes and max_tokens is None and count <= most):
         return [np.arange(count)]
     lengths = count_tokens(preprocessor, x)
     if few_shapes:

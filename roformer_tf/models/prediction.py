@@ -1,6 +1,7 @@
 """`predict`, `evaluate` and `embed` of texts, without a new `tf.data` iterator."""
 
 import itertools
+import operator
 
 import keras
 import numpy as np
@@ -58,7 +59,13 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens, 
         return columns, _batches(task, columns, batch_size, max_tokens, groups)
 
     if is_dataset(x):
-        batch_size, windows = _windows(x, steps)
+        if batch_size is not None:
+            raise ValueError(
+                "A dataset gives batches, so `batch_size` is its own: `dataset.batch(16)`. "
+                f"Received: batch_size={batch_size}"
+            )
+        # columns of choices have the width of their batch
+        batch_size, windows = _windows(x, steps, WINDOW if answer is outputs_of else 1)
         windows, num_batches = map(divided, windows), None
     else:
         count = None if steps is None else steps * (batch_size or DEFAULT_BATCH_SIZE)
@@ -146,6 +153,7 @@ def predict_logits(task, inputs):
     # KerasHub's `predict_on_batch` would preprocess the inputs again.
     outputs = keras.Model.predict_on_batch(task, inputs)
     logits = outputs["logits"] if isinstance(outputs, dict) else outputs
+    logits = logits[: count_rows(inputs)]  # several replicas each give all rows
     return check_finite_outputs(np.asarray(logits, "float32"), task)
 
 
@@ -167,8 +175,8 @@ def pad_to_ladder(inputs):
     return {name: pad(x) for name, x in inputs.items()}
 
 
-def _windows(dataset, steps):
-    """Returns the batch size of a dataset, and its texts in windows of `WINDOW` batches."""
+def _windows(dataset, steps, size):
+    """Returns the batch size of a dataset, and its texts in windows of `size` batches."""
     elements = dataset if steps is None else dataset.take(steps)
     batches = (keras.utils.unpack_x_y_sample_weight(element)[0] for element in elements)
     first = next(batches, None)
@@ -177,7 +185,7 @@ def _windows(dataset, steps):
 
     def windows():
         rest = itertools.chain([first], batches)
-        while window := list(itertools.islice(rest, WINDOW)):
+        while window := list(itertools.islice(rest, size)):
             yield tree.map_structure(lambda *columns: tf.concat(columns, 0), *window)
 
     return max(1, count_rows(first)), windows()
@@ -258,7 +266,9 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
         inputs = {name: np.asarray(value) for name, value in inputs.items()}
         if few_shapes:
             inputs = pad_to_ladder(inputs)
-        outputs = backbone.predict_on_batch(inputs)
+        outputs, count = backbone.predict_on_batch(inputs), len(inputs["token_ids"])
+        # several replicas each give all rows
+        outputs = tree.map_structure(operator.itemgetter(slice(count)), outputs)
         vectors[rows] = pool(outputs, inputs["padding_mask"], pooling, _mean)[: len(rows)]
     check_finite_outputs(vectors, backbone)
     if normalize:

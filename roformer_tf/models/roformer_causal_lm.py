@@ -1,3 +1,5 @@
+import numbers
+
 import keras
 import keras_hub
 import numpy as np
@@ -154,7 +156,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             check_positive_integer("batch_size", batch_size)
             self.check_preprocessor()
         check_max_length(max_length, "[CLS]")
-        if not isinstance(min_new_tokens, int) or min_new_tokens < 0:
+        if not isinstance(min_new_tokens, numbers.Integral) or min_new_tokens < 0:
             raise ValueError(
                 "`min_new_tokens` must be an integer of at least 0. "
                 f"Received: min_new_tokens={min_new_tokens!r}"

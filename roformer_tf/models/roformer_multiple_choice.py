@@ -105,7 +105,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     def default_loss(self):
         """Returns the cross entropy over the choices."""
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return choice_crossentropy
 
     def default_metrics(self):
         return [keras.metrics.SparseCategoricalAccuracy()]
@@ -148,3 +148,11 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     def get_config(self):
         return {**super().get_config(), "dropout": self.dropout, "pooling": self.pooling}
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+def choice_crossentropy(y_true, y_pred):
+    """Returns the cross entropy `(batch,)` over the choices, logits of minus infinity included."""
+    # JAX multiplies all of them by 0 or 1, and 0 times minus infinity is NaN
+    logits = ops.maximum(y_pred, -1e9)
+    return keras.losses.sparse_categorical_crossentropy(y_true, logits, from_logits=True)

@@ -229,8 +229,12 @@ class RoFormerTask(RoFormerModel):
 
     def _in_one_go(self, dataset, steps, epochs=1):
         """Returns a dataset for all epochs, and the steps of each."""
-        # Of one whose length it knows Keras makes two iterators for each epoch, one for nothing.
-        if steps is not None or self.steps_per_execution > 1 or not runs_on_one_device(self):
+        # Of one whose length it knows Keras makes two iterators for each epoch, one for nothing. Of
+        # the others it may want a batch after the last, under a strategy and on other backends.
+        looks_ahead = (
+            keras.backend.backend() != "tensorflow" or self._distribute_strategy is not None
+        )
+        if steps is not None or self.steps_per_execution > 1 or looks_ahead:
             return dataset, steps
         return of_unknown_length(dataset.repeat(epochs)), int(dataset.cardinality())
 
@@ -274,11 +278,6 @@ class RoFormerTask(RoFormerModel):
         x = to_columns(x)[0] if in_memory else x
         gives_texts = is_dataset(x) and self._gives_texts(x)
         if runs_on_one_device(self) and (in_memory or gives_texts):
-            if gives_texts and batch_size is not None:
-                raise ValueError(
-                    "A dataset gives batches, so `batch_size` is its own: `dataset.batch(16)`. "
-                    f"Received: batch_size={batch_size}"
-                )
             outputs = predict_batches(
                 self, x, batch_size, verbose, steps, callbacks, max_tokens_per_batch
             )

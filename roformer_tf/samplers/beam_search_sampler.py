@@ -34,6 +34,10 @@ class BeamLoop(keras_hub.samplers.Sampler):
         super().__init__(**kwargs)
         check_positive_integer("num_beams", num_beams)
         check_positive_integer("min_ends", min_ends)
+        if not self.temperature > 0:
+            raise ValueError(
+                f"`temperature` must be positive. Received: temperature={self.temperature}"
+            )
         self.num_beams = num_beams
         self.min_ends = min_ends
 
@@ -209,7 +213,8 @@ class BeamSearchSampler(BeamLoop):
         ones have a score of minus infinity.
 
     Raises:
-        ValueError: If `num_beams` or `min_ends` is not positive, or `penalty_form` is unknown.
+        ValueError: If `num_beams`, `min_ends` or `temperature` is not positive, or `penalty_form`
+            is unknown.
 
     Example:
 

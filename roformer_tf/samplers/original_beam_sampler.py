@@ -31,7 +31,8 @@ class OriginalBeamSampler(BeamLoop):
         is as in `prompt`.
 
     Raises:
-        ValueError: If `num_beams` or `min_ends` is not positive, or `min_length` is negative.
+        ValueError: If `num_beams`, `min_ends` or `temperature` is not positive, or `min_length` is
+            negative.
 
     Example:
 

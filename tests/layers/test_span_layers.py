@@ -129,6 +129,8 @@ def test_multilabel_losses_equal_bert4keras(original, rng):
     )
     finite = np.where(np.isfinite(scores), scores, -50).astype("float32")
     want = original.multilabel_loss(f"sparse_{name}", as_list(labels), finite, mask_zero=True)
+    nan = np.full_like(finite, np.nan)
+    assert np.isnan(multilabel_categorical_crossentropy(labels, nan)).all()
     found = sparse_multilabel_categorical_crossentropy(as_list(labels), finite, mask_zero=True)
     np.testing.assert_allclose(found, want, rtol=2e-6, atol=1e-5)  # its epsilon is 1e-7
     one = np.array([[3], [5], [7], [9], [11]])

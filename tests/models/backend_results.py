@@ -10,7 +10,12 @@ import sys
 import keras
 import numpy as np
 
-from roformer_tf import RoFormerQuestionAnswering, RoFormerTokenClassifier, rotary
+from roformer_tf import (
+    RoFormerMultipleChoice,
+    RoFormerQuestionAnswering,
+    RoFormerTokenClassifier,
+    rotary,
+)
 from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
 from roformer_tf.samplers import BeamSearchSampler
 from tests.layers.cases import CASES
@@ -98,10 +103,14 @@ def training_results(name, dtype):
     return {**results, "prediction": np.asarray(model.predict(x, verbose=0), "float32")}
 
 
-def answer_results(model, y):
+def answer_results(model, y, given=None):
     """The loss of the answers to sequences of which some have padding, and its gradients."""
-    scores = numpy(randomized(model)(inputs(np.random.default_rng(6))))
-    loss = model.default_loss()
+    given = inputs(np.random.default_rng(6)) if given is None else given
+    scores = numpy(randomized(model)(given))
+
+    def loss(y, scores):
+        return keras.ops.mean(model.default_loss()(y, scores))
+
     _, [gradient] = gradients(lambda scores: loss(y, scores), [scores], np.float32(1))
     # without a compiler, which makes a selection of a product with 0 and 1
     return {"loss": numpy(loss(y, scores)), "gradient": gradient}
@@ -160,6 +169,11 @@ def all_results():
         model = RoFormerQuestionAnswering(backbone(), head=head, head_dim=8)
         found = answer_results(model, np.array([[1, 4], [2, 2], [0, 0]]))
         results |= {f"answers {head}/{k}": v for k, v in found.items()}
+    choices = RoFormerMultipleChoice(backbone(), dropout=0.0)
+    given = {name: x[:, None] for name, x in inputs(np.random.default_rng(9)).items()}
+    given = {name: np.concatenate([x, x[::-1], 0 * x], axis=1) for name, x in given.items()}
+    found = answer_results(choices, np.array([1, 0, 1]), given)
+    results |= {f"choices/{k}": v for k, v in found.items()}
     for name, sampler in (("causal_lm", "greedy"), ("causal_lm_sim", "beam")):
         generated = generation_results(name, sampler)
         results |= {f"generated {name}/{k}": v for k, v in generated.items()}

@@ -177,3 +177,14 @@ def test_an_epoch_has_each_example_once_from_one_iterator(rng, seen, values):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     if values:
         np.testing.assert_allclose(history.history["val_loss"][-1], expected[0], rtol=1e-6)
+
+
+def test_validation_in_every_epoch_under_a_strategy(rng):
+    """Before each evaluation Keras takes a batch of the iterator of the one before."""
+    x, y = batches(rng)
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        model = task("classifier")
+        model.compile(keras.optimizers.SGD(0.0))
+    history = model.fit(x, y, batch_size=BATCH, epochs=3, validation_data=(x, y), verbose=0)
+    expected = model.evaluate(x, y, verbose=0)[0]
+    np.testing.assert_allclose(history.history["val_loss"], [expected] * 3, rtol=1e-6)

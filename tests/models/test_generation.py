@@ -5,6 +5,7 @@ import functools
 import keras_hub
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 import roformer_tf
@@ -230,8 +231,9 @@ def test_continuations_of_prompts(gpt):
     assert gpt.generate(texts) == [text + new for text, new in zip(texts, expected)]
     assert gpt.generate(texts, strip_prompt=True) == expected
     assert gpt.generate(texts[0]) == texts[0] + expected[0]
+    assert gpt.generate(tf.constant(texts[0])) == texts[0] + expected[0]
     short = expected_text(gpt, [2, *map(int, ids[0])], [0] * 4, 6)
-    assert gpt.generate(texts[0], max_length=6, strip_prompt=True) == short
+    assert gpt.generate(texts[0], max_length=np.int64(6), strip_prompt=True) == short
 
 
 def test_targets_of_sources(sim):
@@ -265,6 +267,7 @@ def test_stop_tokens():
     causal_lm, prompt = model("gpt"), prompts([3, 5])
     causal_lm.compile(sampler="greedy", run_eagerly=True)
     free = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
+    np.testing.assert_array_equal(causal_lm.generate(prompt, stop_token_ids=[])["token_ids"], free)
     stops = [int(free[0, 6]), int(free[1, 8])]
     found = causal_lm.generate(prompt, stop_token_ids=stops)
     for row, start in enumerate((3, 5)):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from roformer_tf.models import fill_mask
 from roformer_tf.pretraining.strategies import choose_strategy
 from tests.layers.harness import numpy, variables
 from tests.models import seq_2_seq
@@ -70,3 +71,24 @@ def test_translation_equals_one_device():
         (pairs,),
         4,
     )
+
+
+def test_vectors_scores_and_masks_equal_one_device(rng):
+    """Several replicas give all rows each where a batch is not distributed."""
+    sentences = texts(rng, 5)
+    found = []
+    for strategy in (tf.distribute.get_strategy(), choose_strategy(cpu_replicas=2)):
+        with strategy.scope():
+            gpt = task("causal_lm", preprocessor={"sequence_length": 24})
+            masked_lm = task("masked_lm", preprocessor={"sequence_length": 24})
+        masks = fill_mask(masked_lm, [f"{text}[MASK]" for text in sentences])
+        scores = gpt.score(sentences)
+        found.append(
+            (
+                *(masked_lm.embed(sentences, pooling=pooling) for pooling in ("mean", "cls")),
+                *(scores[name] for name in sorted(scores)),
+                np.array([[p for _, p in row[0]] for row in masks]),
+            )
+        )
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)

@@ -301,6 +301,16 @@ def test_fit_bounds_tokens_and_groups_datasets(rng):
     np.testing.assert_array_equal(np.bincount(labels), [20, 20, 20])
 
 
+def test_an_empty_batch_of_a_dataset(classifier, rng):
+    x = texts(rng, 3)
+    spec = tf.TensorSpec([None], tf.string)
+    for parts in ((x[:2], [], x[2:]), ([], x), ([],)):
+        dataset = tf.data.Dataset.from_generator(lambda parts=parts: iter(parts), spec)
+        found = classifier.predict(dataset, verbose=0)
+        expected = classifier.predict(x, verbose=0) if len(parts) > 1 else np.zeros((0, 3))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_wrong_arguments(classifier, rng):
     x = texts(rng, 3)
     data = tf.data.Dataset.from_tensor_slices(x).batch(2)

@@ -199,6 +199,34 @@ def test_every_form_of_data(rng):
     np.testing.assert_allclose(6 * weighted, first, rtol=1e-5)
 
 
+def test_predict_of_a_dataset_is_that_of_any_task(rng):
+    task, texts = tagger(), [random_text(rng, n) for n in (9, 70, 3, 30, 5)]
+    dataset = tf.data.Dataset.from_tensor_slices(texts).batch(2)
+    calls = []
+    logged = keras.callbacks.LambdaCallback()
+    logged.on_predict_begin = lambda logs: calls.append("begin")
+    logged.on_predict_batch_end = lambda step, logs: calls.append((step, len(logs["outputs"])))
+    logged.on_predict_end = lambda logs: calls.append("end")
+    found = task.predict(dataset, callbacks=[logged], verbose=0)
+    assert calls == ["begin", (0, 2), (1, 2), (2, 1), "end"]
+    assert [[entity[:3] for entity in row] for row in found] == [
+        [entity[:3] for entity in row] for row in task.predict(texts, verbose=0)
+    ]
+    assert len(task.predict(dataset, steps=2, verbose=0)) == 4
+    with pytest.raises(ValueError, match="The dataset is empty"):
+        task.predict(dataset.filter(lambda x: False), verbose=0)
+    with pytest.raises(ValueError, match="`batch_size` is its own"):
+        task.predict(dataset, batch_size=2, verbose=0)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_nan_is_seen_in_the_loss(head):
+    """`TerminateOnNaN` would not stop, and the best model would be the broken one."""
+    shapes = {"crf": (1, 4, 7, 7), "softmax": (1, 4, 7)}
+    outputs = np.full(shapes.get(head, (1, 3, 4, 4)), np.nan, "float32")
+    assert np.isnan(float(tagger(head).default_loss()(np.array([[[1, 2, 0]]]), outputs)))
+
+
 @pytest.mark.parametrize("head", EACH_HEAD)
 def test_files(tmp_path, rng, head):
     """A `.keras` file and a preset give the same answers; a preset gives new labels a new head."""

@@ -291,6 +291,7 @@ def test_config():
         ({"num_beams": 0}, "`num_beams` must be a positive integer. Received: num_beams=0"),
         ({"min_ends": 0}, "`min_ends` must be a positive integer. Received: min_ends=0"),
         ({"penalty_form": "wu"}, "Received: penalty_form='wu'"),
+        ({"temperature": 0.0}, "`temperature` must be positive. Received: temperature=0.0"),
     ],
 )
 def test_errors(options, message):
