@@ -57,7 +57,8 @@ def replace_file(path):
     """Replaces a file at once: writes bytes to a temporary file, then renames it to `path`.
 
     A reader of `path` finds the old file or the new one, never a part of it. What a killed process
-    leaves beside it is removed by the next call.
+    leaves beside it is removed by the next call. A link stays, and its target is replaced. What is
+    no file, such as a pipe, is written to.
 
     >>> path = os.path.join(tempfile.mkdtemp(), "numbers.bin")
     >>> with replace_file(path) as file:
@@ -65,7 +66,11 @@ def replace_file(path):
     >>> os.path.getsize(path), os.listdir(os.path.dirname(path))
     (3, ['numbers.bin'])
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as file:
+            yield file
+        return
     prefix = f"{SAVING}{path.name}-"
     _remove_abandoned(path.parent, prefix)
     with _temporary_folder(path.parent, prefix) as temporary:

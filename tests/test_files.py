@@ -117,6 +117,22 @@ def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):
     assert path.stat().st_mode == mode  # that of `open`
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs links and pipes")
+def test_a_link_and_a_pipe_stay(tmp_path):
+    target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
+    target.write_text("old")
+    link.symlink_to(target)
+    with replace_file(link) as file:
+        file.write(b"new")
+    assert link.is_symlink() and target.read_text() == "new"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(pipe.read_bytes)
+        with replace_file(pipe) as file:
+            file.write(b"new")
+        assert found.result() == b"new" and pipe.is_fifo()
+
+
 def test_several_writers_of_one_file_leave_one_version(tmp_path):
     path = tmp_path / "numbers"
 

@@ -167,7 +167,8 @@ def read_texts(args, keep_blank=False):
     """
     lines = iter(args.texts)
     if not args.texts and not sys.stdin.isatty():
-        lines = (line.rstrip("\n") for line in sys.stdin)
+        # a file of Windows may have a byte order mark, and ends its lines in two characters
+        lines = (line.rstrip("\r\n").removeprefix("\ufeff") for line in sys.stdin)
     windows = _windows(lines, keep_blank)
     first = []
     while not any(line.strip() for texts in first for line in texts):

@@ -65,7 +65,8 @@ class AnswerMetrics(keras.callbacks.Callback):
             )
         if logs is not None:
             logs.update({f"val_{name}": value for name, value in scores.items()})
-        if self.best is None or scores[monitor] > self.best:
+        is_best = self.best is None or scores[monitor] > self.best
+        if is_best and scores[monitor] == scores[monitor]:  # NaN is not
             self.best, self.best_epoch = scores[monitor], epoch
             if self.restore_best_weights:
                 self._weights = self.model.get_weights()

@@ -2,6 +2,7 @@ import functools
 import numbers
 
 import keras
+import keras_hub
 import numpy as np
 from keras import ops
 
@@ -25,6 +26,12 @@ class CompiledGeneration:
         """See `keras.Model.compile`. `generate` uses XLA only if `jit_compile` is `True`."""
         self.generates_with_xla = jit_compile is True
         super().compile(*args, jit_compile=jit_compile, **kwargs)
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        if config is not None:  # KerasHub takes the sampler before Keras notes the arguments
+            config["sampler"] = keras_hub.samplers.serialize(self.sampler)
+        return config
 
     def make_generate_function(self):
         """Returns the compiled `generate_step`; it raises an error if the outputs are NaN."""

@@ -1,6 +1,7 @@
 """What a masked language model fills in: tokens, or the words of classes."""
 
 import functools
+import numbers
 
 import keras
 import numpy as np
@@ -134,7 +135,7 @@ def top_tokens(logits, top_k):
 
 def check_top_k(top_k, vocabulary_size):
     """Raises `ValueError` unless `top_k` is in `[1, vocabulary_size]`."""
-    is_integer = isinstance(top_k, int) and not isinstance(top_k, bool)
+    is_integer = isinstance(top_k, numbers.Integral) and not isinstance(top_k, bool)
     if not is_integer or not 1 <= top_k <= vocabulary_size:
         raise ValueError(
             f"`top_k` must be an integer from 1 to the size of the vocabulary, {vocabulary_size}. "
@@ -162,8 +163,8 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
 
     Raises:
         ValueError: If the task is no `RoFormerMaskedLM` with a preprocessor, the pattern lacks one
-            of its two parts or leaves no room for a text, a word has no tokens, there are no words,
-            `batch_size` is not positive, or the outputs are NaN.
+            of its two parts or leaves no room for a text, a text has a mask, a word has no tokens,
+            there are no words, `batch_size` is not positive, or the outputs are NaN.
 
     Example:
 
@@ -292,6 +293,12 @@ def _prompts(masked_lm, texts, pattern, count):
             f"Received: sequence_length={preprocessor.sequence_length}, pattern={pattern!r}"
         )
     texts = [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts]
+    for text in texts:
+        if tokenizer.mask_token in text:
+            raise ValueError(
+                "A text must not have a mask of its own: the pattern has those of the words. "
+                f"Received: {text!r}"
+            )
     _, _, ends = tokenizer.tokenize_with_offsets(texts)
     cut = [text if len(end) <= room else text[: end[room - 1]] for text, end in zip(texts, ends)]
     return [pattern.replace(TEXT, text) for text in cut]

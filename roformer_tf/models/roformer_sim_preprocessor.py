@@ -71,6 +71,11 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
         first, second = check_pairs(x)
+        if y is not None and not (isinstance(y, tuple | list) and len(y) == 2):
+            raise ValueError(
+                "`y` must be None, or for distillation a tuple of the teacher's vectors of both "
+                f"columns. Received: y of type {type(y).__name__}"
+            )
         both_ways = interleave(first, second), interleave(second, first)
         inputs, next_tokens, weights = self.next_tokens(both_ways)
         if self.source_mask_rate:

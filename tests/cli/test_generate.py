@@ -30,7 +30,7 @@ def test_generate(folder, gpt, capsys, monkeypatch, printed_json):
     assert run("generate", folder, *TEXTS) == 0
     assert capsys.readouterr().out.splitlines() == gpt.generate(TEXTS)
 
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([TEXTS[0], "", TEXTS[1], ""])))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"\ufeff{TEXTS[0]}\r\n\n{TEXTS[1]}\n"))
     options = ("--max-length", 10, "--min-new-tokens", 3, "--json")
     assert run("generate", folder, *options) == 0
     lines = printed_json()

@@ -67,7 +67,8 @@ def test_best_weights_are_kept(rng):
     task = tagger()
     task.compile(keras.optimizers.SGD(0.0))
     texts, entities = sentences(rng, 2)
-    scores = iter([0.1, 0.7, 0.7, 0.2])
+    values = [float("nan"), 0.7, 0.7, 0.2]
+    scores = iter(values)
 
     def score(y, answers):
         assert y is entities and len(answers) == 2
@@ -79,7 +80,7 @@ def test_best_weights_are_kept(rng):
 
     metrics = AnswerMetrics(texts, entities, score, batch_size=1)
     history = task.fit(texts, entities, epochs=4, callbacks=[Mark(), metrics], verbose=0)
-    assert history.history["val_f1"] == [0.1, 0.7, 0.7, 0.2]
+    np.testing.assert_array_equal(history.history["val_f1"], values)
     assert metrics.best == 0.7 and metrics.best_epoch == 1
     assert np.all(task.pointer.dense.bias.numpy() == 1)
     wrong = AnswerMetrics(texts, entities, lambda y, a: {"f1": 0.0}, monitor="val_em")
@@ -144,6 +145,8 @@ def test_wrong_patterns_are_named():
     ):
         with pytest.raises(ValueError, match=message):
             zero_shot(task, ["地"], pattern, words)
+    with pytest.raises(ValueError, match=r"mask of its own.*Received: '\[MASK\]地'"):
+        cloze_examples(task, ["[MASK]地"], ["a"], "{text}{mask}", {"a": "天"})
     with pytest.raises(ValueError, match="Labels must be among"):
         cloze_examples(task, ["地"], ["b"], "{text}{mask}", {"a": "天"})
     with pytest.raises(ValueError, match="Expected a RoFormerMaskedLM"):

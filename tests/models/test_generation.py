@@ -12,7 +12,7 @@ import roformer_tf
 from roformer_tf.samplers import OriginalBeamSampler
 from tests.layers.harness import compiled, numpy, quantized
 from tests.models import seq_2_seq
-from tests.models.builders import SIZES, backbone, randomized, task
+from tests.models.builders import SIZES, backbone, randomized, saved_and_loaded, task
 
 LENGTH = 14
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 6}
@@ -360,3 +360,11 @@ def test_errors(gpt):
         of_ids.generate(prompts([3, 14]), stop_token_ids=None)
     with pytest.raises(ValueError, match="learned positions for 220 tokens only"):
         of_ids.generate(prompts([3], 221), stop_token_ids=None)
+
+
+def test_a_file_keeps_the_sampler(tmp_path):
+    causal_lm = model("gpt")
+    causal_lm.compile(sampler=OriginalBeamSampler(3, min_length=2))
+    again = saved_and_loaded(causal_lm, tmp_path)
+    assert type(again.sampler) is OriginalBeamSampler
+    assert again.sampler.get_config() == causal_lm.sampler.get_config()

@@ -223,6 +223,8 @@ def test_errors(model):
         ValueError, match="needs a backbone with `masking='unilm'`.*'bidirectional'"
     ):
         roformer_tf.RoFormerSim(backbone("v1_pooler", num_layers=1))
+    with pytest.raises(ValueError, match="`y` must be None, or for distillation a tuple"):
+        model.fit((["天", "地"], ["玄", "黄"]), [0, 1], verbose=0)
     with pytest.raises(ValueError, match="`loss` must be 'auto', 'distillation' or a dictionary"):
         model.compile(loss="mse")
     with pytest.raises(ValueError, match="`groups` must be positive integers"):
