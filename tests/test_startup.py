@@ -47,7 +47,7 @@ def run(*arguments):
 
 
 def test_import_is_quiet_and_saved_models_load(tmp_path):
-    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(builders.tokenizer())
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(builders.new_tokenizer())
     model = roformer_tf.RoFormerTextClassifier(builders.backbone(num_layers=1), 2, preprocessor)
     small = keras.Sequential(
         [roformer_tf.layers.RMSNorm(), keras.layers.Dense(2, activation=roformer_tf.layers.gelu)]

@@ -417,7 +417,8 @@ class RoFormerTask(RoFormerModel):
     def _check_data(self, x, y=None, shuffle=False):
         """Returns `x` with texts as string tensors. Checks examples and labels."""
         if is_stream(x):
-            return stream_to_dataset(x, self._check_data, self.encode_labels, shuffle)
+            convert = self.convert_labels, self._check_data, self.encode_labels
+            return stream_to_dataset(x, *convert, shuffle)
         check_not_empty(x)
         if is_dataset(x):
             if y is not None:

@@ -203,9 +203,11 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
 
     def convert_labels(self, x, y):
         """Returns names of labels, one or a list for each text, as 0 and 1 for each class."""
-        if self.labels is None or not self._has_several_labels() or not isinstance(y, list | tuple):
+        if self.labels is None or not self._has_several_labels():
             return y
-        return multi_hot_labels(y, self.labels)
+        if str(getattr(y, "dtype", "")) == "object":  # lists in an array, or in a pandas column
+            y = y.tolist()
+        return multi_hot_labels(y, self.labels) if isinstance(y, list | tuple) else y
 
     def encode_labels(self, y):
         if self.labels is None or y is None:

@@ -149,6 +149,11 @@ def test_several_labels_for_each_text(rng, tmp_path):
     data = tf.data.Dataset.from_tensor_slices((x, ["bad"] * 6)).batch(3)
     loss = -(np.log(p[:, 0]) + np.log(1 - p[:, 1:]).sum(1)).mean() / 3
     np.testing.assert_allclose(model.evaluate(data, verbose=0)[0], loss, rtol=1e-5)
+    column = np.empty(len(names), object)  # as a column of pandas
+    column[:] = names
+    expected = model.evaluate(x, matrix, verbose=0)
+    for given in ((x, column), (((x, names) for _ in "1"),)):
+        np.testing.assert_allclose(model.evaluate(*given, verbose=0), expected, rtol=1e-6)
     with pytest.raises(ValueError, match="or 0 and 1 for each of them. Received: 'great'"):
         model.fit(x[:1], [["great"]], verbose=0)
     loaded = saved_and_loaded(model, tmp_path)
