@@ -112,7 +112,7 @@ class TextInput:
     def count(self, batches):
         """Counts the tokens and the places, padding included, of the next batches that were taken.
 
-        The data set makes batches ahead, so more sequences than these may have been made.
+        The dataset makes batches ahead, so it may have made more sequences than these.
         """
         taken = slice(batches * self.batch)
         lengths = self.rows.lengths[taken]

@@ -65,8 +65,7 @@ class AnswerMetrics(keras.callbacks.Callback):
             )
         if logs is not None:
             logs.update({f"val_{name}": value for name, value in scores.items()})
-        is_best = self.best is None or scores[monitor] > self.best
-        if is_best and scores[monitor] == scores[monitor]:  # NaN is not
+        if scores[monitor] > (float("-inf") if self.best is None else self.best):  # NaN is not
             self.best, self.best_epoch = scores[monitor], epoch
             if self.restore_best_weights:
                 self._weights = self.model.get_weights()

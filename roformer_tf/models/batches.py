@@ -106,8 +106,7 @@ def prompt_columns(parts):
     ((['天地'], ['玄']), True)
     """
     if all(map(is_text, parts)):
-        parts = (part.numpy() if ops.is_tensor(part) else part for part in parts)
-        return tuple([part] for part in parts), True
+        return tuple([part.numpy() if ops.is_tensor(part) else part] for part in parts), True
     sizes = [1 if is_text(part) else len(part) for part in parts if not is_dataset(part)]
     if any(map(is_text, parts)) or len(set(sizes)) > 1:
         raise ValueError(

@@ -1,7 +1,6 @@
 """`predict`, `evaluate` and `embed` of texts, without a new `tf.data` iterator."""
 
 import itertools
-import operator
 
 import keras
 import numpy as np
@@ -137,6 +136,7 @@ def predict_inputs(task, inputs, may_pad):
         inputs = pad_to_ladder(inputs)
     # KerasHub's `predict_on_batch` would preprocess the inputs again.
     outputs = keras.Model.predict_on_batch(task, inputs)
+    # padding has rows, and several replicas each give all of them
     return tree.map_structure(lambda output: output[:count], outputs)
 
 
@@ -150,10 +150,8 @@ def predict_logits(task, inputs):
     Raises:
         ValueError: If they are NaN or infinite.
     """
-    # KerasHub's `predict_on_batch` would preprocess the inputs again.
-    outputs = keras.Model.predict_on_batch(task, inputs)
+    outputs = predict_inputs(task, inputs, may_pad=False)
     logits = outputs["logits"] if isinstance(outputs, dict) else outputs
-    logits = logits[: count_rows(inputs)]  # several replicas each give all rows
     return check_finite_outputs(np.asarray(logits, "float32"), task)
 
 
@@ -263,13 +261,8 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
     for rows in batches_of_texts(preprocessor, texts, batch_size, few_shapes=few_shapes):
         with no_convert_scope():
             inputs = preprocessor.pack(take_rows(texts, rows))
-        inputs = {name: np.asarray(value) for name, value in inputs.items()}
-        if few_shapes:
-            inputs = pad_to_ladder(inputs)
-        outputs, count = backbone.predict_on_batch(inputs), len(inputs["token_ids"])
-        # several replicas each give all rows
-        outputs = tree.map_structure(operator.itemgetter(slice(count)), outputs)
-        vectors[rows] = pool(outputs, inputs["padding_mask"], pooling, _mean)[: len(rows)]
+        outputs = predict_inputs(backbone, inputs, may_pad=True)
+        vectors[rows] = pool(outputs, inputs["padding_mask"], pooling, _mean)
     check_finite_outputs(vectors, backbone)
     if normalize:
         vectors = ops.convert_to_numpy(unit_vectors(ops.convert_to_tensor(vectors)))
@@ -304,6 +297,5 @@ def checked_pooling(backbone, pooling):
 
 def _mean(tokens, padding_mask):
     weights = np.asarray(padding_mask, "float32")
-    total = np.einsum("blh,bl->bh", np.asarray(tokens, "float32"), weights)
-    # a batch on JAX may have rows that are all padding
-    return total / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
+    tokens = np.asarray(tokens, "float32")[:, : weights.shape[1]]  # may be wider than the inputs
+    return np.einsum("blh,bl->bh", tokens, weights) / weights.sum(axis=1, keepdims=True)

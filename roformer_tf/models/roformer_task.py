@@ -229,8 +229,8 @@ class RoFormerTask(RoFormerModel):
 
     def _in_one_go(self, dataset, steps, epochs=1):
         """Returns a dataset for all epochs, and the steps of each."""
-        # Of one whose length it knows Keras makes two iterators for each epoch, one for nothing. Of
-        # the others it may want a batch after the last, under a strategy and on other backends.
+        # Keras makes two iterators for each epoch of a dataset whose length it knows, and does not
+        # use one. Under a strategy and on other backends it takes a batch before it starts again.
         looks_ahead = (
             keras.backend.backend() != "tensorflow" or self._distribute_strategy is not None
         )
