@@ -219,14 +219,6 @@ def _joined(outputs, order=None):
     return tree.map_structure(join, *outputs)
 
 
-def runs_on_one_device(model):
-    """Whether a batch runs on one device, not divided by a strategy or distribution."""
-    if keras.distribution.distribution() is not None:
-        return False
-    strategy = getattr(model, "distribute_strategy", None)
-    return strategy is None or strategy.num_replicas_in_sync == 1
-
-
 def check_finite_outputs(outputs, model):
     """Returns outputs, NumPy or ragged. Raises `ValueError` if they are NaN or infinite."""
     flat = keras.tree.flatten(outputs)

@@ -250,7 +250,7 @@ class RoFormerModel:
             is_graph = not (self.run_eagerly or self.jit_compile)
             if is_graph and keras.backend.backend() == "tensorflow":
                 for_any = self._make_keras_predict_function()
-                self.predict_function = _with_any_shape(function, for_any, self.input_dtypes)
+                self.predict_function = _with_any_shape(self, function, for_any)
         return self.predict_function
 
     def _make_keras_predict_function(self):
@@ -372,7 +372,7 @@ def _can_be_quantized(layer):
     return type(layer).quantize is not keras.Layer.quantize
 
 
-def _with_any_shape(for_short, for_any, dtypes):
+def _with_any_shape(model, for_short, for_any):
     """Returns a function of batches that traces its first batch with unknown sizes.
 
     It calls the traced graphs themselves: a `tf.function` looks each shape up among all that it has
@@ -387,7 +387,7 @@ def _with_any_shape(for_short, for_any, dtypes):
         is_inputs = isinstance(batch, tuple) and isinstance(batch[0], dict)
         if not is_inputs:
             return batch
-        inputs = {name: tf.cast(x, dtypes.get(name)) for name, x in batch[0].items()}
+        inputs = {name: tf.cast(x, model.input_dtypes.get(name)) for name, x in batch[0].items()}
         return inputs, *batch[1:]
 
     def call(data):
@@ -403,10 +403,42 @@ def _with_any_shape(for_short, for_any, dtypes):
         if key not in graphs:
             function = for_any if longest is None else for_short
             with inputs_up_to(longest):
-                graphs[key] = function.get_concrete_function(specs)
+                graph = function.get_concrete_function(specs)
+            graphs[key] = _in_one_thread(graph) if runs_on_one_device(model) else graph
         return graphs[key](data)
 
     return call
+
+
+def runs_on_one_device(model):
+    """Whether a batch runs on one device, not divided by a strategy or distribution."""
+    if keras.distribution.distribution() is not None:
+        return False
+    strategy = getattr(model, "distribute_strategy", None)
+    return strategy is None or strategy.num_replicas_in_sync == 1
+
+
+def _in_one_thread(graph):
+    """Returns a function that runs the operations of a graph one after another in one thread.
+
+    Each still takes all cores. Several threads would wait for each other at every operation, which
+    costs a short text a tenth of its time on two cores. Graphs with conditions or loops are
+    returned as they are: this executor may wait for ever for their parts.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context  # has no public name
+
+    is_on_cpu = {device.device_type for device in tf.config.list_logical_devices()} == {"CPU"}
+    attributes = (op.node_def.attr.values() for op in graph.graph.get_operations())
+    has_parts = any(attribute.HasField("func") for attribute in itertools.chain(*attributes))
+    if not is_on_cpu or has_parts:
+        return graph
+
+    def run(data):
+        with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+            return graph(data)
+
+    return run
 
 
 def _values(x):

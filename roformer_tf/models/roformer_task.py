@@ -34,11 +34,10 @@ from roformer_tf.models.prediction import (
     evaluate_batch,
     has_program_for_each_shape,
     predict_batches,
-    runs_on_one_device,
     text_vectors,
 )
 from roformer_tf.models.roformer_backbone import RoFormerBackbone
-from roformer_tf.models.roformer_model import RoFormerModel
+from roformer_tf.models.roformer_model import RoFormerModel, runs_on_one_device
 
 
 class RoFormerTask(RoFormerModel):

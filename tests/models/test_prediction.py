@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import type_dispatch
+from tensorflow.python.eager import context
 
 import roformer_tf
 from roformer_tf.models import fill_mask, length_batches, roformer_causal_lm
@@ -198,6 +199,30 @@ def test_no_dataset_is_made_for_texts_in_memory(classifier, rng, monkeypatch):
     classifier.predict(x, verbose=0)
     classifier.classify(x)
     classifier.evaluate(x[:9], y[:9], verbose=0)
+
+
+@pytest.mark.parametrize("has_condition", [False, True])
+def test_graphs_without_conditions_run_in_one_thread(has_condition, monkeypatch):
+    """For others that executor may wait for ever, as it does here, where there is one thread."""
+    model = task("classifier", preprocessor={"sequence_length": 512})
+    call, executor_type, executors = model.call, context.function_executor_type, []
+
+    def with_condition(*args, **kwargs):
+        outputs = call(*args, **kwargs)
+        return tf.cond(tf.size(outputs) > 0, lambda: outputs, lambda: outputs + 1)
+
+    def noted(name):
+        executors.append(name)
+        return executor_type(name)
+
+    x = ["天天", "天气"]
+    expected = model.predict(x, verbose=0)
+    monkeypatch.setattr(context, "function_executor_type", noted)
+    if has_condition:
+        monkeypatch.setattr(model, "call", with_condition)
+        model.make_predict_function(force=True)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), expected)
+    assert executors == ([] if has_condition else ["SINGLE_THREADED_EXECUTOR"])
 
 
 def test_a_dataset_is_read_window_by_window(classifier, rng, monkeypatch):
