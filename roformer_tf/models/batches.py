@@ -34,6 +34,24 @@ def check_not_empty(x):
         )
 
 
+def check_epochs(epochs, argument, x, steps):
+    """Raises `ValueError` if `epochs` is no positive integer, or `x` has no batches after the first.
+
+    Args:
+        epochs: The argument of `fit`.
+        argument: str. The argument for the number of batches of `x` in an epoch.
+        x: Data of `fit`.
+        steps: The value of `argument`.
+    """
+    check_positive_integer("epochs", epochs)
+    if isinstance(x, types.GeneratorType) and epochs > 1 and steps is None:
+        raise ValueError(
+            "A generator can be read once, so the first epoch would take all of its batches. Let "
+            f"it go on (`while True:`), and say how many batches make an epoch: `{argument}=100`. "
+            f"Received: a generator, epochs={epochs}, {argument}=None"
+        )
+
+
 def check_is_batched(dataset):
     """Raises `ValueError` if a dataset gives single examples and not batches."""
     x, *_ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)

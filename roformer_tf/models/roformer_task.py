@@ -6,6 +6,7 @@ from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.self_attention import inputs_up_to, short_up_to
 from roformer_tf.models.batches import (
     batched,
+    check_epochs,
     check_is_batched,
     check_not_empty,
     count_rows,
@@ -109,9 +110,10 @@ class RoFormerTask(RoFormerModel):
                 "`max_tokens_per_batch` is for `group_by_length=True`. Received: "
                 f"max_tokens_per_batch={max_tokens_per_batch}, group_by_length={group_by_length}"
             )
-        if "epochs" in kwargs:
-            check_positive_integer("epochs", kwargs["epochs"])
+        epochs = kwargs.get("epochs", 1)
         steps, validation_steps = map(kwargs.get, ("steps_per_epoch", "validation_steps"))
+        check_epochs(epochs, "steps_per_epoch", x, steps)
+        check_epochs(epochs, "validation_steps", validation_data, validation_steps)
         y = self.convert_labels(x, y)
         x = self._check_data(x, y, shuffle)
         if is_stream(validation_data):
@@ -132,7 +134,7 @@ class RoFormerTask(RoFormerModel):
                 values = batched(values, batch_size)
                 validation_data, validation_steps = self._in_one_go(values, validation_steps)
             x = self._batched(columns, batch_size, shuffle, group_by_length, max_tokens_per_batch)
-            x, steps = self._in_one_go(x, steps, kwargs.get("epochs", 1))
+            x, steps = self._in_one_go(x, steps, epochs)
             y = sample_weight = batch_size = validation_split = None
         elif group_by_length and is_dataset(x):
             if not self._gives_texts(x):

@@ -210,6 +210,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         return multi_hot_labels(y, self.labels) if isinstance(y, list | tuple) else y
 
     def encode_labels(self, y):
+        y = self.convert_labels(None, y)
         if self.labels is None or y is None:
             return y
         is_tensor = hasattr(y, "dtype") and not isinstance(y, np.ndarray)

@@ -155,6 +155,9 @@ def test_several_labels_for_each_text(rng, tmp_path):
     for given in ((x, column), (((x, names) for _ in "1"),)):
         found = model.evaluate(*given, steps=1, verbose=0)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(model.test_on_batch(x, names), expected, rtol=1e-6)
+    losses = [classifier(activation="sigmoid").train_on_batch(x, y)[0] for y in (names, matrix)]
+    np.testing.assert_array_equal(*losses)
     with pytest.raises(ValueError, match="or 0 and 1 for each of them. Received: 'great'"):
         model.fit(x[:1], [["great"]], verbose=0)
     loaded = saved_and_loaded(model, tmp_path)

@@ -130,6 +130,16 @@ def test_predict_evaluate_and_validate_with_streams():
     np.testing.assert_allclose(history.history["loss"], loss, rtol=1e-6)
 
 
+@pytest.mark.parametrize("argument", ["steps_per_epoch", "validation_steps"])
+def test_a_generator_needs_steps_for_several_epochs(argument):
+    model, batches = model_of("texts"), list(batches_of("texts"))
+    generator = (batch for batch in batches)
+    data = (generator, None) if argument == "steps_per_epoch" else (Batches(batches), generator)
+    with pytest.raises(ValueError, match=f"a generator, epochs=2, {argument}=None"):
+        model.fit(data[0], validation_data=data[1], epochs=2, verbose=0)
+    assert len(list(generator)) == len(batches)
+
+
 def test_a_task_without_preprocessor_takes_streams_of_ids():
     model = task("classifier")
     model.compile(
