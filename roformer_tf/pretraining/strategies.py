@@ -10,6 +10,8 @@ import zlib
 import keras
 import tensorflow as tf
 
+from roformer_tf.checks import check_positive_integer
+
 
 def choose_strategy(cpu_replicas=None):
     """Chooses the strategy for the devices of this machine.
@@ -26,7 +28,8 @@ def choose_strategy(cpu_replicas=None):
         `tf.distribute.Strategy`.
 
     Raises:
-        ValueError: If `TF_CONFIG` is not valid JSON, or is set together with `cpu_replicas`.
+        ValueError: If `TF_CONFIG` is not valid JSON, or is set together with `cpu_replicas`, or
+            these are not a positive integer.
         RuntimeError: If TensorFlow has already started.
         ConnectionError: If the address of this worker in `TF_CONFIG` is taken, or not all workers
             come.
@@ -37,6 +40,8 @@ def choose_strategy(cpu_replicas=None):
     >>> choose_strategy().num_replicas_in_sync
     1
     """
+    if cpu_replicas is not None:
+        check_positive_integer("cpu_replicas", cpu_replicas)
     if num_workers() > 1:
         if cpu_replicas:
             raise ValueError("Use either `cpu_replicas` or TF_CONFIG. Received: both")

@@ -112,7 +112,10 @@ def test_without_other_workers_no_error_means_a_lost_one(monkeypatch):
     assert strategies.reason_of(error) == "recvmsg:Connection reset by peer Additional information"
 
 
-def test_wrong_tf_config_is_an_error(monkeypatch):
+def test_wrong_devices_are_an_error(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match="`cpu_replicas` must be .*Received: cpu_replicas=0"):
+        strategies.choose_strategy(cpu_replicas=0)
     monkeypatch.setenv("TF_CONFIG", "{cluster")
     with pytest.raises(ValueError, match="TF_CONFIG must be JSON such as"):
         strategies.choose_strategy()
