@@ -35,7 +35,7 @@ def check_not_empty(x):
 
 
 def check_epochs(epochs, argument, x, steps):
-    """Raises `ValueError` if `epochs` is no positive integer, or `x` has no batches after the first.
+    """Raises `ValueError` if `epochs` is no positive integer, or `x` has batches for the first alone.
 
     Args:
         epochs: The argument of `fit`.

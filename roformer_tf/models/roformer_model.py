@@ -429,9 +429,7 @@ def _in_one_thread(graph):
     from tensorflow.python.eager import context  # has no public name
 
     is_on_cpu = {device.device_type for device in tf.config.list_logical_devices()} == {"CPU"}
-    attributes = (op.node_def.attr.values() for op in graph.graph.get_operations())
-    has_parts = any(attribute.HasField("func") for attribute in itertools.chain(*attributes))
-    if not is_on_cpu or has_parts:
+    if not is_on_cpu or graph.graph.as_graph_def().library.function:
         return graph
 
     def run(data):

@@ -29,7 +29,7 @@ def choose_strategy(cpu_replicas=None):
 
     Raises:
         ValueError: If `TF_CONFIG` is not valid JSON, or is set together with `cpu_replicas`, or
-            these are not a positive integer.
+            `cpu_replicas` is not positive.
         RuntimeError: If TensorFlow has already started.
         ConnectionError: If the address of this worker in `TF_CONFIG` is taken, or not all workers
             come.
