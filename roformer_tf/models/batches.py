@@ -22,7 +22,7 @@ def check_not_empty(x):
     if isinstance(first, dict):
         first = next(iter(first.values()), [])
     size = None
-    if isinstance(first, (list, tuple, np.ndarray)):
+    if isinstance(first, list | tuple) or isinstance(first, np.ndarray) and first.ndim:
         size = len(first)
     elif tf.is_tensor(first) and first.shape.rank:
         size = first.shape[0]
@@ -115,16 +115,16 @@ def string_tensors(x):
 
 
 def prompt_columns(parts):
-    """Returns sources and the starts of their targets as lists, and whether each was a single text.
+    """Returns sources and the starts of their targets as batches, and whether each was one text.
 
     Raises:
         ValueError: If there are more of one than of the other.
 
-    >>> prompt_columns(("天地", "玄"))
-    ((['天地'], ['玄']), True)
+    >>> prompt_columns((["天地"], ["玄"]))
+    ((['天地'], ['玄']), False)
     """
     if all(map(is_text, parts)):
-        return tuple([part.numpy() if ops.is_tensor(part) else part] for part in parts), True
+        return tuple(text_batch(part)[0] for part in parts), True
     sizes = [1 if is_text(part) else len(part) for part in parts if not is_dataset(part)]
     if any(map(is_text, parts)) or len(set(sizes)) > 1:
         raise ValueError(
@@ -134,9 +134,25 @@ def prompt_columns(parts):
     return tuple(parts), False
 
 
+def text_batch(texts):
+    """Returns one text or several as a string tensor `(texts,)`, and whether it is a single text.
+
+    Raises:
+        TypeError: If an example is not a string, or `texts` is a dataset.
+
+    >>> text_batch(["天", "地"])[0].shape, text_batch("天")[0].shape
+    (TensorShape([2]), TensorShape([1]))
+    """
+    if is_text(texts):
+        return tf.reshape(to_string_tensor(texts), [1]), True
+    if is_dataset(texts):
+        raise TypeError("Expected a list or array of strings. Received: a dataset")
+    return string_tensors(list(texts) if isinstance(texts, tuple) else texts), False
+
+
 def is_text(x):
-    """Whether `x` is a single string."""
-    return isinstance(x, str | bytes) or (ops.is_tensor(x) and len(x.shape) == 0)
+    """Whether `x` is a single string, also as an array or tensor without axes."""
+    return isinstance(x, str | bytes) or getattr(x, "shape", None) == ()
 
 
 def is_dataset(x):

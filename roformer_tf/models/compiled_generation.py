@@ -85,10 +85,17 @@ class CompiledGeneration:
 
         Returns:
             The token ids, and the mask of the tokens of prompt and text, with its stop token.
+
+        Raises:
+            ValueError: If the sampler chooses among more tokens than there are.
         """
-        token_ids = remove_stop_tokens(
-            token_ids, prompt_mask, stop_token_ids, self.backbone.vocabulary_size
-        )
+        k, vocabulary_size = getattr(self.sampler, "k", None), self.backbone.vocabulary_size
+        if k is not None and k > vocabulary_size:
+            raise ValueError(
+                f"The sampler's `k` must be at most the vocabulary's size, {vocabulary_size}. "
+                f"Received: {type(self.sampler).__name__} with k={k}"
+            )
+        token_ids = remove_stop_tokens(token_ids, prompt_mask, stop_token_ids, vocabulary_size)
         token_ids = self.sampler(
             next=next,
             prompt=token_ids,

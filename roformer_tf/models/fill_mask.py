@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import string_tensors
+from roformer_tf.models.batches import take_rows, text_batch
 from roformer_tf.models.labels import ranked, softmax
 from roformer_tf.models.length_batches import batches_of_texts, length_batches
 from roformer_tf.models.prediction import predict_logits
@@ -59,21 +59,15 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     check_masked_lm(task)
     check_top_k(top_k, task.backbone.vocabulary_size)
     check_positive_integer("batch_size", batch_size)
-    is_single = isinstance(texts, str | bytes)
-    texts = [texts] if is_single else list(texts)
+    texts, is_single = text_batch(texts)
     tokenizer = task.preprocessor.tokenizer
-    mask_token = tokenizer.mask_token
-    if not texts:
-        return []
+    mask_token = tokenizer.mask_token.encode()
     results = [None] * len(texts)
-    for rows in batches_of_texts(task.preprocessor, string_tensors(texts), batch_size):
-        part = [texts[row] for row in rows]
+    for rows in batches_of_texts(task.preprocessor, texts, batch_size):
+        part = take_rows(texts, rows)
         inputs, found = task.preprocessor.pack_masks(part)
         found = ops.convert_to_numpy(found)
-        counts = [
-            text.count(mask_token.encode() if isinstance(text, bytes) else mask_token)
-            for text in part
-        ]
+        counts = [text.count(mask_token) for text in part.numpy()]
         lost = np.flatnonzero(found.sum(-1) < counts)
         if lost.size:
             raise ValueError(
@@ -185,14 +179,13 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
     Reference: pattern-verbalizer pairs of PET, arXiv 2001.07676.
     """
     check_positive_integer("batch_size", batch_size)
-    is_single = isinstance(texts, str | bytes)
-    texts = [texts] if is_single else list(texts)
-    if not texts:
+    texts, is_single = text_batch(texts)
+    if not len(texts):
         return []
     ids = _ids_of_words(masked_lm, words)
     scores = np.empty((len(texts), len(ids)))
     for count in sorted({len(word) for word in ids}):
-        prompts = _prompts(masked_lm, texts, pattern, count)
+        prompts = _prompts(masked_lm, texts.numpy(), pattern, count)
         columns = [i for i, word in enumerate(ids) if len(word) == count]
         lengths = np.array([len(prompt) for prompt in prompts])
         for rows in length_batches(lengths, batch_size):

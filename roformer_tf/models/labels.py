@@ -13,7 +13,7 @@ def label_array(y):
     """Returns labels as a NumPy array, or `None` if there are none or they are tensors.
 
     Raises:
-        ValueError: If they are no list or array with an entry for each example.
+        ValueError: If they are no list or array with an entry for each example, or one is NaN.
     """
     if y is None or hasattr(y, "dtype") and not isinstance(y, np.ndarray):
         return None
@@ -25,6 +25,10 @@ def label_array(y):
         raise ValueError(
             "Labels must be a list or array with one number for each example. Received: "
             f"labels of shape {y.shape} and dtype {y.dtype}"
+        )
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise ValueError(
+            "A label is NaN. Expected a number for every example; leave out the others"
         )
     return y
 
@@ -42,10 +46,6 @@ def check_class_labels(y, num_classes):
             "`labels`, a list of all of them."
         )
     if y.dtype.kind == "f":
-        if np.isnan(y).any():
-            raise ValueError(
-                "A label is NaN. Expected a number for every example; leave out the others"
-            )
         fractions = y[y != np.floor(y)]
         if fractions.size and y.size in y.shape:
             raise ValueError(

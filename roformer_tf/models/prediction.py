@@ -13,8 +13,8 @@ from roformer_tf.models.batches import (
     check_not_empty,
     count_rows,
     is_dataset,
-    string_tensors,
     take_rows,
+    text_batch,
 )
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.length_batches import (
@@ -240,11 +240,7 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
     check_not_empty(texts)
     check_positive_integer("batch_size", batch_size)
     pooling = checked_pooling(backbone, pooling)
-    is_single = isinstance(texts, str | bytes)
-    texts = [texts] if is_single else list(texts) if isinstance(texts, tuple) else texts
-    texts = string_tensors(texts)
-    if is_dataset(texts):
-        raise TypeError("`embed` takes a list or array of strings. Received: a dataset")
+    texts, is_single = text_batch(texts)
     if not backbone.compiled and keras.backend.backend() == "tensorflow":
         # On a GPU Keras would use XLA, which compiles a program for each length of a batch.
         backbone.jit_compile = False

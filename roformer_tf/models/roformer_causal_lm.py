@@ -10,9 +10,11 @@ from roformer_tf.layers.cache import has_fixed_shapes
 from roformer_tf.models.batches import (
     check_not_empty,
     is_dataset,
+    is_text,
     prompt_columns,
     string_tensors,
     take_rows,
+    text_batch,
 )
 from roformer_tf.models.compiled_generation import (
     CompiledGeneration,
@@ -385,7 +387,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         check_not_empty(inputs)
         check_positive_integer("batch_size", batch_size)
         if self.preprocessor is not None:
-            texts = string_tensors([inputs] if isinstance(inputs, str | bytes) else inputs)
+            texts = text_batch(inputs)[0] if is_text(inputs) else string_tensors(inputs)
             # `call` returns what a model is trained on: for RoFormerSim each pair twice.
             inputs, targets, weights = self.preprocessor.next_tokens(texts)
         else:

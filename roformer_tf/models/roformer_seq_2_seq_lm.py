@@ -4,7 +4,13 @@ from keras import ops
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.cache import has_fixed_shapes
-from roformer_tf.models.batches import check_not_empty, is_dataset, prompt_columns, string_tensors
+from roformer_tf.models.batches import (
+    check_not_empty,
+    is_text,
+    prompt_columns,
+    string_tensors,
+    text_batch,
+)
 from roformer_tf.models.compiled_generation import (
     CompiledGeneration,
     check_max_length,
@@ -141,8 +147,8 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         """
         sources, starts = as_pair(inputs) if isinstance(inputs, tuple | dict) else (inputs, None)
         if starts is None:
-            is_text = isinstance(sources, str | bytes)
-            return to_string_tensor(sources) if is_text else string_tensors(sources), False
+            texts = to_string_tensor(sources) if is_text(sources) else string_tensors(sources)
+            return texts, False
         pair, is_single = prompt_columns((sources, starts))
         prompt = self.preprocessor.generate_preprocess(pair, sequence_length=max_length)
         mask = ops.convert_to_numpy(prompt["decoder_padding_mask"])
@@ -267,15 +273,14 @@ def translate(task, texts, batch_size=32, max_length=None):
     """
     task.check_preprocessor()
     check_positive_integer("batch_size", batch_size)
-    if isinstance(texts, str | bytes):
-        return translate(task, [texts], batch_size, max_length)[0]
     check_not_empty(texts)
-    if isinstance(texts, tuple) or is_dataset(texts):
+    if isinstance(texts, tuple):
         raise TypeError(
             "`translate` takes a list or array of strings; starts of targets are for `generate`. "
-            f"Received: {type(texts).__name__}"
+            "Received: tuple"
         )
-    texts = [text.decode("utf-8", "replace") for text in string_tensors(texts).numpy()]
+    texts, is_single = text_batch(texts)
+    texts = [text.decode("utf-8", "replace") for text in texts.numpy()]
     translations = [""] * len(texts)
     order = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(texts[i]))
     for start in range(0, len(order), batch_size):
@@ -283,4 +288,4 @@ def translate(task, texts, batch_size=32, max_length=None):
         found = task.generate([texts[i] for i in batch], max_length=max_length)
         for i, text in zip(batch, found, strict=True):
             translations[i] = text
-    return translations
+    return translations[0] if is_single else translations

@@ -2,7 +2,7 @@ import keras
 import keras_hub
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import check_not_empty
+from roformer_tf.models.batches import check_not_empty, text_batch
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive, nearest_is_positive
 from roformer_tf.models.labels import ranked
 from roformer_tf.models.roformer_backbone import check_pooler
@@ -169,9 +169,10 @@ class RoFormerSim(RoFormerCausalLM):
         check_positive_integer("n", n)
         check_positive_integer("k", k)
         check_not_empty(texts)
-        is_single = isinstance(texts, str | bytes)
+        texts, is_single = text_batch(texts)
         results = []
-        for text in [texts] if is_single else texts:
+        for text in texts.numpy():
+            text = text.decode("utf-8", "replace")
             drawn = self.generate([text] * n, max_length=max_length)
             # The text as it would be generated: in lower case, and with normalized blanks.
             same = self.preprocessor.tokenizer.detokenize(self.preprocessor.tokenizer([text]))[0]

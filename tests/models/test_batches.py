@@ -1,5 +1,7 @@
 """The data of `fit`: shuffled, split, and errors that name the example."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -95,6 +97,13 @@ def test_wrong_texts_raise_errors(x, error, message, classifier):
     for method in (classifier.predict, classifier.evaluate, classifier.fit):
         with pytest.raises(error, match=message):
             method(x)
+
+
+@pytest.mark.parametrize("text", ["天地", "天地".encode(), np.array("天地"), tf.constant("天地")])
+def test_one_text_may_be_of_any_type(text, classifier):
+    assert classifier.classify(text) == classifier.classify(["天地"])[0]
+    embed = functools.partial(classifier.embed, pooling="mean")
+    np.testing.assert_array_equal(embed(text), embed("天地"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import roformer_tf
 from tests.models import builders
@@ -92,6 +93,8 @@ def test_errors_say_what_to_pass():
         masked_lm.embed("天", pooling="pooler")
     with pytest.raises(ValueError, match="`pooling` must be.*'max'"):
         masked_lm.embed("天", pooling="max")
+    with pytest.raises(TypeError, match="Received: a dataset"):
+        masked_lm.embed(tf.data.Dataset.from_tensors(["天"]), pooling="mean")
     gpt = builders.task("causal_lm", preprocessor={})
     with pytest.raises(ValueError, match="sees no other token.*`pooling='mean'`"):
         gpt.embed("天", pooling="cls")

@@ -346,6 +346,10 @@ def test_errors(gpt):
         gpt.generate((["天", "地"], ["玄"]))
     with pytest.raises(ValueError, match="`stop_token_ids` must be a list.*stop_token_ids=3"):
         gpt.generate("天", stop_token_ids=3)
+    gpt.compile(sampler=keras_hub.samplers.TopKSampler(k=10**6))
+    with pytest.raises(ValueError, match="`k` must be at most .*TopKSampler with k=1000000"):
+        gpt.generate("天")
+    gpt.compile(sampler="greedy")
     with pytest.raises(ValueError, match=r"batches of strings: `dataset.batch\(16\)`"):
         gpt.generate(tf.data.Dataset.from_tensor_slices(["天", "地"]))
 

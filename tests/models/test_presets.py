@@ -99,3 +99,5 @@ def test_labels_that_fit_no_loss(classifier):
     )
     with pytest.raises(ValueError, match="needs numbers as labels. Received: labels such as 'a'"):
         regression.fit(TEXTS, ["a", "b"], verbose=0)
+    with pytest.raises(ValueError, match="A label is NaN"):
+        regression.fit(TEXTS, [0.5, float("nan")], verbose=0)

@@ -241,7 +241,7 @@ def test_similar_ranks_generated_texts(model, monkeypatch):
         return drawn
 
     monkeypatch.setattr(model, "generate", generate)
-    found = model.similar(["日月", " 日月"], n=8, k=3, max_length=30)
+    found = model.similar(tf.constant(["日月", " 日月"]), n=8, k=3, max_length=30)
     assert asked == [(["日月"] * 8, 30), ([" 日月"] * 8, 30)]
     different = ["天地", "玄黄", "宇宙洪荒", "天地玄", " 日月 "]
     a, others = model.embed("日月"), model.embed(different)
