@@ -61,13 +61,13 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
     check_positive_integer("batch_size", batch_size)
     texts, is_single = text_batch(texts)
     tokenizer = task.preprocessor.tokenizer
-    mask_token = tokenizer.mask_token.encode()
+    mask_token = tokenizer.mask_token
     results = [None] * len(texts)
     for rows in batches_of_texts(task.preprocessor, texts, batch_size):
         part = take_rows(texts, rows)
         inputs, found = task.preprocessor.pack_masks(part)
         found = ops.convert_to_numpy(found)
-        counts = [text.count(mask_token) for text in part.numpy()]
+        counts = [text.count(mask_token.encode()) for text in part.numpy()]
         lost = np.flatnonzero(found.sum(-1) < counts)
         if lost.size:
             raise ValueError(
