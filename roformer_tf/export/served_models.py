@@ -26,7 +26,7 @@ from roformer_tf.models.batches import longest_input
 from roformer_tf.models.fill_mask import token_of, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import output_kind
-from roformer_tf.models.roformer_backbone import pool
+from roformer_tf.models.roformer_backbone import pool, pooled_positions
 
 STRINGS = {"texts", "first", "second", "question", "context", "left", "right"}
 NUMBERS = {"n", "k", "max_length"}
@@ -309,6 +309,8 @@ class ServedSim(ServedCausalLM):
 
     def vectors(self, inputs):
         """Returns the embeddings of model inputs, float32 `(batch, hidden_dim)`."""
+        positions = pooled_positions(inputs["token_ids"], "pooler")
+        inputs = {**inputs, "output_positions": positions}
         outputs = self._python.task.backbone(inputs, training=False)
         return unit_vectors(tf.cast(outputs["pooled_output"], tf.float32))
 

@@ -43,13 +43,16 @@ class EncoderBlock(keras.layers.Layer):
         return_attention_scores: bool. Whether to return the attention probabilities too.
         attention_bias: See `SelfAttention`. Takes the place of the masks and of `causal`.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
+        output_positions: int tensor `(batch, count)`, or `None` for all. The positions to return:
+            the feed-forward network runs at these alone.
 
     The first ones are those of `keras_hub.layers.TransformerEncoder`. A model with many blocks
     computes `attention_bias` and `position` once and passes them to each.
 
     Returns:
-        Tensor `(batch, length, hidden_dim)`; with `return_attention_scores` a tuple of it and the
-        probabilities `(batch, num_heads, query, key)`.
+        Tensor `(batch, length, hidden_dim)`, or `(batch, count, hidden_dim)` with
+        `output_positions`. With `return_attention_scores` a tuple of it and the probabilities
+        `(batch, num_heads, query, key)`.
 
     Attributes:
         recompute_activations: bool. Whether training keeps only the input of the block and computes
@@ -163,6 +166,7 @@ class EncoderBlock(keras.layers.Layer):
         return_attention_scores=False,
         attention_bias=None,
         position=None,
+        output_positions=None,
     ):
         if attention_bias is None:
             attention_bias = bias_of_masks(x, padding_mask, attention_mask, self.causal)
@@ -174,8 +178,8 @@ class EncoderBlock(keras.layers.Layer):
             update, scores = self.attention(
                 x, attention_bias, position, return_attention_scores=True, training=training
             )
-            return self._after_attention(x, update, training), scores
-        return self._run(self._forward, training, x, attention_bias, position)
+            return self._after_attention(x, update, training, output_positions), scores
+        return self._run(self._forward, training, x, attention_bias, position, output_positions)
 
     def _run(self, function, training, x, *args):
         """Calls `function`, and recomputes its activations for the gradient if asked to."""
@@ -191,11 +195,11 @@ class EncoderBlock(keras.layers.Layer):
             )
         return recompute(function, x, *args)
 
-    def _forward(self, x, attention_bias, position, training):
+    def _forward(self, x, attention_bias, position, output_positions, training):
         update = self.attention(
             x, attention_bias=attention_bias, position=position, training=training
         )
-        return self._after_attention(x, update, training)
+        return self._after_attention(x, update, training, output_positions)
 
     def build_cache(self, batch_size, max_length):
         """Creates an empty cache; see the `build_cache` of the attention layer."""
@@ -215,15 +219,19 @@ class EncoderBlock(keras.layers.Layer):
         )
         return self._after_attention(x, update), cache
 
-    def _after_attention(self, x, update, training=None):
+    def _after_attention(self, x, update, training=None, output_positions=None):
+        x, update = (tokens_at(part, output_positions) for part in (x, update))
         x = self._add(self.attention_norm, x, update, training)
         return self._add(self.feed_forward_norm, x, self.feed_forward(x), training)
 
     def _add(self, norm, x, update, training):
         return norm(x + self.dropout_layer(update, training=training))
 
-    def compute_output_spec(self, x, *args, return_attention_scores=False, **kwargs):
-        output = keras.KerasTensor(x.shape, self.compute_dtype)
+    def compute_output_spec(
+        self, x, *args, return_attention_scores=False, output_positions=None, **kwargs
+    ):
+        length = x.shape[1] if output_positions is None else output_positions.shape[1]
+        output = keras.KerasTensor((x.shape[0], length, x.shape[2]), self.compute_dtype)
         if not return_attention_scores:
             return output
         shape = (x.shape[0], self.num_heads, x.shape[1], x.shape[1])
@@ -238,6 +246,23 @@ class EncoderBlock(keras.layers.Layer):
     @classmethod
     def from_config(cls, config):
         return cls(**deserialize_parts(config))
+
+
+def tokens_at(x, positions):
+    """Returns the vectors `(batch, count, hidden_dim)` at positions of sequences.
+
+    Args:
+        x: Tensor `(batch, length, hidden_dim)`.
+        positions: int tensor `(batch, count)`, or `None` for all.
+    """
+    if positions is None:
+        return x
+    positions = ops.cast(positions, "int32")
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.gather(x, positions, batch_dims=1)  # Keras would transpose all of `x`
+    return ops.take_along_axis(x, ops.expand_dims(positions, -1), axis=1)
 
 
 def recompute(function, *args):

@@ -4,6 +4,7 @@ from keras import ops
 from roformer_tf.activations import get_activation
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.encoder_block import tokens_at
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.rms_norm import make_norm
 
@@ -93,9 +94,7 @@ class MaskedLMHead(keras.layers.Layer):
             self.dropout_layer = Dropout(self.dropout, dtype=dtype, name="dropout")
 
     def call(self, x, mask_positions=None, training=None):
-        if mask_positions is not None:
-            index = ops.expand_dims(ops.cast(mask_positions, "int32"), -1)
-            x = ops.take_along_axis(x, index, axis=1)
+        x = tokens_at(x, mask_positions)
         if self.transform is not None:
             x = self.transform(x)
         if not self.has_transform:

@@ -249,6 +249,8 @@ def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, ba
     for rows in batches_of_texts(preprocessor, texts, batch_size, few_shapes=few_shapes):
         with no_convert_scope():
             inputs = preprocessor.pack(take_rows(texts, rows))
+        if pooling != "mean":
+            inputs["output_positions"] = np.zeros((len(rows), 1), "int32")  # of [CLS]
         outputs = predict_inputs(backbone, inputs, may_pad=True)
         vectors[rows] = pool(outputs, inputs["padding_mask"], pooling, _mean)
     check_finite_outputs(vectors, backbone)

@@ -13,6 +13,13 @@ from roformer_tf.models.presets import arguments_of
 from roformer_tf.models.roformer_model import RoFormerModel
 
 POOLINGS = ("pooler", "cls", "mean")
+TOKEN_INPUTS = {  # (batch, length) each
+    "token_ids": "int32",
+    "segment_ids": "int32",
+    "padding_mask": "int32",
+    "position_ids": "float32",
+    "document_ids": "int32",
+}
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -69,11 +76,15 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             (1 for tokens, 0 for padding; by default 0 where the id is 0), `position_ids` (whole or
             fractional) and `document_ids`; each `(batch, length)`, of any length. A token attends
             only to tokens with the same document id. So if positions start at 0 in each document,
-            each document of a sequence gets the outputs that it would get alone.
+            each document of a sequence gets the outputs that it would get alone. With
+            `output_positions` `(batch, count)`, those whose hidden states are needed, the last
+            feed-forward network runs at these alone, which saves up to two thirds of the last
+            block. `"pooled_output"` is then that of the first of them.
 
     Returns:
-        Hidden states `(batch, length, hidden_dim)`. With a pooler a dictionary of
-        `"sequence_output"` and `"pooled_output"` `(batch, hidden_dim)`.
+        Hidden states `(batch, length, hidden_dim)`, or `(batch, count, hidden_dim)` with
+        `output_positions`. With a pooler a dictionary of `"sequence_output"` and `"pooled_output"`
+        `(batch, hidden_dim)`.
 
     Raises:
         ValueError: If sizes do not fit together or an option is unknown.
@@ -93,13 +104,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
     Reference: arXiv 2104.09864; `RoFormer` and `RoFormerV2` of bert4keras' `models.py`.
     """
 
-    input_dtypes = {
-        "token_ids": "int32",
-        "segment_ids": "int32",
-        "padding_mask": "int32",
-        "position_ids": "float32",
-        "document_ids": "int32",
-    }
+    input_dtypes = {**TOKEN_INPUTS, "output_positions": "int32"}
 
     def __init__(
         self,
@@ -257,11 +262,13 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         x = self.embeddings(
             token_ids, inputs["segment_ids"], positions[0] if in_input else None, training=training
         )
+        outputs_at = inputs.get("output_positions")
         for block, position in zip(self.encoder_blocks, positions):
             x = block(
                 x,
                 attention_bias=attention_bias,
                 position=None if in_input else position,
+                output_positions=outputs_at if block is self.encoder_blocks[-1] else None,
                 training=training,
             )
         if self.pooler is None:
@@ -453,6 +460,11 @@ def sequence_output(backbone_outputs):
     if isinstance(backbone_outputs, dict):
         return backbone_outputs["sequence_output"]
     return backbone_outputs
+
+
+def pooled_positions(token_ids, pooling):
+    """Returns the positions that `pool` reads, `(batch, 1)` of [CLS], or `None` for all."""
+    return None if pooling == "mean" else ops.zeros_like(token_ids[:, :1])
 
 
 def pool(outputs, padding_mask, pooling, mean_pooling):

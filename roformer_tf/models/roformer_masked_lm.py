@@ -2,7 +2,12 @@ import keras
 import keras_hub
 
 from roformer_tf.layers import MaskedLMHead
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, initializer_of, sequence_output
+from roformer_tf.models.roformer_backbone import (
+    TOKEN_INPUTS,
+    RoFormerBackbone,
+    initializer_of,
+    sequence_output,
+)
 from roformer_tf.models.roformer_masked_lm_preprocessor import RoFormerMaskedLMPreprocessor
 from roformer_tf.models.roformer_task import RoFormerTask
 
@@ -47,7 +52,7 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
 
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerMaskedLMPreprocessor
-    input_dtypes = {**RoFormerBackbone.input_dtypes, "mask_positions": "int32"}
+    input_dtypes = {**TOKEN_INPUTS, "mask_positions": "int32"}
 
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
         # === Layers ===
@@ -65,9 +70,9 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
 
     def compute_outputs(self, inputs, training=None):
         inputs = dict(inputs)
-        mask_positions = inputs.pop("mask_positions", None)
-        hidden_states = sequence_output(self.backbone(inputs, training=training))
-        return self.head(hidden_states, mask_positions, training=training)
+        inputs["output_positions"] = inputs.pop("mask_positions", None)
+        outputs = self.backbone(inputs, training=training)
+        return self.head(sequence_output(outputs), training=training)
 
     def compile(self, optimizer="auto", loss="auto", **kwargs):
         """See `keras_hub.models.MaskedLM.compile`. The default loss averages masked tokens."""

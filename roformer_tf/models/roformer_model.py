@@ -118,7 +118,7 @@ class RoFormerModel:
                 highest = backbone.vocabulary_size - 1
             elif name == "segment_ids" and backbone.num_segments:
                 highest = backbone.num_segments - 1
-            elif name == "mask_positions" and tokens is not None:
+            elif name in ("mask_positions", "output_positions") and tokens is not None:
                 highest = tokens.shape[1] - 1
             wrong = array[~((array >= 0) & (array <= highest) & (array == np.floor(array)))]
             if wrong.size:

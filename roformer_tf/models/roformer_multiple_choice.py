@@ -12,6 +12,7 @@ from roformer_tf.models.roformer_backbone import (
     check_head_pooling,
     head_dense,
     pool,
+    pooled_positions,
 )
 from roformer_tf.models.roformer_multiple_choice_preprocessor import (
     RoFormerMultipleChoicePreprocessor,
@@ -97,7 +98,8 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
     def compute_outputs(self, inputs, training=None):
         shape = ops.shape(inputs["token_ids"])
         flat = {name: ops.reshape(x, (-1, shape[2])) for name, x in inputs.items()}
-        outputs = self.backbone(flat, training=training)
+        positions = pooled_positions(flat["token_ids"], self.pooling)
+        outputs = self.backbone({**flat, "output_positions": positions}, training=training)
         x = pool(outputs, flat["padding_mask"], self.pooling, self.mean_pooling)
         logits = self.logits_dense(self.output_dropout(x, training=training))
         logits = ops.reshape(logits, (-1, shape[1]))

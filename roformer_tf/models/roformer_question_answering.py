@@ -9,6 +9,7 @@ from roformer_tf.models.answer_spans import answer_lists, answers_of_scores
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import (
+    TOKEN_INPUTS,
     RoFormerBackbone,
     head_dense,
     initializer_of,
@@ -78,7 +79,7 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerQuestionAnsweringPreprocessor
     head_arguments = ("head", "head_dim")
-    input_dtypes = {**RoFormerBackbone.input_dtypes, "answer_mask": "int32"}
+    input_dtypes = {**TOKEN_INPUTS, "answer_mask": "int32"}
 
     def __init__(
         self, backbone, preprocessor=None, head="joint", head_dim=64, dropout=0.1, **kwargs

@@ -4,7 +4,12 @@ from keras import ops
 
 from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy, grouped_accuracy
 from roformer_tf.models.labels import check_class_labels
-from roformer_tf.models.roformer_backbone import RoFormerBackbone, check_pooler, head_dense
+from roformer_tf.models.roformer_backbone import (
+    RoFormerBackbone,
+    check_pooler,
+    head_dense,
+    pooled_positions,
+)
 from roformer_tf.models.roformer_sim_classifier_preprocessor import (
     RoFormerSimClassifierPreprocessor,
 )
@@ -131,7 +136,9 @@ class _PairVectors(keras.layers.Layer):
 
     def call(self, inputs):
         texts = {name: ops.reshape(x, (-1, ops.shape(x)[-1])) for name, x in inputs.items()}
-        return ops.reshape(self.backbone(texts)["pooled_output"], (-1, 2, self.backbone.hidden_dim))
+        texts["output_positions"] = pooled_positions(texts["token_ids"], "pooler")
+        vectors = self.backbone(texts)["pooled_output"]
+        return ops.reshape(vectors, (-1, 2, self.backbone.hidden_dim))
 
     def compute_output_shape(self, shapes):
         return (shapes["token_ids"][0], 2, self.backbone.hidden_dim)

@@ -37,7 +37,7 @@ from roformer_tf.models.prediction import (
     predict_batches,
     text_vectors,
 )
-from roformer_tf.models.roformer_backbone import RoFormerBackbone
+from roformer_tf.models.roformer_backbone import TOKEN_INPUTS
 from roformer_tf.models.roformer_model import RoFormerModel, runs_on_one_device
 
 
@@ -50,7 +50,7 @@ class RoFormerTask(RoFormerModel):
     `embed`.
     """
 
-    input_dtypes = RoFormerBackbone.input_dtypes
+    input_dtypes = TOKEN_INPUTS
     keras_arguments = ("trainable", "compile")
     needs_labels = False  # if not, the preprocessor makes them
     loss_is_mean_over_examples = False  # if so, it does not matter which of them make a batch

@@ -20,6 +20,7 @@ from roformer_tf.models.roformer_backbone import (
     check_head_pooling,
     head_dense,
     pool,
+    pooled_positions,
 )
 from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.models.roformer_text_classifier_preprocessor import (
@@ -122,7 +123,8 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         super().__init__(backbone.input, **kwargs)
 
     def compute_outputs(self, inputs, training=None):
-        outputs = self.backbone(inputs, training=training)
+        positions = pooled_positions(inputs["token_ids"], self.pooling)
+        outputs = self.backbone({**inputs, "output_positions": positions}, training=training)
         return self.head_outputs(outputs, inputs["padding_mask"], training)
 
     def head_outputs(self, outputs, padding_mask, training=None):

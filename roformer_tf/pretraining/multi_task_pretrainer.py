@@ -1,5 +1,7 @@
 import tensorflow as tf
 
+from roformer_tf.layers.encoder_block import tokens_at
+from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.pretraining.pretrainer import Pretrainer, cross_entropy_sums
 
 
@@ -120,7 +122,11 @@ class MultiTaskPretrainer(Pretrainer):
             logits = tf.reshape(logits, [tf.shape(logits)[0], -1])
             return cross_entropy_sums(logits, batch["labels"][:, 0], batch["label_weights"][:, 0])
 
-        branches = [lambda: self.masked_lm_loss(outputs, batch, training)]
+        def masked_lm_loss():
+            hidden_states = tokens_at(sequence_output(outputs), batch["mask_positions"])
+            return self.masked_lm_loss(hidden_states, batch, training)
+
+        branches = [masked_lm_loss]
         branches += [lambda c=c: classifier_loss(c) for c in self.classifiers.values()]
         return tf.switch_case(batch["task"][0], branches)
 

@@ -243,28 +243,24 @@ class Pretrainer(keras.Model):
             Tuple of float32 scalars: the sum of the cross entropies (natural logarithm) and the
             number of tokens predicted correctly, each token weighted by `label_weights`.
         """
-        return self.masked_lm_loss(self.run_backbone(batch, training), batch, training)
+        outputs = self.run_backbone(batch, training, batch["mask_positions"])
+        return self.masked_lm_loss(sequence_output(outputs), batch, training)
 
-    def run_backbone(self, batch, training):
+    def run_backbone(self, batch, training, output_positions=None):
         """Returns the outputs of the backbone for a batch."""
         inputs = {name: batch[name] for name in batch if name in self.task.backbone.input}
+        inputs["output_positions"] = output_positions
         return self.task.backbone(inputs, training=training)
 
-    def masked_lm_loss(self, outputs, batch, training):
-        """Computes what `loss_sum` returns from the outputs of the backbone."""
-        positions, labels, weights = (
-            batch[name] for name in ("mask_positions", "labels", "label_weights")
-        )
-        hidden = sequence_output(outputs)
-        if self.xla:  # no shapes that depend on values: unused slots are computed, with weight 0
-            logits = self.task.head(hidden, positions, training=training)
-        else:
+    def masked_lm_loss(self, hidden_states, batch, training):
+        """Computes what `loss_sum` returns from the hidden states at the `mask_positions`."""
+        labels, weights = batch["labels"], batch["label_weights"]
+        if not self.xla:  # whose shapes do not depend on values: it computes unused slots, too
             used = tf.where(weights > 0)  # (predicted, 2): sequence and slot
-            index = tf.stack([used[:, 0], tf.cast(tf.gather_nd(positions, used), tf.int64)], 1)
-            hidden = tf.gather_nd(hidden, index)[tf.newaxis]
-            logits = self.task.head(hidden, training=training)
-            labels = tf.gather_nd(labels, used)[tf.newaxis]
-            weights = tf.gather_nd(weights, used)[tf.newaxis]
+            hidden_states, labels, weights = (
+                tf.gather_nd(x, used)[tf.newaxis] for x in (hidden_states, labels, weights)
+            )
+        logits = self.task.head(hidden_states, training=training)
         return cross_entropy_sums(logits, labels, weights)
 
     def evaluate_batches(self, batches):

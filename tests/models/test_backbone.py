@@ -212,6 +212,34 @@ def test_compiled(kind, rng):
     )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_at_positions(kind, rng, monkeypatch):
+    """They are those of the whole sequence, and the last feed-forward network runs at no others."""
+    model, given = backbone(kind), inputs(rng)
+    positions = np.array([[0, 3, 3], [1, 0, 0], [8, 2, 5]])
+    whole, seen = named_outputs(model, given), []
+    last = model.encoder_blocks[-1].feed_forward
+    call = type(last).call
+    monkeypatch.setattr(last, "call", lambda x: seen.append(tuple(x.shape)) or call(last, x))
+    found = named_outputs(model, {**given, "output_positions": positions})
+    assert seen == [(3, 3, 16)]
+    expected = np.take_along_axis(numpy(whole["sequence_output"]), positions[..., None], axis=1)
+    assert_close([numpy(found["sequence_output"])], [expected], NOISE, kind)
+    if model.pooler is not None:  # of the first of the positions, in the first sequence [CLS]
+        pooled = numpy(found["pooled_output"])[0], numpy(whole["pooled_output"])[0]
+        np.testing.assert_allclose(*pooled, atol=1e-6)
+
+
+def test_graphs_of_outputs_at_positions():
+    model = backbone("v1_pooler")
+    x = {**model.input, "output_positions": keras.Input((4,), dtype="int32")}
+    outputs = model(x)
+    assert outputs["sequence_output"].shape == (None, 4, 16)
+    assert outputs["pooled_output"].shape == (None, 16)
+    with pytest.raises(ValueError, match="`output_positions` must hold whole numbers from 0 to 2"):
+        model({"token_ids": np.ones((1, 3), int), "output_positions": np.array([[3]])})
+
+
 # family and masking; position scheme; learned frequencies; linear attention
 SAVED = [(kind, {}) for kind in KINDS]
 SAVED += [

@@ -40,6 +40,25 @@ def test_equals_float64(name, rng):
     assert np.abs(predicted(model, x) - expected).max() < 4e-6 * size
 
 
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("classifier", 1),
+        ("classifier_pooler", 1),
+        ("classifier_mean", 9),
+        ("masked_lm", 2),
+        ("causal_lm", 9),
+    ],
+)
+def test_the_last_feed_forward_runs_where_the_head_reads(name, count, rng, monkeypatch):
+    model, seen = task(name), []
+    last = model.backbone.encoder_blocks[-1].feed_forward
+    call = type(last).call
+    monkeypatch.setattr(last, "call", lambda x: seen.append(tuple(x.shape)) or call(last, x))
+    model(data(name, rng, batch=3)[0])
+    assert seen == [(3, count, 16)]
+
+
 @one_of_each
 def test_life(name, rng, tmp_path):
     """Compiles, fits, evaluates, predicts, saves and loads. A loaded model trains on alike."""
