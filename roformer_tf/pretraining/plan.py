@@ -143,11 +143,17 @@ class ModelSizes:
 
     # === Work: multiplications and additions of the matrix products ===
 
-    def block_flops(self, batch_size, length):
-        """Operations of all encoder blocks in a forward pass, without the position scheme's."""
-        dense = 4 * self.hidden_dim**2 + 2 * self.hidden_dim * self.intermediate_dim
-        attention = 2 * length * self.hidden_dim  # scores, and averages of values
-        return 2 * batch_size * length * self.num_layers * (dense + attention)
+    def block_flops(self, batch_size, length, num_predicted):
+        """Operations of all encoder blocks in a forward pass, without the position scheme's.
+
+        The last feed-forward network runs at the predicted positions alone.
+        """
+        tokens = batch_size * length
+        # projections, scores, and averages of values
+        attention = tokens * (4 * self.hidden_dim**2 + 2 * length * self.hidden_dim)
+        runs = (self.num_layers - 1) * tokens + num_predicted
+        feed_forward = runs * 2 * self.hidden_dim * self.intermediate_dim
+        return 2 * (self.num_layers * attention + feed_forward)
 
     def forward_flops(self, batch_size, length, num_predicted):
         """Operations of a forward pass.
@@ -164,7 +170,7 @@ class ModelSizes:
         head = self.embedding_dim * self.vocabulary_size
         head += (self.has_biases or factorised) * projection
         others = in_blocks + once + 2 * (num_predicted * head + embedding)
-        return self.block_flops(batch_size, length) + others
+        return self.block_flops(batch_size, length, num_predicted) + others
 
     def step_flops(self, batch_size, length, num_predicted, recompute=False):
         """Operations of a training step; the backward pass takes twice those of the forward pass.
@@ -176,7 +182,7 @@ class ModelSizes:
         in_blocks, _, constant = self._position_flops(batch_size, length)
         flops = 3 * self.forward_flops(batch_size, length, num_predicted) - constant
         if recompute:
-            flops += self.block_flops(batch_size, length) + in_blocks
+            flops += self.block_flops(batch_size, length, num_predicted) + in_blocks
         return flops
 
     def _position_flops(self, batch_size, length):
@@ -238,15 +244,20 @@ class ModelSizes:
         hidden, inner = compute * tokens * width, compute * tokens * self.intermediate_dim
         mixed = compute != _FLOAT
 
-        # kept of a block: projections (3), rotated queries and keys (2), averages (1), outputs (2)
-        block = 8 * hidden
-        block += 2 * _FLOAT * tokens * width * (2 if self.has_biases else 1)  # norms, float32
-        block += inner * {"gelu": 4, "gelu_tanh": 5, "relu": 1}.get(self.activation, 2)
-        block += _FLOAT * scores  # softmax, float32
-        block += compute * scores if self.attention_dropout or mixed else 0
-        block += scores if self.attention_dropout else 0  # which ones were kept, a byte each
-        block += 2 * tokens * width if self.dropout else 0
-        kept = self.num_layers * hidden + block if recompute else self.num_layers * block
+        # kept of a feed-forward network or attention: its output, the norm in float32, the dropout
+        common = hidden + _FLOAT * tokens * width * (2 if self.has_biases else 1)
+        common += tokens * width if self.dropout else 0
+        feed_forward = common
+        feed_forward += inner * {"gelu": 4, "gelu_tanh": 5, "relu": 1}.get(self.activation, 2)
+        # projections (3), rotated queries and keys (2), averages (1)
+        attention = common + 6 * hidden
+        attention += _FLOAT * scores  # softmax, float32
+        attention += compute * scores if self.attention_dropout or mixed else 0
+        attention += scores if self.attention_dropout else 0  # which ones were kept, a byte each
+        runs = self.num_layers - 1 + num_predicted / tokens
+        kept = self.num_layers * attention + runs * feed_forward
+        if recompute:
+            kept = self.num_layers * hidden + attention + min(runs, 1) * feed_forward
         mask = _FLOAT * batch_size * length**2 if packed else 0
         cast_weights = compute * self.num_parameters if mixed else 0
         activations = hidden + kept + mask + cast_weights

@@ -146,9 +146,9 @@ def test_tensorflows_profiler_counts_the_same_dense_products():
 
 def test_flops_by_hand():
     sizes = ModelSizes(10, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=8)
-    # queries, keys, values 4 x 12, output 4 x 4, feed-forward 4 x 8 and 8 x 4; scores and averages
-    # over 3 positions
-    blocks = 2 * (4 * 12 + 4 * 4 + 4 * 8 + 8 * 4 + 3 * 4 + 3 * 4) * 3
+    # queries, keys, values 4 x 12, output 4 x 4; scores and averages over 3 positions; feed-forward
+    # 4 x 8 and 8 x 4, in this last block at one position
+    blocks = 2 * ((4 * 12 + 4 * 4 + 3 * 4 + 3 * 4) * 3 + 4 * 8 + 8 * 4)
     head = 2 * (4 * 4 + 4 * 10)
     assert sizes.forward_flops(1, length=3, num_predicted=1) == blocks + head
     assert sizes.step_flops(1, 3, 1, recompute=True) == 3 * (blocks + head) + blocks
