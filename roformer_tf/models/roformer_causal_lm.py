@@ -307,10 +307,9 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             "segment_ids": cache["segment_ids"],
             "padding_mask": ops.cast(mask, "int32"),
         }
-        hidden_states = sequence_output(self.backbone({k: x[:, :count] for k, x in inputs.items()}))
-        hidden_states = ops.slice(
-            hidden_states, (0, index - 1, 0), (batch_size, 1, hidden_states.shape[-1])
-        )
+        inputs = {name: x[:, :count] for name, x in inputs.items()}
+        inputs["output_positions"] = ops.broadcast_to(ops.cast(index - 1, "int32"), (batch_size, 1))
+        hidden_states = sequence_output(self.backbone(inputs))
         return self.head(hidden_states)[:, 0], hidden_states[:, 0], cache
 
     def _prompts(self, inputs, batch_size):

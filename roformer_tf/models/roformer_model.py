@@ -120,6 +120,11 @@ class RoFormerModel:
                 highest = backbone.num_segments - 1
             elif name in ("mask_positions", "output_positions") and tokens is not None:
                 highest = tokens.shape[1] - 1
+                if len(array) != len(tokens):
+                    raise ValueError(
+                        f"`{name}` must have a row for each sequence of `token_ids`, {len(tokens)}. "
+                        f"Received: an array of shape {array.shape}"
+                    )
             wrong = array[~((array >= 0) & (array <= highest) & (array == np.floor(array)))]
             if wrong.size:
                 span = " of at least 0" if highest == np.inf else f" from 0 to {highest}"

@@ -238,6 +238,8 @@ def test_graphs_of_outputs_at_positions():
     assert outputs["pooled_output"].shape == (None, 16)
     with pytest.raises(ValueError, match="`output_positions` must hold whole numbers from 0 to 2"):
         model({"token_ids": np.ones((1, 3), int), "output_positions": np.array([[3]])})
+    with pytest.raises(ValueError, match="must have a row for each sequence of `token_ids`, 1"):
+        model({"token_ids": np.ones((1, 3), int), "output_positions": np.zeros((0, 3), int)})
 
 
 # family and masking; position scheme; learned frequencies; linear attention
