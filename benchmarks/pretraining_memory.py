@@ -75,15 +75,15 @@ CASES = [
     {**_LITTLE_TEXT, "optimizer": "lamb"},
     {**_LITTLE_TEXT, "optimizer": "adafactor"},
 ]
-# Steps in float32 of `results/libraries.jsonl`: name, (layers, heads, width, vocabulary), sequences
+# Steps in float32 of `results/libraries_zen4.jsonl`: name, (layers, heads, width, vocabulary), sequences
 # of 512 tokens, median of the seconds. The first gives the rate at which the others are predicted.
 BASE, SMALL = (12, 12, 768, 50_000), (6, 6, 384, 9_216)
 STEPS = [
-    ("ready batches", BASE, 4, 5.955),
-    ("ready batches", BASE, 8, 12.079),
-    ("masked-only projection", BASE, 8, 11.783),
-    ("documents, packed", SMALL, 8, 17.663 / 8),
-    ("documents, bucketed", SMALL, 35_872 / 32 / 512, 19.474 / 32),
+    ("ready batches", BASE, 4, 7.229),
+    ("ready batches", BASE, 8, 15.321),
+    ("masked-only projection", BASE, 8, 14.105),
+    ("documents, packed", SMALL, 8, 20.766 / 8),
+    ("documents, bucketed", SMALL, 30_776 / 32 / 512, 21.264 / 32),
 ]
 
 

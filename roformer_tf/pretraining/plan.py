@@ -32,7 +32,7 @@ MARGIN = 0.15
 # Memory: peaks of 30 models on a CPU. Time: steps of a 12 x 768 and a 6 x 384 model on a CPU,
 # at the rate that the first sustains.
 MEMORY_ERROR = (-0.10, 0.17)
-TIME_ERROR = (-0.28, 0.02)
+TIME_ERROR = (-0.34, 0.03)
 # Operations per second of a V100 at 40 % of its peak, 15.7e12 in float32 and 125e12 on its tensor
 # cores.
 DEFAULT_FLOPS = {"float32": 6.3e12, "mixed_float16": 50e12, "mixed_bfloat16": 50e12}
