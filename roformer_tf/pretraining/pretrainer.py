@@ -255,7 +255,7 @@ class Pretrainer(keras.Model):
     def masked_lm_loss(self, hidden_states, batch, training):
         """Computes what `loss_sum` returns from the hidden states at the `mask_positions`."""
         labels, weights = batch["labels"], batch["label_weights"]
-        if not self.xla:  # whose shapes do not depend on values: it computes unused slots, too
+        if not self.xla:  # in XLA no shape depends on values, so unused slots are computed, too
             used = tf.where(weights > 0)  # (predicted, 2): sequence and slot
             hidden_states, labels, weights = (
                 tf.gather_nd(x, used)[tf.newaxis] for x in (hidden_states, labels, weights)
