@@ -282,7 +282,7 @@ def _join(blocks, like):
 def in_chunks(x, size, axis=2, fill=0.0):
     """Splits an axis into (chunks, `size`), padded at the end."""
     shape = ops.shape(x)
-    missing = -shape[axis] % size
+    missing = (size - shape[axis] % size) % size  # ONNX has another `%` of negative numbers
     if not isinstance(missing, int) or missing:
         widths = [[0, 0] for _ in shape]
         widths[axis] = [0, missing]

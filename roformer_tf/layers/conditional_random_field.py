@@ -72,13 +72,13 @@ class ConditionalRandomField(keras.layers.Layer):
         if padding_mask is None:
             padding_mask = get_keras_mask(x)
         x = ops.cast(x, "float32")
-        is_first = (ops.arange(ops.shape(x)[1]) == 0)[:, None, None]
+        is_first = ops.expand_dims(ops.arange(ops.shape(x)[1]) == 0, (1, 2))
         transitions = ops.cast(self.transitions, "float32") * self.lr_multiplier
-        outputs = x[:, :, None, :] + ops.where(is_first, 0.0, transitions)
+        outputs = ops.expand_dims(x, 2) + ops.where(is_first, 0.0, transitions)
         if padding_mask is None:
             return outputs
         same = ops.where(ops.eye(x.shape[-1], dtype="bool"), 0.0, MINUS_INFINITY)
-        return ops.where(ops.cast(padding_mask, "bool")[:, :, None, None], outputs, same)
+        return ops.where(ops.expand_dims(ops.cast(padding_mask, "bool"), (2, 3)), outputs, same)
 
     def compute_output_spec(self, x, padding_mask=None):
         return keras.KerasTensor((*x.shape, x.shape[-1]), "float32")

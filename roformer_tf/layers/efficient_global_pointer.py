@@ -37,7 +37,8 @@ class EfficientGlobalPointer(GlobalPointer):
         if padding_mask is None:
             padding_mask = get_keras_mask(x)
         x = self.p_dense(x)
-        scores = self.products(x[..., ::2], x[..., 1::2])[:, None]
+        scores = ops.expand_dims(self.products(x[..., ::2], x[..., 1::2]), 1)
         bias = ops.transpose(ops.cast(self.q_dense(x), "float32"), (0, 2, 1)) / 2
-        scores = scores + bias[:, ::2, None, :] + bias[:, 1::2, :, None]  # of ends, of starts
+        ends, starts = bias[:, ::2], bias[:, 1::2]
+        scores = scores + ops.expand_dims(ends, 2) + ops.expand_dims(starts, 3)
         return self.mask_scores(scores, padding_mask)

@@ -83,4 +83,4 @@ def no_scale(key):
 def scaled_exp(x):
     """Returns `exp(x)` divided by its largest feature, and the logarithm of the latter."""
     log_scale = ops.stop_gradient(ops.max(x, axis=-1))
-    return ops.exp(x - log_scale[..., None]), log_scale
+    return ops.exp(x - ops.expand_dims(log_scale, -1)), log_scale

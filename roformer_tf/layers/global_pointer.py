@@ -86,9 +86,13 @@ class GlobalPointer(keras.layers.Layer):
     def call(self, x, padding_mask=None):
         if padding_mask is None:
             padding_mask = get_keras_mask(x)
-        batch, length = ops.shape(x)[:2]
-        x = ops.reshape(self.dense(x), (batch, length, self.num_heads, 2 * self.head_dim))
-        query, key = ops.split(ops.transpose(x, (0, 2, 1, 3)), 2, axis=-1)
+        x = self.dense(x)
+        if self.num_heads == 1:  # the transposition of a single head is wrong in ONNX files
+            x = ops.expand_dims(x, 1)
+        else:
+            x = ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, 2 * self.head_dim))
+            x = ops.transpose(x, (0, 2, 1, 3))
+        query, key = ops.split(x, 2, axis=-1)
         return self.mask_scores(self.products(query, key), padding_mask)
 
     def products(self, query, key):
@@ -108,10 +112,10 @@ class GlobalPointer(keras.layers.Layer):
         allowed = None
         if padding_mask is not None:
             real = ops.cast(padding_mask, "bool")
-            allowed = ops.logical_and(real[:, None, :, None], real[:, None, None, :])
+            allowed = ops.logical_and(ops.expand_dims(real, (1, 3)), ops.expand_dims(real, (1, 2)))
         if self.tril_mask:
             positions = ops.arange(ops.shape(scores)[-1], dtype="int32")
-            upper = ops.less_equal(positions[:, None], positions[None, :])
+            upper = ops.less_equal(ops.expand_dims(positions, 1), positions)
             allowed = upper if allowed is None else ops.logical_and(allowed, upper)
         if allowed is None:
             return scores

@@ -307,9 +307,9 @@ def bidirectional_sums(features, rotated, value, log_weight):
     """
     (query, key), (rotated_query, rotated_key) = features, rotated
     largest = ops.stop_gradient(ops.max(log_weight, axis=-1, keepdims=True))
-    weight = ops.exp(log_weight - largest)[..., None]
+    weight = ops.expand_dims(ops.exp(log_weight - largest), -1)
     sums = ops.matmul(ops.swapaxes(rotated_key, -1, -2), value * weight)
-    normalizer = ops.sum(key * weight, axis=-2)[..., None]
+    normalizer = ops.expand_dims(ops.sum(key * weight, axis=-2), -1)
     return ops.matmul(rotated_query, sums), ops.matmul(query, normalizer)
 
 
@@ -353,7 +353,7 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
     )
     value = in_chunks(value, chunk_size)
     log_weight = in_chunks(log_weight, chunk_size, fill=_NEVER)
-    largest = ops.maximum(_running_max(log_weight), scale[..., None, None])
+    largest = ops.maximum(_running_max(log_weight), ops.expand_dims(scale, (-2, -1)))
     ends = largest[..., -1]
 
     # within each chunk
@@ -364,16 +364,16 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
     denominator = ops.sum(plain, axis=-1, keepdims=True)
 
     # what each chunk adds, and the sums before each chunk
-    weight = ops.exp(log_weight - ends[..., None])[..., None]
+    weight = ops.expand_dims(ops.exp(log_weight - ops.expand_dims(ends, -1)), -1)
     added = [
         ops.matmul(ops.swapaxes(rotated_key, -1, -2), value * weight),
-        ops.sum(key * weight, axis=-2)[..., None],
+        ops.expand_dims(ops.sum(key * weight, axis=-2), -1),
     ]
-    added = ops.concatenate([sums[:, :, None], ops.concatenate(added, axis=-1)], axis=2)
-    scale = ops.broadcast_to(scale[..., None], ops.shape(ends[..., :1]))
+    added = ops.concatenate([ops.expand_dims(sums, 2), ops.concatenate(added, axis=-1)], axis=2)
+    scale = ops.broadcast_to(ops.expand_dims(scale, -1), ops.shape(ends[..., :1]))
     scale = ops.concatenate([scale, ends], axis=-1)
     before, last = _running_sums(added, scale)
-    carried = ops.exp(scale[..., :-1, None] - largest)[..., None]
+    carried = ops.expand_dims(ops.exp(ops.expand_dims(scale[..., :-1], -1) - largest), -1)
     # not two slices, whose gradients are slow
     earlier, normalizer = ops.split(before, [head_dim], axis=-1)
     numerator = numerator + ops.matmul(rotated_query, earlier) * carried
@@ -411,15 +411,15 @@ def _grouped_sums(terms, scale):
     groups = ops.matmul(_decay(ends, ends), within[:, :, :, -1])
     before = ops.concatenate([ops.zeros_like(groups[:, :, :1]), groups[:, :, :-1]], axis=2)
     scale_before = ops.concatenate([scale[..., :1, 0], ends[..., :-1]], axis=-1)
-    carried = ops.exp(scale_before[..., None] - scale)[..., None]
-    return out_of_chunks(within + carried * before[:, :, :, None], number)
+    carried = ops.expand_dims(ops.exp(ops.expand_dims(scale_before, -1) - scale), -1)
+    return out_of_chunks(within + carried * ops.expand_dims(before, 3), number)
 
 
 def _decay(log_weight, scale):
     """Returns exp(log_weight_j - scale_i) for j <= i, 0 for later j: `(..., length, length)`."""
     index = ops.arange(ops.shape(scale)[-1])
-    difference = log_weight[..., None, :] - scale[..., :, None]
-    return ops.exp(ops.where(index[None, :] <= index[:, None], difference, _NEVER))
+    difference = ops.expand_dims(log_weight, -2) - ops.expand_dims(scale, -1)
+    return ops.exp(ops.where(index <= ops.expand_dims(index, 1), difference, _NEVER))
 
 
 def _running_max(x):

@@ -46,7 +46,7 @@ class MeanPooling(keras.layers.Layer):
             padding_mask = get_keras_mask(x)
         if padding_mask is None:
             return ops.cast(ops.mean(ops.cast(x, "float32"), axis=1), self.compute_dtype)
-        weights = ops.cast(padding_mask, "float32")[:, :, None]
+        weights = ops.expand_dims(ops.cast(padding_mask, "float32"), -1)
         total = ops.sum(ops.cast(x, "float32") * weights, axis=1)
         mean = total / ops.maximum(ops.sum(weights, axis=1), 1.0)
         return ops.cast(mean, self.compute_dtype)

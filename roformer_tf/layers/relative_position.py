@@ -203,7 +203,9 @@ def near_distances(table, length):
         reach = min(max_distance, length - 1)
     else:
         reach = ops.minimum(max_distance, length - 1)
-    return table[..., max_distance - reach : max_distance + reach + 1, :]
+    lead, features = table.shape[:-2], table.shape[-1]
+    first, count = max_distance - reach, 2 * reach + 1
+    return ops.slice(table, (*(0 for _ in lead), first, 0), (*lead, count, features))
 
 
 def _counted(table, rows, length):

@@ -43,7 +43,7 @@ class SoftmaxFeatureMap(FeatureMap):
         if not self.normalize_keys:
             return query, *scaled_exp(key)
         if key_bias is not None:
-            key = key + key_bias[..., None]
+            key = key + ops.expand_dims(key_bias, -1)
         key = ops.exp(key - ops.stop_gradient(ops.max(key, axis=-2, keepdims=True)))
         return query, key / ops.sum(key, axis=-2, keepdims=True), no_scale(key)
 

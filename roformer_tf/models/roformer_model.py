@@ -173,10 +173,14 @@ class RoFormerModel:
 
         Args:
             filepath: str or path.
-            format: `"tf_saved_model"`, `"litert"` or `"onnx"`. The relative positions of
-                NEZHA can be exported to a SavedModel only.
+            format: `"tf_saved_model"`, `"litert"` or `"onnx"`.
             **kwargs: Arguments of `keras.Model.export`.
+
+        Raises:
+            ValueError: If the model computes in bfloat16, or for LiteRT in float16 or int8, which
+                the runtime of the format lacks.
         """
+        self._check_runs_as(format)
         self(self.input)  # Keras exports no model to ONNX that was never called
         context = portable_operations() if format in ("litert", "onnx") else inference_only()
         with context:
@@ -185,6 +189,17 @@ class RoFormerModel:
                 keras.Model(self.input, self.output).export(filepath, format=format, **kwargs)
             else:
                 super().export(filepath, format=format, **kwargs)
+
+    def _check_runs_as(self, format):
+        lacking = {"onnx": {"bfloat16"}, "litert": {"bfloat16", "float16", "int8"}}.get(format, ())
+        layers = [layer for layer in self._flatten_layers() if layer.weights]
+        used = {layer.compute_dtype for layer in layers} | {x.quantization_mode for x in layers}
+        if found := sorted(used.intersection(lacking)):
+            raise ValueError(
+                f"A model in {format!r} format cannot compute in {' and '.join(found)}, which its "
+                "runtime lacks. Load the model with `dtype='float32'`, and quantize the exported "
+                f"file instead. Received: a model that computes in {', '.join(found)}"
+            )
 
     def enable_lora(self, rank, target_layer_names=None):
         """See `keras_hub.models.Backbone.enable_lora`."""

@@ -122,9 +122,8 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         x = self.output_dropout(sequence_output(outputs), training=training)
         if self.head == "joint":
             return self.pointer(x, padding_mask=answer_mask)[:, 0]
-        return ops.where(
-            ops.cast(answer_mask, "bool")[..., None], self.span_dense(x), float("-inf")
-        )
+        may_be = ops.expand_dims(ops.cast(answer_mask, "bool"), -1)
+        return ops.where(may_be, self.span_dense(x), float("-inf"))
 
     def default_loss(self):
         """Returns `SpanCrossentropy`."""

@@ -152,7 +152,7 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
             return self.field(logits, padding_mask=mask)
         # the tag of padding is certain: 0, outside
         outside = ops.where(ops.arange(logits.shape[-1]) == 0, 0.0, MINUS_INFINITY)
-        return ops.where(ops.cast(mask, "bool")[..., None], logits, outside)
+        return ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), logits, outside)
 
     def default_loss(self):
         """Returns the loss of the head: `MultilabelSpanCrossentropy`, or `EntityTagLoss`."""
