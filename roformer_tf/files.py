@@ -344,8 +344,9 @@ def flush_to_disk(path):
 
 
 def _check_not_a_file(folder):
-    if folder.is_file():
-        raise NotADirectoryError(f"Expected a folder to write to, but {folder} is a file.")
+    nearest = next(part for part in (folder, *folder.parents) if part.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"Expected a folder to write to, but {nearest} is a file.")
 
 
 @contextlib.contextmanager

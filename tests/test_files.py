@@ -98,8 +98,9 @@ def test_several_writers_at_once_leave_one_version_complete(tmp_path, whole):
 
 def test_a_file_is_not_a_folder(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="is a file"), replace_files(tmp_path / "file"):
-        pass
+    for folder in (tmp_path / "file", tmp_path / "file" / "model"):
+        with pytest.raises(NotADirectoryError, match="file is a file"), replace_files(folder):
+            pass
 
 
 def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):

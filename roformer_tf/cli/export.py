@@ -60,13 +60,14 @@ def run(args):
         "preprocessor": preprocessor,
         "embedding": args.embedding,
         "normalize": args.normalize,
+        "top_k": args.top_k,
         "overwrite": args.overwrite,
     }
     if is_onnx:
         folder = export_onnx(model, args.folder, quantize=args.quantize, **options)
         print(f"{type(model).__name__} in {folder}. Try it: python {folder}/client.py TEXT")
         return
-    folder = export_saved_model(model, args.folder, top_k=args.top_k, **options)
+    folder = export_saved_model(model, args.folder, **options)
     _print_signatures(model, folder)
 
 

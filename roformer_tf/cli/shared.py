@@ -60,7 +60,8 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
 
     Raises:
         FileNotFoundError: If there is no such file or folder.
-        ValueError: If it holds no model of this package, or not the task asked for.
+        ValueError: If it holds no model of this package, or not the task asked for, or
+            `sequence_length` is out of range.
 
     Example:
 
@@ -69,7 +70,10 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
     FileNotFoundError: No checkpoint at no/such/folder: the folder no/such does not exist. ...
     """
     import roformer_tf
+    from roformer_tf.models.roformer_preprocessor import check_sequence_length
 
+    if sequence_length is not None:
+        check_sequence_length("--sequence-length", sequence_length)
     file = Path(path)
     if file.suffix == ".keras" and file.is_file():
         model, preprocessor = _from_keras_file(file, dtype), None

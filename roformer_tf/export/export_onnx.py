@@ -42,6 +42,7 @@ def export_onnx(
     preprocessor=None,
     embedding=None,
     normalize=False,
+    top_k=5,
     quantize=None,
     overwrite=False,
 ):
@@ -57,14 +58,14 @@ def export_onnx(
 
     Outputs, as of `export_saved_model`: `probabilities`, `logits`, `class_id` of a classifier, or
     `scores`; `logits` `(batch, masks, vocabulary_size)` of a masked language model, of which the
-    client takes the five best tokens; `embedding` `(batch, hidden_dim)` of a backbone or
+    client takes the `top_k` best tokens; `embedding` `(batch, hidden_dim)` of a backbone or
     RoFormer-Sim. Needs `pip install "roformer-tf[export]"` to write, and onnxruntime to run.
 
     Args:
         task: `RoFormerTextClassifier`, `RoFormerMaskedLM`, `RoFormerSim` or `RoFormerBackbone`, in
             float32.
         folder: str or path of the folder to write. It appears complete or not at all.
-        labels, preprocessor, embedding, normalize: See `export_saved_model`.
+        labels, preprocessor, embedding, normalize, top_k: See `export_saved_model`.
         quantize: `None`, or `"int8"` for int8 weights, and activations quantized at each call: a
             quarter of the size, and faster on most processors. Measure the accuracy it costs.
         overwrite: bool. Whether to replace a folder that `export_onnx` wrote.
@@ -75,8 +76,9 @@ def export_onnx(
     Raises:
         ImportError: If tf2onnx or onnx are not installed, or onnxruntime for `quantize`.
         ValueError: If the task generates text or answers in the words of its texts (entities,
-            questions, choices), is not in float32, has no preprocessor, or an option does not fit
-            it; if the Keras backend is not TensorFlow.
+            questions, choices), is not in float32, has no preprocessor, or one that the client
+            cannot follow, such as a class of your own; if an option does not fit the task; if the
+            Keras backend is not TensorFlow.
         FileExistsError: If `folder` exists and `overwrite` is `False`, or it is not such a folder.
 
     Example:
@@ -117,7 +119,7 @@ def export_onnx(
         )
     preprocessor = checked_preprocessor(task, preprocessor)
     labels = getattr(task, "labels", None) if labels is None else labels
-    options = checked_options(task, labels, 1, embedding, normalize)
+    options = checked_options(task, labels, top_k, embedding, normalize)
     dtypes = {layer.compute_dtype for layer in task._flatten_layers() if layer.weights}
     modes = {layer.quantization_mode for layer in task._flatten_layers()} - {None}
     if dtypes != {"float32"} or modes:
@@ -125,16 +127,53 @@ def export_onnx(
             "Export a model in float32: load it with `dtype='float32'`, and pass "
             f"`quantize='int8'` for int8. Received: {', '.join(sorted(dtypes | modes))}"
         )
-    check_one_of("truncate_from", preprocessor.truncate_from, tuple(TRUNCATION))
+    fills_masks = isinstance(task, RoFormerMaskedLM)
+    _check_client_can_follow(preprocessor, fills_masks)
+    _check_positions(getattr(task, "backbone", task), preprocessor.sequence_length)
     check_target(folder, overwrite, MODEL_FILE)
     with tempfile.NamedTemporaryFile() as vocabulary_file:
         served = served_model(task, preprocessor, vocabulary_file.name, **options)
-    model = _convert(task, served, isinstance(task, RoFormerMaskedLM))
+    model = _convert(task, served, fills_masks)
     with replace_files(folder, whole=True) as temporary:
         _save(model, temporary / MODEL_FILE, quantize)
-        write_client(temporary, preprocessor, isinstance(task, RoFormerMaskedLM), labels)
+        write_client(temporary, preprocessor, top_k if fills_masks else None, labels)
         check_target(folder, overwrite, MODEL_FILE)  # writing takes a while
     return Path(folder)
+
+
+def _check_client_can_follow(preprocessor, fills_masks):
+    """Raises `ValueError` if `tokenizer.py` would give other ids than a preprocessor."""
+    check_one_of("truncate_from", preprocessor.truncate_from, tuple(TRUNCATION))
+    tokenizer = preprocessor.tokenizer
+    for part in (preprocessor, tokenizer):
+        if not type(part).__module__.startswith("roformer_tf."):
+            raise ValueError(
+                "The client of an ONNX folder repeats the preprocessing of this package, and "
+                "nothing that a class of your own adds to it. Use `export_saved_model`, or pass a "
+                f"`preprocessor` of this package. Received: a {type(part).__name__}"
+            )
+    if tokenizer.sequence_length is not None:
+        raise ValueError(
+            "The client of an ONNX folder pads texts as the preprocessor does. Create the "
+            "tokenizer without `sequence_length`. Received: a tokenizer with "
+            f"sequence_length={tokenizer.sequence_length}"
+        )
+    if fills_masks and tokenizer.mask_token is None:
+        raise ValueError("The tokenizer has no mask token, so there is nothing to fill in.")
+
+
+def _check_positions(backbone, sequence_length):
+    """Raises `ValueError` if a text could be longer than a table of positions.
+
+    A graph of TensorFlow says so at run time. An ONNX file would answer with NaN.
+    """
+    length = backbone.max_sequence_length
+    if backbone.position_scheme_name == "learned" and sequence_length > length:
+        raise ValueError(
+            f"The model has learned positions for {length} tokens only. Pass a preprocessor with "
+            f"`sequence_length={length}` (--sequence-length {length}) or less. Received: a "
+            f"preprocessor with sequence_length={sequence_length}"
+        )
 
 
 def _convert(task, served, has_masks):
@@ -238,20 +277,20 @@ def _save(model, path, quantize):
     quantize_dynamic(model, path, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
 
 
-def write_client(folder, preprocessor, fills_masks=False, labels=None):
+def write_client(folder, preprocessor, top_k=None, labels=None):
     """Writes the client, and the files from which it makes token ids.
 
     Args:
         folder: Path.
         preprocessor: `RoFormerPreprocessor`.
-        fills_masks: bool. Whether the texts contain mask tokens.
+        top_k: int. Number of tokens for each mask in a text, or `None` for a model without masks.
         labels: Names of a classifier's classes, or `None`.
     """
     tokenizer = preprocessor.tokenizer
     kinds = character_kinds()
     dictionary = tokenizer.segmentation_dictionary()
     settings = {
-        "fills_masks": fills_masks,
+        "top_k": top_k,
         "labels": labels,
         "word_level": tokenizer.word_level,
         "lowercase": tokenizer.lowercase,
@@ -265,6 +304,7 @@ def write_client(folder, preprocessor, fills_masks=False, labels=None):
         },
         "sequence_length": preprocessor.sequence_length,
         "truncate_index": TRUNCATION[preprocessor.truncate_from],
+        "pair_segments": preprocessor.pair_segments,
         "dropped": _character_class(np.flatnonzero(kinds == CONTROL)),
         "isolated": _character_class(np.flatnonzero(kinds == ISOLATED)),
     }

@@ -348,6 +348,6 @@ def take_rows(columns, indices):
 
 def longest_input(preprocessor):
     """Returns the maximum number of tokens that a preprocessor makes of a text."""
-    return getattr(preprocessor, "sequence_length", None) or max(
-        preprocessor.encoder_sequence_length, preprocessor.decoder_sequence_length
-    )
+    if hasattr(preprocessor, "encoder_sequence_length"):  # of a translation model
+        return max(preprocessor.encoder_sequence_length, preprocessor.decoder_sequence_length)
+    return preprocessor.sequence_length

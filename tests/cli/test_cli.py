@@ -167,6 +167,8 @@ def test_export_refuses(folders, tmp_path, error_of):
         ([classifier, tmp_path, "--overwrite"], "Only a SavedModel"),
         ([classifier, out, "--quantize", "int8"], "pass `--format onnx` too"),
         ([original, tmp_path, "--format", "onnx", "--overwrite"], "Only an exported ONNX"),
+        ([original, out, "--sequence-length", 0], "Received: --sequence-length=0"),
+        ([original, tmp_path / "notes.txt" / "out"], "notes.txt is a file"),
     ]
     for arguments, message in cases:
         assert message in error_of("export", *arguments), arguments

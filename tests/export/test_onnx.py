@@ -1,6 +1,7 @@
 """Folders of `export_onnx` answer in a process that has ONNX Runtime only, with the numbers of Keras."""
 
 import json
+import os
 import sys
 
 import keras
@@ -66,8 +67,31 @@ def test_classifier(classifier, exported, texts):
     )
 
 
+def test_what_is_no_text_is_named(exported):
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import client
+for texts in ("房间", [], [b"a"], [None], [("a", "b", "c")]):
+    try:
+        client.run(texts)
+    except (TypeError, ValueError) as error:
+        print(type(error).__name__, error)
+"""
+    done = run_program(sys.executable, "-c", program, exported)
+    a_list = "ValueError Expected a list of at least one text. Received: "
+    a_string = "TypeError Expected a string, or a pair of strings. Received: "
+    expected = [a_list + "'房间'", a_list + "[]"]
+    expected += [a_string + wrong for wrong in ("b'a'", "None", "('a', 'b', 'c')")]
+    assert done.stdout.splitlines() == expected
+
+
 def test_command(exported, classifier):
-    done = run_program(sys.executable, exported / "client.py", "很 好", "差")
+    with pytest.raises(AssertionError, match=r"usage: python .*client\.py TEXT"):
+        run_program(sys.executable, exported / "client.py")
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = sys.executable, exported / "client.py", "很 好", "差"
+    done = run_program(*command, env=ascii_only)
     expected = classifier.predict(["很 好", "差"], verbose=0).argmax(-1)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [answer["text"] for answer in answers] == ["很 好", "差"]
@@ -78,11 +102,14 @@ def test_command(exported, classifier):
 def test_masked_lm(build, tmp_path):
     task = build(RoFormerMaskedLM)
     lines = ["今天[MASK]气很[MASK]", "好", "[MASK]"]
-    answer = ask(export_onnx(task, tmp_path / "onnx"), lines)
+    folder = export_onnx(task, tmp_path / "onnx", top_k=3)
     expected = [
-        [[token for token, _ in mask] for mask in masks] for masks in fill_mask(task, lines)
+        [[token for token, _ in mask] for mask in masks]
+        for masks in fill_mask(task, lines, top_k=3)
     ]
-    assert answer["tokens"] == expected
+    assert ask(folder, lines)["tokens"] == expected
+    with pytest.raises(AssertionError, match="1 masks, of which 0 do"):
+        ask(folder, ["好" * task.preprocessor.sequence_length + "[MASK]"])
 
 
 @pytest.mark.slow
@@ -116,6 +143,14 @@ def test_refusals(build, classifier, exported, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="in float32"):
         half = build(RoFormerTextClassifier, backbone={"dtype": "mixed_bfloat16"}, num_classes=2)
         export_onnx(half, tmp_path / "a")
+    pieces = {"tokenizer": classifier.preprocessor.tokenizer, "sequence_length": 16}
+    own = type("OwnPreprocessor", (RoFormerTextClassifier.preprocessor_cls,), {})(**pieces)
+    with pytest.raises(ValueError, match="a class of your own.*Received: a OwnPreprocessor"):
+        export_onnx(classifier, tmp_path / "a", preprocessor=own)
+    short = build(RoFormerBackbone, {"position_scheme": "learned", "max_sequence_length": 8})
+    with pytest.raises(ValueError, match="learned positions for 8 tokens only.*=16"):
+        preprocessor = RoFormerTextClassifier.preprocessor_cls(**pieces)
+        export_onnx(short, tmp_path / "a", preprocessor=preprocessor)
     with pytest.raises(ValueError, match="`quantize` must be"):
         export_onnx(classifier, tmp_path / "a", quantize="int4")
     with pytest.raises(FileExistsError, match="already exists"):

@@ -47,17 +47,19 @@ def test_marked_tokens(texts, tmp_path):
     assert [exported.tokenize(line) for line in lines] == tokenizer(lines)
 
 
-@pytest.mark.parametrize("truncate_from", ["right", "left"])
-def test_truncation(truncate_from, tokenizers, texts, rng, tmp_path):
+@pytest.mark.parametrize("truncate_from, pair_segments", [("right", True), ("left", False)])
+def test_truncation_and_segments(truncate_from, pair_segments, tokenizers, texts, rng, tmp_path):
     tokenizer = tokenizers("char")
-    exported = client(tmp_path, tokenizer, sequence_length=20, truncate_from=truncate_from)
+    options = {"truncate_from": truncate_from, "pair_segments": pair_segments}
+    exported = client(tmp_path, tokenizer, sequence_length=20, **options)
     first, second = np.split(rng.permutation(texts["real"])[:400], 2)
     first, second = first.tolist(), second.tolist()
     for segments in ((first,), (first, second)):
         expected = tokenizer.encode(*segments, maxlen=20, truncate_from=truncate_from)
         found = [exported.encode(*row) for row in zip(*segments, strict=True)]
         assert [ids for ids, _ in found] == expected[0]
-        assert [segment_ids for _, segment_ids in found] == expected[1]
+        wanted = [[i * pair_segments for i in row] for row in expected[1]]
+        assert [segment_ids for _, segment_ids in found] == wanted
 
 
 def test_needs_the_standard_library_only(tokenizers, tmp_path):

@@ -94,7 +94,7 @@ def encode(*texts):
     """Returns token ids and segment ids of a text, or of a pair of texts, truncated to fit."""
     rows = []
     for text in texts:
-        parts = text.split(SETTINGS["mask_token"]) if SETTINGS["fills_masks"] else [text]
+        parts = text.split(SETTINGS["mask_token"]) if SETTINGS["top_k"] else [text]
         row = tokenize(parts[0])
         for part in parts[1:]:
             row += [SETTINGS["mask_id"], *tokenize(part)]
@@ -104,5 +104,5 @@ def encode(*texts):
     token_ids, segment_ids = [SETTINGS["start_id"]], [0]
     for i, row in enumerate(rows):
         token_ids += [*row, SETTINGS["end_id"]]
-        segment_ids += [i] * (len(row) + 1)
+        segment_ids += [i * SETTINGS["pair_segments"]] * (len(row) + 1)
     return token_ids, segment_ids
