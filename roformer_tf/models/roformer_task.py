@@ -477,6 +477,7 @@ class RoFormerTask(RoFormerModel):
         Reference: LoRA, arXiv 2106.09685.
         """
         self.backbone.enable_lora(rank, target_layer_names)
+        self.predict_function = self.test_function = self.train_function = None  # lack the updates
 
     def make_train_function(self, force=False):
         """Builds the optimizer before the first step, whose graph would build it twice."""
@@ -492,9 +493,8 @@ class RoFormerTask(RoFormerModel):
             return super().train_step(*args)
         import tensorflow as tf
 
-        # TensorFlow asks a dataset of unknown length for one batch too many. Operations that do not
-        # depend on the batch (step counter, weight decay, moving averages) would run before it
-        # ends.
+        # TensorFlow asks a dataset of unknown length for one batch too many. What does not depend on
+        # the batch (step counter, weight decay, moving averages) would run before it ends.
         batch = [t for t in keras.tree.flatten(args) if tf.is_tensor(t)]
         with tf.control_dependencies(batch), inputs_up_to(self._longest_input):
             return super().train_step(*args)

@@ -166,6 +166,23 @@ def test_lora(name, rng, tmp_path):
     np.testing.assert_allclose(numpy(loaded(x)), after, atol=2e-5)
 
 
+def test_graphs_made_before_lora_are_not_used_after(rng):
+    model = task("classifier")
+    x, y, _ = data("classifier", rng)
+    model.train_on_batch(x, y)
+    before = model.predict(x, verbose=0)
+    model.enable_lora(2)
+    for weight in model.backbone.trainable_weights:
+        weight.assign(keras.ops.ones_like(weight))
+    after = model.predict(x, verbose=0)
+    assert np.abs(after - before).max() > 1e-2
+    np.testing.assert_allclose(after, numpy(model(x)), atol=1e-5)
+    with pytest.raises(ValueError, match="recreate a new optimizer"):
+        model.train_on_batch(x, y)
+    model.compile("adam", loss=model.loss)
+    model.train_on_batch(x, y)
+
+
 @every_task
 def test_int8(name, rng, tmp_path):
     model = task(name)
