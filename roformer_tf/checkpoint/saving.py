@@ -100,9 +100,9 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
 
     Raises:
         ValueError: If the format does not support a part or setting of the model (the head of a
-            classifier or of reading, quantized weights, another `max_wavelength`, added tokens of
-            its tokenizer), or the vocabulary's size or `settings` contradict the model, also of a
-            `vocab.txt` that is in the folder and would stay.
+            classifier or of reading, quantized weights, another `max_wavelength`, settings of its
+            tokenizer such as `lowercase=False`), or the vocabulary's size or `settings` contradict
+            the model, also of a `vocab.txt` that is in the folder and would stay.
         FileExistsError: If the folder holds a model in another layout.
         NotADirectoryError: If `folder` is a file.
 
@@ -146,7 +146,7 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         )
     if vocabulary is None:
         tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
-        _check_no_marked_tokens(tokenizer)
+        _check_tokenizer(tokenizer)
         vocabulary = None if tokenizer is None else tokenizer.get_vocabulary()
     size, left = binding.backbone.vocabulary_size, Path(folder, VOCABULARY_FILE)
     if vocabulary is not None:
@@ -194,24 +194,25 @@ def check_layout(path, layout):
         )
 
 
-def _check_no_marked_tokens(tokenizer):
+def _check_tokenizer(tokenizer):
     """Raises an error for a tokenizer that would give other ids when it is read again."""
-    marked = getattr(tokenizer, "marked_tokens", dict)()
-    if marked:
+    lost = getattr(tokenizer, "settings_beside_vocabulary", dict)()
+    if lost:
+        listed = ", ".join(f"{name}={value!r:.100}" for name, value in lost.items())
         raise ValueError(
-            "The original format has no place for tokens that are found in a text as they are "
-            f"written: {', '.join(list(marked)[:5])}{' …' if len(marked) > 5 else ''}. Its tokenizer "
-            "would take them for text. Use `model.save_to_preset`. Or pass "
-            "`vocabulary=tokenizer.get_vocabulary()` here, and give a tokenizer that reads the "
-            "folder the same `added_tokens` or `special_tokens_in_strings`."
+            "The original format holds the vocabulary of a tokenizer, and has no place for "
+            f"{listed}. The tokenizer of the folder would give other ids. Use "
+            "`model.save_to_preset`. Or pass `vocabulary=tokenizer.get_vocabulary()` here, and "
+            "give a tokenizer that reads the folder the same arguments."
         )
 
 
-def has_original_format(backbone):
-    """Whether the original format can hold a backbone with all its settings."""
+def has_original_format(backbone, tokenizer):
+    """Whether the original format can hold a backbone and a tokenizer with all their settings."""
     try:
         family_of(backbone)
         original_config(backbone)
+        _check_tokenizer(tokenizer)
     except ValueError:
         return False
     return True

@@ -45,7 +45,7 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
 
     The folder gets `checkpoints/` (to resume from), `stage-1-512/` and so on (the model at the end
     of each stage, in the original format, or as a preset if that format has no place for the
-    position scheme or the tokenizer's added tokens), `log.csv`, `held_out.csv`, `tensorboard/`,
+    position scheme or for settings of the tokenizer), `log.csv`, `held_out.csv`, `tensorboard/`,
     `settings.json`, and `corpus/` unless `data.cache` names another folder.
 
     Sets the seeds of Python, NumPy and Keras.

@@ -262,12 +262,12 @@ class StageModels:
     def save(self, index, task, tokenizer, classifiers=None):
         """Writes the model of stage `index` in the original format, or as a preset.
 
-        Its positions, or tokens added to the tokenizer, may need a preset. Each of `classifiers`, a
+        Its positions, or settings of the tokenizer, may need a preset. Each of `classifiers`, a
         dict from names to other tasks on the same backbone, becomes a preset in `tasks/NAME`.
         """
         target = self.path(index)
         with replace_files(target) if classifiers else nullcontext(target) as folder:
-            if has_original_format(task.backbone) and not tokenizer.marked_tokens():
+            if has_original_format(task.backbone, tokenizer):
                 save_checkpoint(task, folder, vocabulary=tokenizer.get_vocabulary())
             else:
                 task.preprocessor = task.preprocessor_cls(tokenizer)

@@ -8,7 +8,7 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.checkpoint.vocabulary import Vocabulary, check_has_tokens
+from roformer_tf.checkpoint.vocabulary import Vocabulary, check_has_tokens, has_words
 from roformer_tf.files import replace_file
 from roformer_tf.text.familiar_names import TokenizerFromPreset
 from roformer_tf.text.graph_detokenizer import GraphDetokenizer, detokenize_pairs
@@ -413,6 +413,16 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
         if self.special_tokens_in_strings:
             marked |= {getattr(self, name) for name in self._special_token_attrs}
         return {token: self._vocabulary.ids[token] for token in sorted(marked)}
+
+    def settings_beside_vocabulary(self) -> dict:
+        """Returns the arguments that a tokenizer made from the vocabulary alone would not have.
+
+        A folder in the original layout holds the vocabulary alone. It decides between word and
+        character level, and all else is the default.
+        """
+        plain = RoFormerTokenizer(word_level=has_words(self._known_vocabulary().ids))
+        values = {name: getattr(self, name) for name in ARGUMENTS}
+        return {name: x for name, x in values.items() if x != getattr(plain, name)}
 
     def segmentation_dictionary(self):
         """Returns the `SegmentationDictionary` with the user words; at character level `None`."""

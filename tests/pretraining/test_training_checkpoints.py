@@ -123,7 +123,7 @@ def test_what_a_killed_process_left_is_removed(variables, tmp_path):
 
 @pytest.mark.parametrize("why", ["its positions", "added tokens"])
 def test_stage_models_that_are_presets(tmp_path, why):
-    tokenizer = builders.tokenizer()
+    tokenizer = builders.new_tokenizer()
     if why == "added tokens":
         tokenizer.add_tokens(["天地"])
     backbone = builders.backbone(
@@ -144,3 +144,37 @@ def test_stage_models_that_are_presets(tmp_path, why):
     again = roformer_tf.RoFormerMaskedLM.from_preset(models.path(0))
     assert again.preprocessor.tokenizer(["天地玄"]) == tokenizer(["天地玄"])
     assert sorted(x.name for x in tmp_path.iterdir()) == ["stage-1-16"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"word_level": False},  # the vocabulary has words
+        {"lowercase": False},
+        {"user_words": ["地玄"]},
+        {"start_token": "[unused0]"},
+        {"word_maxlen": 3},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_stage_models_keep_the_settings_of_the_tokenizer(tmp_path, settings):
+    words = ["天地", "地玄", "Hello", "hello", "##lo"]
+    (tmp_path / "dictionary.txt").write_text("天地 10", encoding="utf-8")
+    dictionary = {} if "word_level" in settings else {"dictionary": tmp_path / "dictionary.txt"}
+    vocabulary = [*builders.tokenizer().get_vocabulary(), *words]
+    tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, **dictionary, **settings)
+    backbone = builders.backbone(vocabulary_size=tokenizer.vocabulary_size())
+    models = StageModels(tmp_path, [Stage(16, 4, 2, 1e-3)])
+    models.save(0, roformer_tf.RoFormerMaskedLM(backbone), tokenizer)
+    again = roformer_tf.RoFormerTokenizer.from_preset(models.path(0))
+    for name, value in settings.items():
+        assert getattr(again, name) == value
+    texts = ["天地玄黄 Hello", "hellolo 天 地玄"]
+    assert again(texts) == tokenizer(texts)
+    assert again.encode(texts) == tokenizer.encode(texts)
+
+
+def test_stage_models_of_plain_tokenizers_are_in_the_original_format(tmp_path):
+    models = StageModels(tmp_path, [Stage(16, 4, 2, 1e-3)])
+    models.save(0, roformer_tf.RoFormerMaskedLM(builders.backbone()), builders.tokenizer())
+    assert (models.path(0) / "bert_config.json").is_file()
