@@ -1,7 +1,17 @@
 """Argument checks whose errors name the argument and what was received."""
 
+import dataclasses
 import math
 import numbers
+import typing
+
+_WORDS = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    dict: "a table",
+}
 
 
 def check_positive_integer(name, value):
@@ -54,3 +64,26 @@ def check_one_of(name, value, choices, optional=False):
         return
     listed = ", ".join(map(repr, choices)) + (" or None" if optional else "")
     raise ValueError(f"`{name}` must be one of {listed}. Received: {name}={value!r}")
+
+
+def check_types(values):
+    """Raises `ValueError` for a field of a dataclass that is not of its annotated type.
+
+    >>> @dataclasses.dataclass
+    ... class Settings:
+    ...     whole_word: bool = False
+    >>> check_types(Settings("no"))
+    Traceback (most recent call last):
+    ValueError: `whole_word` must be true or false. Received: whole_word='no'
+    """
+    for field in dataclasses.fields(values):
+        allowed = [t for t in typing.get_args(field.type) or (field.type,) if t in _WORDS]
+        value = getattr(values, field.name)
+        if not allowed or (value is None and type(None) in typing.get_args(field.type)):
+            continue
+        kinds = {*allowed, int} if float in allowed else set(allowed)  # an integer is a number
+        if type(value) not in kinds:
+            raise ValueError(
+                f"`{field.name}` must be {' or '.join(_WORDS[t] for t in allowed)}. "
+                f"Received: {field.name}={value!r}"
+            )

@@ -5,13 +5,12 @@ import re
 import tomllib
 from pathlib import Path
 
-from roformer_tf.checks import check_number, check_one_of, check_positive_integer
+from roformer_tf.checks import check_number, check_one_of, check_positive_integer, check_types
 from roformer_tf.models.labels import check_names
 from roformer_tf.pretraining.settings import (
     DataSettings,
     PretrainingSettings,
     absolute_path,
-    check_types,
     checked_files,
     make,
 )

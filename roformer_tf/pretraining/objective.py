@@ -1,3 +1,5 @@
+import math
+
 import tensorflow as tf
 
 from roformer_tf.checks import check_one_of
@@ -192,3 +194,21 @@ class PretrainingObjective:
 def _next(x):
     """Shifts each sequence one position to the left."""
     return tf.pad(x[:, 1:], [[0, 0], [0, 1]])
+
+
+def predicted_positions(data, batch_size, length, most=False):
+    """Returns the number of positions of a batch that the head computes.
+
+    That is the mean, or with `most` a number that a batch hardly ever exceeds.
+    """
+    positions = batch_size * length
+    if data.objective == "causal_lm":
+        return positions
+    if data.objective == "unilm":  # the second part of each chunk, split at a random position
+        return positions if most else positions // 2
+    mean = data.mask_rate * positions
+    if not most:
+        return round(mean)
+    # tokens are chosen one by one, or a whole word at a time
+    variance = mean * (1 - data.mask_rate) * (4 if data.whole_word else 1)
+    return min(positions, math.ceil(mean + 4 * math.sqrt(variance)))

@@ -24,6 +24,7 @@ from roformer_tf.checkpoint import open_folder
 from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer
 from roformer_tf.layers.position_schemes import make_position_schemes
+from roformer_tf.pretraining.objective import predicted_positions
 from roformer_tf.pretraining.settings import OPTIMIZERS, ModelSettings, memory_bytes
 
 # Share of the memory left free for what the arithmetic misses and the device's libraries.
@@ -442,24 +443,6 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
             )
         )
     return plans
-
-
-def predicted_positions(data, batch_size, length, most=False):
-    """Returns the number of positions of a batch that the head computes.
-
-    That is the mean, or with `most` a number that a batch hardly ever exceeds.
-    """
-    positions = batch_size * length
-    if data.objective == "causal_lm":
-        return positions
-    if data.objective == "unilm":  # the second part of each chunk, split at a random position
-        return positions if most else positions // 2
-    mean = data.mask_rate * positions
-    if not most:
-        return round(mean)
-    # tokens are chosen one by one, or a whole word at a time
-    variance = mean * (1 - data.mask_rate) * (4 if data.whole_word else 1)
-    return min(positions, math.ceil(mean + 4 * math.sqrt(variance)))
 
 
 def _find_slices(settings, sizes, stage, replicas, memory):

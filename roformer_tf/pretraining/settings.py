@@ -5,41 +5,16 @@ import functools
 import os
 import re
 import tomllib
-import typing
 from pathlib import Path
 
 from roformer_tf.checkpoint.hub import is_hub_source
-from roformer_tf.checks import check_number, check_one_of, check_positive_integer
+from roformer_tf.checks import check_number, check_one_of, check_positive_integer, check_types
 from roformer_tf.models.roformer_backbone import check_sizes
 
 OBJECTIVES = ("masked_lm", "causal_lm", "unilm")
 PACKINGS = ("none", "full", "block_diagonal")
 OPTIMIZERS = ("adamw", "original_adamw", "lamb", "original_lamb", "adafactor")
 DTYPES = ("float32", "mixed_float16", "mixed_bfloat16")
-
-
-_WORDS = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    dict: "a table",
-}
-
-
-def check_types(values):
-    """Raises `ValueError` for a field of a dataclass that is not of its annotated type."""
-    for field in dataclasses.fields(values):
-        allowed = [t for t in typing.get_args(field.type) or (field.type,) if t in _WORDS]
-        value = getattr(values, field.name)
-        if not allowed or (value is None and type(None) in typing.get_args(field.type)):
-            continue
-        kinds = {*allowed, int} if float in allowed else set(allowed)  # an integer is a number
-        if type(value) not in kinds:
-            raise ValueError(
-                f"`{field.name}` must be {' or '.join(_WORDS[t] for t in allowed)}. "
-                f"Received: {field.name}={value!r}"
-            )
 
 
 def checked_files(files):

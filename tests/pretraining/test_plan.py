@@ -13,7 +13,8 @@ from roformer_tf.__main__ import main
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES
 from roformer_tf.pretraining import ModelSizes, PretrainingSettings, plan_run
 from roformer_tf.pretraining.models import make_optimizer, make_task
-from roformer_tf.pretraining.plan import MARGIN, MEMORY_ERROR, TIME_ERROR, predicted_positions
+from roformer_tf.pretraining.objective import predicted_positions
+from roformer_tf.pretraining.plan import MARGIN, MEMORY_ERROR, TIME_ERROR
 from roformer_tf.pretraining.settings import (
     DataSettings,
     ModelSettings,
