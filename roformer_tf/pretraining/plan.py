@@ -395,8 +395,8 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
         List of `StagePlan`.
 
     Raises:
-        ValueError: If not even one sequence of a stage fits, or the replicas cannot share a batch
-            evenly.
+        ValueError: If not even one sequence of a stage fits, the replicas cannot share a batch
+            evenly, or the model has learned positions and too few of them for a stage.
         FileNotFoundError: If the vocabulary or the checkpoint does not exist.
 
     Example:
@@ -417,6 +417,7 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
     if vocabulary_size is not None:
         check_positive_integer("vocabulary_size", vocabulary_size)
     sizes = ModelSizes.from_settings(settings, vocabulary_size)
+    _check_positions(sizes, settings.stages)
     memory = settings.run.memory if memory is None else memory
     flops = DEFAULT_FLOPS[sizes.dtype] if flops is None else flops
     check_number("flops", flops, 1.0)
@@ -443,6 +444,19 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
             )
         )
     return plans
+
+
+def _check_positions(sizes, stages):
+    """Raises `ValueError` if a stage has longer sequences than the model has learned positions."""
+    most = getattr(_position_scheme(sizes)[0], "max_sequence_length", None)
+    for index, stage in enumerate(stages):
+        if most is not None and stage.max_length > most:
+            raise ValueError(
+                f"`max_length` of stages[{index}] must not exceed the learned positions of the "
+                f"model, {most} (`max_sequence_length`). Received: max_length={stage.max_length}. "
+                "Shorten the stage. A new model has positions for all stages if "
+                "`max_sequence_length` is left out"
+            )
 
 
 def _find_slices(settings, sizes, stage, replicas, memory):

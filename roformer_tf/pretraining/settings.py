@@ -179,6 +179,9 @@ class ModelSettings:
                 )
         sizes = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")
         check_sizes({name: getattr(self, name) for name in sizes})
+        for name in ("embedding_dim", "max_sequence_length"):
+            if getattr(self, name) is not None:
+                check_positive_integer(name, getattr(self, name))
         for name in ("dropout", "attention_dropout"):
             check_number(name, getattr(self, name), 0.0, 1.0)
         check_one_of("dtype", self.dtype, DTYPES)

@@ -10,6 +10,7 @@ from tensorflow.python.profiler import model_analyzer, option_builder
 
 from benchmarks import pretraining_memory
 from roformer_tf.__main__ import main
+from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES
 from roformer_tf.pretraining import ModelSizes, PretrainingSettings, plan_run
 from roformer_tf.pretraining.models import make_optimizer, make_task
@@ -265,6 +266,31 @@ def test_errors_say_how_to_fix_them():
         plan(make_settings(), replicas=7)
     with pytest.raises(FileNotFoundError):
         plan_run(make_settings(), 2)
+
+
+@pytest.mark.parametrize("scheme", ["learned", "tupe"])
+def test_stages_longer_than_the_learned_positions(scheme):
+    """Stages before them would be trained, and the run could then never end."""
+    stages = [{"max_length": 16}, {"max_length": 32}]
+    model = {"vocabulary": "-", "position_scheme": scheme}
+    settings = make_settings(stages, model=model)
+    assert len(plan_run(settings, vocabulary_size=90)) == 2
+    for most in (16, 31):
+        with pytest.raises(ValueError, match=rf"stages\[1\] .* {most} .*max_length=32"):
+            few = settings.with_values({"model.max_sequence_length": most})
+            plan_run(few, vocabulary_size=90)
+    enough = settings.with_values({"model.max_sequence_length": 32})
+    assert len(plan_run(enough, vocabulary_size=90)) == 2
+
+
+def test_a_checkpoint_with_too_few_learned_positions(tmp_path):
+    task = make_task(
+        ModelSettings(vocabulary="-", **SMALL, position_scheme="learned"), "masked_lm", 90, 16
+    )
+    save_checkpoint(task, tmp_path)
+    settings = make_settings([{"max_length": 32}], model={"checkpoint": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"stages\[0\] .* 16 .*max_length=32"):
+        plan_run(settings)
 
 
 def test_memory_bytes():

@@ -96,6 +96,8 @@ def test_file_is_named_and_paths_are_relative_to_it(tmp_path):
         ("model.word_level", "no", "`word_level` must be true or false"),
         ("model.layer_norm_epsilon", "abc", "`layer_norm_epsilon` must be a number"),
         ("model.num_heads", 5, "`num_heads` must divide `hidden_dim` into heads of even size"),
+        ("model.max_sequence_length", 0, "`max_sequence_length` must be a positive integer"),
+        ("model.embedding_dim", -1, "`embedding_dim` must be a positive integer"),
         ("optimizer.weight_decay", float("inf"), "`weight_decay` must be a number from 0"),
         ("optimizer.epsilon", 0, "`epsilon` must be a number from 1e-30"),
         ("optimizer.beta_2", 1.0, "`beta_2` must be a number from 0 to 0.999999"),
