@@ -272,8 +272,7 @@ class Run:
 
     def _check_same_run(self, state, allow_changes):
         if state is not None:
-            stage, stage_step = self._stage_at(state["step"])
-            check_same_run(state, self.identity(), stage, stage_step, allow_changes)
+            check_same_run(state, self.identity(), allow_changes)
 
     def agreement(self):
         """Returns what must be the same for all workers."""
@@ -290,14 +289,6 @@ class Run:
                 f"step {step} of {self.folder}, with the texts {corpus[:12]} and the "
                 f"vocabulary {vocabulary[:12]}."
             )
-
-    def _stage_at(self, step):
-        """Returns the index of the stage, and the step within it, after `step` steps."""
-        for index, stage in enumerate(self.settings.stages):
-            first = self.settings.first_step(index)
-            if step < first + stage.steps:
-                return index, step - first
-        return len(self.settings.stages), 0
 
     def close(self):
         """Removes the progress bar from the terminal, also after an error."""

@@ -290,20 +290,19 @@ def _earlier(target):
     return target.with_name(f"{target.name}-earlier")
 
 
-def check_same_run(saved, current, stage_index, stage_step, allow_changes=False):
+def check_same_run(saved, current, allow_changes=False):
     """Raises an error if a checkpoint was made with other settings, texts or vocabulary.
 
-    Stages to come may change. So may the `steps` of the current stage, whose learning rate is given
-    step by step.
+    Stages to come may change. So may the `steps` of the stage of the last step, to any number that
+    is not below those done, as its learning rate is given step by step.
 
     Args:
-        saved: dict from the checkpoint, with `format`, `settings`, `corpus` (fingerprint) and
-            `vocabulary` (hash).
-        current: dict. The same of this start.
-        stage_index: int. Stage in which the run resumes.
-        stage_step: int. Steps of that stage that are done.
+        saved: dict from the checkpoint, with `step`, `format`, `settings`, `corpus` (fingerprint)
+            and `vocabulary` (hash).
+        current: dict. The same of this start, without `step`.
         allow_changes: bool. Whether to warn of changed settings instead of raising an error.
-            Texts, vocabulary, model and kind of optimizer must be the same in any case.
+            Texts, vocabulary, model, kind of optimizer and the number of steps done in each stage
+            must be the same in any case.
 
     Raises:
         ValueError: If a setting, the texts or the vocabulary differ. Names each difference.
@@ -317,18 +316,19 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
     settings = saved.get("settings")
     tables = dict(settings) if isinstance(settings, dict) else {}
     stages = tables.pop("stages", None)
-    parts = [*tables.values(), *(stages if isinstance(stages, list) else [None])]
-    if not all(isinstance(part, dict) for part in parts):
+    stages = stages if isinstance(stages, list) else []
+    is_settings = all(isinstance(part, dict) for part in (*tables.values(), *stages))
+    if not is_settings or not stages or not all(type(s.get("steps")) is int for s in stages):
         raise ValueError(
-            "The state of the run is damaged: its settings must be tables, and a list of stages. "
-            f"Received: settings={settings!r:.200}. Remove the newest checkpoint, or start in "
-            "another folder."
+            "The state of the run is damaged: its settings must be tables, and a list of stages "
+            f"with `steps`. Received: settings={settings!r:.200}. Remove the newest checkpoint, or "
+            "start in another folder."
         )
     differences = []
     # as the saved ones were read: tuples are lists, and keys are strings
     for table, values in json.loads(json.dumps(current["settings"])).items():
         if table == "stages":
-            differences += _compare_stages(stages, values, stage_index, stage_step)
+            differences += _compare_stages(stages, values, saved["step"])
         else:
             free = _FREE.get(table.split(".")[0], ())
             differences += _compare(table, tables.get(table, {}), values, free)
@@ -337,7 +337,7 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
         fixed.append("the texts have changed (`data.files`, or the share that is held out)")
     if saved.get("vocabulary") != current["vocabulary"]:
         fixed.append("the vocabulary has changed")
-    fixed += [difference for difference in differences if _changes_the_weights(difference)]
+    fixed += [difference for difference in differences if _is_fixed(difference)]
     if fixed or (differences and not allow_changes):
         message = (
             "The run in this folder was started with other settings: "
@@ -353,11 +353,12 @@ def check_same_run(saved, current, stage_index, stage_step, allow_changes=False)
         _logger.warning("The run resumes with other settings: %s.", "; ".join(differences))
 
 
-def _changes_the_weights(difference):
-    """Whether weights or the optimizer's state would not fit, or change their meaning."""
+def _is_fixed(difference):
+    """Whether weights, optimizer or steps done would not fit, or change their meaning."""
     name = difference.split(" ")[0]
     free = ("model.dropout", "model.attention_dropout", "model.dtype")
-    fixed = name == "optimizer.name" or name.endswith((".labels", ".pooling"))
+    fixed = name in ("optimizer.name", "stages:")
+    fixed = fixed or name.endswith((".labels", ".pooling", ".steps"))
     return fixed or (name.startswith("model.") and name not in free)
 
 
@@ -369,12 +370,19 @@ def _compare(table, before, now, free=()):
     ]
 
 
-def _compare_stages(before, now, stage_index, stage_step):
-    if len(now) < stage_index or (len(now) == stage_index and stage_step):
-        return [f"stages: the run is in stage {stage_index + 1}, there are {len(now)}"]
+def _compare_stages(before, now, step):
+    index, done = 0, step  # the stage of the last step, and how many of its steps are done
+    while done > before[index]["steps"] and index + 1 < len(before):
+        done -= before[index]["steps"]
+        index += 1
+    if len(now) <= index:
+        return [f"stages: the run is in stage {index + 1}, there are {len(now)}"]
     differences = []
-    for index in range(min(stage_index + 1, len(now), len(before))):
-        free = {"steps"} if index == stage_index else ()
-        if index < stage_index or stage_step:
-            differences += _compare(f"stages[{index}]", before[index], now[index], free)
+    for i in range(index + 1):
+        differences += _compare(f"stages[{i}]", before[i], now[i], {"steps"} if i == index else ())
+    if now[index]["steps"] < done:
+        differences.append(
+            f"stages[{index}].steps must be at least {done}, the steps that are done, is "
+            f"{now[index]['steps']}"
+        )
     return differences

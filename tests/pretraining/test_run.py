@@ -114,6 +114,10 @@ def test_a_stopped_run_is_saved(texts, whole, tmp_path, step=2):
 def test_other_settings_are_an_error_for_the_same_folder(texts, whole):
     with pytest.raises(ValueError, match="run.seed was 4, is 5"):
         pretrain(make_settings(texts, run={"seed": 5}), whole[0], verbose=False)
+    # all 7 steps are those of the first stage now
+    longer = make_settings(texts, stages=[{**STAGES[0], "steps": 8}, STAGES[1]])
+    with pytest.raises(ValueError, match=r"stages\[0\].steps was 4, is 8"):
+        pretrain(longer, whole[0], verbose=False, allow_changes=True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from contextlib import nullcontext
 
 import pytest
 
@@ -172,6 +173,7 @@ def test_learning_rate_of_every_step():
 
 @pytest.fixture
 def saved():
+    """Settings, and what is stored after the third step of the second stage."""
     settings = PretrainingSettings.from_dict(changed(stages=[STAGE, {**STAGE, "max_length": 64}]))
     identity = {
         "format": CHECKPOINT_FORMAT,
@@ -179,7 +181,7 @@ def saved():
         "corpus": "fingerprint",
         "vocabulary": "hash",
     }
-    return settings, json.loads(json.dumps(identity)), identity
+    return settings, json.loads(json.dumps({**identity, "step": 13})), identity
 
 
 def with_settings(identity, settings):
@@ -188,14 +190,14 @@ def with_settings(identity, settings):
 
 def test_the_same_run_resumes(saved):
     settings, stored, identity = saved
-    check_same_run(stored, identity, 1, 3)
+    check_same_run(stored, identity)
     moved = dataclasses.replace(
         settings,
         data=dataclasses.replace(settings.data, files=("elsewhere.txt",)),
         run=dataclasses.replace(settings.run, checkpoint_every=7, micro_batch_size=2),
         stages=(settings.stages[0], dataclasses.replace(settings.stages[1], steps=99)),
     )
-    check_same_run(stored, with_settings(identity, moved), 1, 3)
+    check_same_run(stored, with_settings(identity, moved))
 
 
 @pytest.mark.parametrize(
@@ -221,16 +223,47 @@ def test_another_run_does_not_resume(saved, change, message):
     settings, stored, identity = saved
     other = dataclasses.replace(settings, **change(settings))
     with pytest.raises(ValueError, match=message):
-        check_same_run(stored, with_settings(identity, other), 1, 3)
+        check_same_run(stored, with_settings(identity, other))
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "message"),
+    [
+        (4, (4, 10), None),
+        (4, (3, 10), r"stages\[0\].steps must be at least 4, the steps that are done, is 3"),
+        (10, (14, 10), None),  # the first stage goes on before the second begins
+        (10, (9, 10), r"stages\[0\].steps must be at least 10, .*, is 9"),
+        (13, (10, 3), None),
+        (13, (10, 2), r"stages\[1\].steps must be at least 3, the steps that are done, is 2"),
+        (13, (14, 10), r"stages\[0\].steps was 10, is 14"),
+        (13, (13,), "the run is in stage 2, there are 1"),
+    ],
+)
+def test_the_steps_that_are_done_stay(saved, step, steps, message):
+    """With other numbers the run would not know which stage it is in, so nothing allows them."""
+    settings, stored, identity = saved
+    stages = [dataclasses.replace(s, steps=n) for s, n in zip(settings.stages, steps)]
+    other = with_settings(identity, dataclasses.replace(settings, stages=stages))
+    for allow_changes in (False, True):
+        with nullcontext() if message is None else pytest.raises(ValueError, match=message):
+            check_same_run({**stored, "step": step}, other, allow_changes)
+
+
+@pytest.mark.parametrize("stages", [[], None, [{}], [{"steps": "10"}], [{"steps": None}]])
+def test_a_damaged_state_is_named(saved, stages):
+    _, stored, identity = saved
+    stored["settings"]["stages"] = stages
+    with pytest.raises(ValueError, match="The state of the run is damaged"):
+        check_same_run(stored, identity)
 
 
 def test_other_texts_words_or_formats_do_not_resume(saved):
     _, stored, identity = saved
     with pytest.raises(ValueError, match="texts have changed.*vocabulary has changed"):
-        check_same_run(stored, {**identity, "corpus": "x", "vocabulary": "y"}, 0, 1)
+        check_same_run(stored, {**identity, "corpus": "x", "vocabulary": "y"})
     for old in ({k: v for k, v in stored.items() if k != "format"}, {**stored, "format": 3}):
         with pytest.raises(ValueError, match="another version of roformer_tf.*the format [13] "):
-            check_same_run(old, identity, 0, 1)
+            check_same_run(old, identity)
 
 
 def test_a_folder_is_no_settings_file(tmp_path):
