@@ -198,9 +198,8 @@ class MultiTaskRun(Run):
                 continue
             windows = self._windows(index, number, held_out=True)
             batches = finite_batches(windows, self.settings.run.held_out_batches)
-            figures = self.pretrainer.evaluate_batches(
-                batches.map(lambda batch, number=number: self._with_task(batch, number))
-            )
+            batches = batches.map(lambda batch, number=number: self._with_task(batch, number))
+            figures = self.evaluate_batches(index, batches)
             if number == 0:
                 self.log_held_out(figures)
             for callback in self.shown:

@@ -263,11 +263,13 @@ class Pretrainer(keras.Model):
         logits = self.task.head(hidden_states, training=training)
         return cross_entropy_sums(logits, labels, weights)
 
-    def evaluate_batches(self, batches):
+    def evaluate_batches(self, batches, micro_batch_size=None):
         """Computes loss and accuracy over a dataset, on one device.
 
         Args:
             batches: iterable of batches, such as `held_out_batches`.
+            micro_batch_size: int. Sequences computed at once, to save memory. Defaults to a whole
+                batch.
 
         Returns:
             Dict of floats: `"loss"` and `"accuracy"` per predicted token, and `"tokens"`, the
@@ -276,12 +278,18 @@ class Pretrainer(keras.Model):
         if getattr(self, "_score", None) is None:
             self._score = tf.function(self.loss_sum, autograph=False, reduce_retracing=True)
         if isinstance(batches, tf.data.Dataset):
-            # one graph for all widths, instead of first one for the width of the first batch
-            self._score.get_concrete_function(batches.element_spec)
+            # one graph for all sizes and widths, instead of first one for those of the first batch
+            specs = batches.element_spec.items()
+            specs = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in specs}
+            self._score.get_concrete_function(specs)
         loss = correct = tokens = 0.0
         for batch in batches:
-            more = self._score(batch)
-            loss, correct = loss + float(more[0]), correct + float(more[1])
+            count = len(batch["token_ids"])
+            size = micro_batch_size or count
+            for first in range(0, count, size):
+                part = {name: values[first : first + size] for name, values in batch.items()}
+                more = self._score(part)
+                loss, correct = loss + float(more[0]), correct + float(more[1])
             tokens += float(tf.reduce_sum(batch["label_weights"]))
         return {
             "loss": loss / max(tokens, 1.0),

@@ -156,12 +156,11 @@ class Run:
         self.together = num_workers() > 1
         self.tokenizer = make_tokenizer(settings.model)
         # whatever cannot work raises an error now, and not after some stages
-        plans = plan_run(
+        self.plans = plan_run(
             settings,
             replicas=strategy.num_replicas_in_sync,
             vocabulary_size=self.tokenizer.vocabulary_size(),
         )
-        self.slices = [plan.slices for plan in plans]
         self.cache = settings.data.cache or str(folder / "corpus")
         self.prepare_data()
         self.models = StageModels(folder, settings.stages)
@@ -318,7 +317,7 @@ class Run:
 
     def _train_stage(self, index, stage, stage_step, signals):
         run, batches = self.settings.run, self.batches(index, stage_step)
-        self.pretrainer.set_slices(self.slices[index])
+        self.pretrainer.set_slices(self.plans[index].slices)
         for callback in self.shown:
             callback.begin_stage(index, stage_step)
         self.pretrainer.fit(
@@ -390,7 +389,12 @@ class Run:
                 self.settings.run.seed,
                 max_batches=self.settings.run.held_out_batches,
             )
-            self.log_held_out(self.pretrainer.evaluate_batches(batches))
+            self.log_held_out(self.evaluate_batches(index, batches))
+
+    def evaluate_batches(self, index, batches):
+        """Returns the figures of held-out batches of a stage, in the memory that it trains in."""
+        size = self.plans[index].micro_batch_size
+        return self.pretrainer.evaluate_batches(batches, size)
 
     def log_held_out(self, figures):
         for callback in self.shown:

@@ -251,6 +251,27 @@ def test_evaluation_weighs_every_token_alike(data, prepared):
     np.testing.assert_allclose(figures["loss"], loss / tokens, rtol=1e-6)
 
 
+def test_evaluation_in_micro_batches(data, monkeypatch):
+    """Training in slices saves memory, which evaluation must not need after all."""
+    batches = [{k: v for k, v in b.items() if k not in ("window", "index")} for b in data[1]]
+    pretrainer, sizes = make_pretrainer(adamw(), data[0]), []
+    loss_sum = pretrainer.loss_sum
+
+    def watched(batch, training=False):
+        tf.py_function(lambda ids: sizes.append(len(ids)), [batch["token_ids"]], [])
+        return loss_sum(batch, training)
+
+    monkeypatch.setattr(pretrainer, "loss_sum", watched)
+    whole = pretrainer.evaluate_batches(batches)
+    assert sizes == [8] * len(batches)
+    sizes.clear()
+    figures = pretrainer.evaluate_batches(batches, micro_batch_size=3)
+    assert sizes == [3, 3, 2] * len(batches)
+    assert figures["tokens"] == whole["tokens"]
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(figures[name], whole[name], rtol=1e-6)
+
+
 def test_keras_callbacks_work(data, prepared, tmp_path):
     batches = data[1]
     pretrainer = prepared()

@@ -13,7 +13,7 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.__main__ import main
 from roformer_tf.files import lock_folder
-from roformer_tf.pretraining import PretrainingSettings, plan_run, pretrain
+from roformer_tf.pretraining import Pretrainer, PretrainingSettings, plan_run, pretrain
 from roformer_tf.pretraining.models import make_optimizer
 from tests.pretraining import small_corpus
 from tests.pretraining.builders import make_batches, make_pretrainer, rows, train
@@ -85,6 +85,20 @@ def test_a_run_passes_through_all_stages(texts, whole):
     for a, b in zip(again.task.get_weights(), result.task.get_weights()):
         np.testing.assert_array_equal(a, b)
     assert (folder / "log.csv").read_bytes() == before
+
+
+def test_held_out_texts_are_evaluated_in_micro_batches(texts, tmp_path, monkeypatch):
+    sizes = []
+
+    def evaluate(self, batches, micro_batch_size):
+        sizes.append(micro_batch_size)
+        return {"loss": 1.0, "accuracy": 0.5}
+
+    monkeypatch.setattr(Pretrainer, "evaluate_batches", evaluate)
+    stages = [{**STAGES[0], "steps": 1}]
+    settings = make_settings(texts, stages=stages, run={"micro_batch_size": 3})
+    assert pretrain(settings, tmp_path, verbose=False).completed
+    assert sizes == [3]
 
 
 class SignalAt(keras.callbacks.Callback):
