@@ -56,7 +56,8 @@ def run(args):
 
     Returns:
         Exit status: 0 if all stages are done, 128 + the number of the signal that ended the run, 3
-        after too many steps with NaN, 4 if another worker was lost.
+        after too many steps with NaN, 4 if another worker was lost or the tf.data service cannot
+        be reached.
     """
     from roformer_tf.pretraining import PretrainingSettings, pretrain
 

@@ -1,12 +1,14 @@
 """Streams of training batches, made in this process or by the workers of a tf.data service."""
 
 import queue
+import socket
 import threading
 import time
 
 import tensorflow as tf
 
 from roformer_tf.models.batches import plain
+from roformer_tf.pretraining.settings import service_address
 from roformer_tf.pretraining.windows import Windows, shards_in_window
 
 HELD_OUT = -1  # instead of the number of the stage
@@ -18,6 +20,7 @@ PREFETCH = 4
 _MAX_WINDOWS_AHEAD = 32
 _MAX_SECONDS_AHEAD = 60.0
 TIMEOUT_SECONDS = 600.0
+_CONNECT_SECONDS = 10.0
 
 
 def training_batches(
@@ -59,6 +62,7 @@ def training_batches(
 
     Raises:
         ValueError: If the corpus is far too small.
+        ConnectionError: If the service cannot be reached.
         tf.errors.InvalidArgumentError: While reading, if a window does not fill a batch.
         tf.errors.UnknownError: While reading, if a worker of the service is lost; see
             `ordered_batches`.
@@ -204,11 +208,14 @@ def ordered_batches(batches, service, start=(0, 0)):
         `tf.data.Dataset`.
 
     Raises:
+        ValueError: If `service` is not PROTOCOL://HOST:PORT.
+        ConnectionError: If nothing answers there in 10 seconds.
         tf.errors.UnknownError: While reading, if a batch does not come. TensorFlow wraps the
             RuntimeError raised here in it.
 
     Reference: https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
     """
+    _check_service(service)
     distributed = batches.apply(
         tf.data.experimental.service.distribute(
             tf.data.experimental.service.ShardingPolicy.DYNAMIC, service
@@ -218,6 +225,20 @@ def ordered_batches(batches, service, start=(0, 0)):
         lambda: _in_order(distributed, service, start, TIMEOUT_SECONDS),
         output_signature=batches.element_spec,
     )
+
+
+def _check_service(service):
+    """Raises an error unless something answers at the address.
+
+    TensorFlow would wait for it without end, in C++ code that no signal interrupts.
+    """
+    try:
+        socket.create_connection(service_address(service), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"The tf.data service at {service} cannot be reached ({error}). Start its dispatcher "
+            "and its workers before the run, or correct `data.service` (--service)."
+        ) from error
 
 
 def _in_order(batches, service, start, timeout):

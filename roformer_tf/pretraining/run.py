@@ -67,7 +67,8 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
     Raises:
         FileNotFoundError, ValueError, OSError: If settings, texts (see `prepare_corpus`) or folder
             cannot be used, or the folder holds a run with other settings or texts.
-        ConnectionError: If another worker is lost. Start all of them again.
+        ConnectionError: If another worker is lost: start all of them again. Or if the tf.data
+            service cannot be reached.
         FloatingPointError: If `max_skipped_in_a_row` consecutive steps, or most of all steps up to
             the end of a stage, had NaN or infinite gradients.
 

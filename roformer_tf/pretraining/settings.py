@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from roformer_tf.checkpoint.hub import is_hub_source
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer, check_types
@@ -131,6 +132,8 @@ class DataSettings:
             )
         if not self.separators:
             raise ValueError("`separators` must have at least one character. Received: ''")
+        if self.service is not None:
+            service_address(self.service)
         check_number("chunk_characters", self.chunk_characters, 0.1, 100)
         check_positive_integer("window_batches", self.window_batches)
 
@@ -416,6 +419,31 @@ def absolute_path(folder, name):
     if name is None or is_hub_source(name):
         return name
     return os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
+
+
+def service_address(service):
+    """Returns host and port of the dispatcher of a tf.data service.
+
+    Raises:
+        ValueError: If `service` is not such an address.
+
+    Example:
+
+    >>> from roformer_tf.pretraining.settings import service_address
+    >>> service_address("grpc://host:5050")
+    ('host', 5050)
+    """
+    try:
+        parts = urlsplit(service)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+    except ValueError:  # such as a port that is not a number
+        scheme = host = port = None
+    if not (scheme and host and port):
+        raise ValueError(
+            "`service` must be PROTOCOL://HOST:PORT, such as 'grpc://host:5050'. "
+            f"Received: service={service!r}"
+        )
+    return host, port
 
 
 _RENAMED = {"piece_characters": "chunk_characters"}

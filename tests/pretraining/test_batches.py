@@ -3,6 +3,7 @@
 import collections
 import itertools
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -15,8 +16,9 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.pretraining import batches as batches_module
 from roformer_tf.pretraining import windows
-from roformer_tf.pretraining.batches import held_out_batches
+from roformer_tf.pretraining.batches import held_out_batches, ordered_batches
 from roformer_tf.pretraining.corpus import read_shard
+from roformer_tf.pretraining.settings import DataSettings
 from roformer_tf.pretraining.windows import Windows, rounded_width, shards_in_window
 from roformer_tf.text import text_segmentate
 from tests.pretraining import small_corpus
@@ -334,8 +336,22 @@ def test_a_service_goes_on_after_the_last_batch_of_a_window(folder, stream, monk
     monkeypatch.setattr(batches_module, "TIMEOUT_SECONDS", 30.0)
     packing, expected = stream
     count = sum(place(b)[0] == 0 for b in expected)
-    made = batches(folder, (0, count), service="grpc://none:1", packing=packing)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+        made = batches(folder, (0, count), service=address, packing=packing)
     assert_same(made, expected[count : count + 1])
+
+
+def test_a_service_that_does_not_answer(monkeypatch):
+    """TensorFlow would wait for it without end."""
+    monkeypatch.setattr(tf.data.experimental.service, "distribute", pytest.fail)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(ConnectionError, match=f"service at {address} cannot be reached .*Start"):
+        ordered_batches(tf.data.Dataset.range(2), address)
+    for wrong in ("localhost", "localhost:5050", "grpc://localhost", "grpc://host:port", "grpc://"):
+        with pytest.raises(ValueError, match="`service` must be PROTOCOL://HOST:PORT.*Received"):
+            DataSettings(files="a", service=wrong)
 
 
 def in_order(places, start=(0, 0), then=(), timeout=0.2):
