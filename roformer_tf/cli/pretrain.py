@@ -66,15 +66,15 @@ def run(args):
 
 def run_training(args, settings_class, train):
     """Trains by a function such as `pretrain`; returns the exit status."""
-    import os
     import sys
 
     from roformer_tf.pretraining import choose_strategy
+    from roformer_tf.pretraining.text_files import absolute_pattern
 
     settings = settings_class.from_file(args.settings)
     data = {}
     if args.files:
-        data["files"] = tuple(os.path.abspath(os.path.expanduser(name)) for name in args.files)
+        data["files"] = tuple(absolute_pattern("", name) for name in args.files)
     if args.service:
         data["service"] = args.service
     settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, **data))

@@ -7,13 +7,8 @@ from pathlib import Path
 
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer, check_types
 from roformer_tf.models.labels import check_names
-from roformer_tf.pretraining.settings import (
-    DataSettings,
-    PretrainingSettings,
-    absolute_path,
-    checked_files,
-    make,
-)
+from roformer_tf.pretraining.settings import DataSettings, PretrainingSettings, make
+from roformer_tf.pretraining.text_files import absolute_pattern, checked_files
 
 LEAST_FREQUENCY = 1e-9
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -270,7 +265,7 @@ class MultiTaskSettings(PretrainingSettings):
     def with_paths_from(self, folder):
         tasks = {
             name: dataclasses.replace(
-                task, files=tuple(absolute_path(folder, file) for file in task.files)
+                task, files=tuple(absolute_pattern(folder, file) for file in task.files)
             )
             for name, task in self.tasks.items()
         }

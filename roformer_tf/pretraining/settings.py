@@ -11,22 +11,12 @@ from urllib.parse import urlsplit
 from roformer_tf.checkpoint.hub import is_hub_source
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer, check_types
 from roformer_tf.models.roformer_backbone import check_sizes
+from roformer_tf.pretraining.text_files import absolute_pattern, checked_files
 
 OBJECTIVES = ("masked_lm", "causal_lm", "unilm")
 PACKINGS = ("none", "full", "block_diagonal")
 OPTIMIZERS = ("adamw", "original_adamw", "lamb", "original_lamb", "adafactor")
 DTYPES = ("float32", "mixed_float16", "mixed_bfloat16")
-
-
-def checked_files(files):
-    """Returns `files`, a string or a list of strings, as a tuple, or raises `ValueError`."""
-    names = (files,) if isinstance(files, str) else files
-    names = tuple(names) if isinstance(names, list | tuple) else ()
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(
-            f"`files` must name at least one file or pattern. Received: files={files!r}"
-        )
-    return names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -406,9 +396,8 @@ class PretrainingSettings:
     def with_paths_from(self, folder) -> "PretrainingSettings":
         """Returns a copy whose relative paths are resolved against `folder`."""
         absolute = functools.partial(absolute_path, folder)
-        data = dataclasses.replace(
-            self.data, files=tuple(map(absolute, self.data.files)), cache=absolute(self.data.cache)
-        )
+        files = tuple(absolute_pattern(folder, name) for name in self.data.files)
+        data = dataclasses.replace(self.data, files=files, cache=absolute(self.data.cache))
         paths = {name: absolute(getattr(self.model, name)) for name in ("checkpoint", "vocabulary")}
         model = dataclasses.replace(self.model, **paths)
         return dataclasses.replace(self, data=data, model=model)

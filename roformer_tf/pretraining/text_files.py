@@ -21,6 +21,29 @@ TOLERATED_LINES, TOLERATED_SHARE = 100, 0.01
 KEPT_REASONS = 20
 
 
+def checked_files(files):
+    """Returns `files`, a string or a list of strings, as a tuple, or raises `ValueError`."""
+    names = (files,) if isinstance(files, str) else files
+    names = tuple(names) if isinstance(names, list | tuple) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"`files` must name at least one file or pattern. Received: files={files!r}"
+        )
+    return names
+
+
+def absolute_pattern(folder, pattern):
+    """Resolves a path or glob pattern against a folder, whose own name is no pattern.
+
+    >>> absolute_pattern("/texts [1]", "*.txt")
+    '/texts [[]1]/*.txt'
+    """
+    folder, pattern = os.path.abspath(folder), os.path.expanduser(pattern)
+    plain = os.path.join(folder, pattern)
+    exists = os.path.exists(plain)
+    return os.path.normpath(plain if exists else os.path.join(glob.escape(folder), pattern))
+
+
 def list_text_files(patterns, forms=FORMS):
     """Lists the absolute paths of all files that match, sorted, each once.
 

@@ -9,10 +9,17 @@ import pytest
 
 from roformer_tf.__main__ import main
 from roformer_tf.cli.pretrain import _key_and_value
-from roformer_tf.pretraining import PretrainingSettings, Stage, StagesSchedule
+from roformer_tf.pretraining import (
+    MultiTaskSettings,
+    PretrainingSettings,
+    Stage,
+    StagesSchedule,
+)
+from roformer_tf.pretraining.text_files import absolute_pattern, list_text_files
 from roformer_tf.pretraining.training_checkpoints import CHECKPOINT_FORMAT, check_same_run
 
 STAGE = {"max_length": 128, "global_batch_size": 8, "steps": 10, "learning_rate": 1e-3}
+TASK = {"text": "text", "label": "label", "labels": ["a", "b"], "frequency": 1}
 MINIMAL = {"data": {"files": ["a.txt"]}, "model": {"vocabulary": "vocab.txt"}, "stages": [STAGE]}
 
 
@@ -80,6 +87,22 @@ def test_file_is_named_and_paths_are_relative_to_it(tmp_path):
         path.write_text(text.replace('vocabulary = "../vocab.txt"', f'checkpoint = "{checkpoint}"'))
         assert PretrainingSettings.from_file(path).model.checkpoint == found
     assert settings.stages[0].learning_rate_factors == {5: 1.0}
+
+
+def test_the_name_of_a_folder_is_no_pattern(tmp_path, monkeypatch):
+    folder = tmp_path / "数据 [1]?"
+    folder.mkdir()
+    for name in ("a.txt", "b [2].txt"):
+        (folder / name).write_text("天地")
+    tasks = {"topics": {**TASK, "files": "*.txt"}}
+    settings = MultiTaskSettings.from_dict(changed(data={"files": "*.txt"}, tasks=tasks))
+    settings = settings.with_paths_from(folder)
+    both = sorted(map(str, folder.iterdir()))
+    assert list_text_files(settings.data.files) == both
+    assert list_text_files(settings.tasks["topics"].files) == both
+    monkeypatch.chdir(folder)
+    for pattern, found in (("*.txt", both), ("b [2].txt", both[1:]), (both[0], both[:1])):
+        assert list_text_files(absolute_pattern("", pattern)) == found
 
 
 @pytest.mark.parametrize(
