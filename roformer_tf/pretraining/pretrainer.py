@@ -1,5 +1,6 @@
 import keras
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled  # has no public name
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers import Dropout, dropout_seeds
@@ -17,6 +18,9 @@ class Pretrainer(keras.Model):
 
     Only the predicted positions reach the projection to the vocabulary, which costs more than the
     rest of a small model. The loss is that of the full projection.
+
+    The logs say when a step received its batch, in seconds since 1970 (`input_ready`), but not
+    under `enable_op_determinism`, where TensorFlow has no clock.
 
     Args:
         task: a `RoFormerMaskedLM` or `RoFormerCausalLM`.
@@ -37,8 +41,6 @@ class Pretrainer(keras.Model):
             `training_batches`.
         steps_done: int. The value of `step`.
         last_place: tuple of ints. The values of `window` and `index`.
-        measures_input: bool. Whether the logs say when a step received its batch, in seconds since
-            1970 (`input_ready`). TensorFlow has no clock under `enable_op_determinism`.
 
     Raises:
         ValueError: If `slices` is not a positive integer.
@@ -66,7 +68,6 @@ class Pretrainer(keras.Model):
     Reference: section 4.1 of arXiv 2104.09864; `train.py` of the original repository.
     """
 
-    measures_input = True
     place_shape = ()
 
     def __init__(self, task, slices=1, seed=0, recompute=False, xla=False, **kwargs):
@@ -141,7 +142,7 @@ class Pretrainer(keras.Model):
         """Does one step on this replica's part of a batch; returns logs of the whole batch."""
         batch = dict(batch[0] if isinstance(batch, tuple) else batch)
         logs = {}
-        if self.measures_input:
+        if not is_op_determinism_enabled():
             with tf.control_dependencies(list(batch.values())):
                 logs["input_ready"] = tf.timestamp()
         self.note_place(batch)

@@ -221,7 +221,6 @@ class Run:
             xla=run.jit_compile,
             name="pretrainer",  # part of names in checkpoints; Keras would number its own
         )
-        pretrainer.measures_input = not run.deterministic
         schedule = StagesSchedule(settings.stages)
         # a function of the step: the optimizer's own count leaves out skipped steps
         pretrainer.compile_for(

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework.config import disable_op_determinism
 
 from roformer_tf.optimizers import LayerwiseAdamW
 from roformer_tf.pretraining.strategies import choose_strategy
@@ -286,6 +287,16 @@ def test_keras_callbacks_work(data, prepared, tmp_path):
     assert len(log.read_text().splitlines()) == 3
     # no batch was lost in between: the fourth step had the fourth batch
     assert pretrainer.last_place[1] == 3
+
+
+def test_steps_under_op_determinism(data):
+    """Another run in the process, or the user, may have turned it on: TensorFlow has no clock then."""
+    tf.config.experimental.enable_op_determinism()
+    try:
+        history = train(make_pretrainer(adamw(), data[0]), data[1], steps=1)
+    finally:
+        disable_op_determinism()
+    assert "input_ready" not in history and np.isfinite(history["loss"]).all()
 
 
 def test_wrong_slices_are_an_error():
