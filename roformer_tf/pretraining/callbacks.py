@@ -129,6 +129,7 @@ class StepCallback(keras.callbacks.Callback):
     (padding not counted), `padding` (share of the positions) and `skipped` (steps so far that
     changed nothing because a gradient was not finite). It may return `input_ready`, the
     `tf.timestamp()` at which the step had its batch, to measure the time spent waiting for input.
+    Steps that are traced do not measure it, if the model counts them in `traces`.
 
     Args:
         stages: list of `Stage`. The whole run.
@@ -187,7 +188,7 @@ class StepCallback(keras.callbacks.Callback):
         self._step_ended = time.perf_counter()
 
     def on_train_batch_begin(self, batch, logs=None):
-        self._step_began = time.time()
+        self._step_began, self._traces = time.time(), self._count_traces()
 
     def on_train_batch_end(self, batch, logs=None):
         now = time.perf_counter()
@@ -205,6 +206,9 @@ class StepCallback(keras.callbacks.Callback):
         if self._pending:
             row, self._pending = merge_rows(self._pending), []
             self.record(row)
+
+    def _count_traces(self):
+        return getattr(self.model, "traces", None)
 
     def _row(self, logs, seconds):
         missing = [name for name in LOGS if name not in logs]
@@ -227,7 +231,7 @@ class StepCallback(keras.callbacks.Callback):
             "seconds": seconds,
             "input_wait": None,
         }
-        if "input_ready" in logs:
+        if "input_ready" in logs and self._count_traces() == self._traces:
             wait = log_number(logs["input_ready"]) - self._step_began
             row["input_wait"] = min(max(wait / max(seconds, 1e-9), 0.0), 1.0)
         return row
@@ -240,8 +244,9 @@ class RunLog(StepCallback):
     `tokens` (trained on since the run began, padding not counted), `loss`, `accuracy`,
     `learning_rate`, `padding` (share of the positions), `skipped` (steps skipped so far),
     `tokens_per_second`, `seconds` (since the run began, without what a crash lost), and
-    `input_wait`, the share of the time spent waiting for input, empty if `train_step` does not
-    return `input_ready`. Columns of `held_out.csv`: `stage`, `step`, `tokens`, `loss`, `accuracy`.
+    `input_wait`, the share of the time spent waiting for input, empty where it is not measured: if
+    `train_step` is traced, or does not return `input_ready`. Columns of `held_out.csv`: `stage`,
+    `step`, `tokens`, `loss`, `accuracy`.
 
     A run that continues at step k removes the rows of later steps. So, except for the times, the
     files are those of a run that was never stopped. For this, list this callback before the one
@@ -415,8 +420,8 @@ def merge_rows(rows):
 
     It has the sums of `tokens` and `seconds`, and the means of `loss` and `accuracy` (weighted by
     tokens, without the steps whose loss is not finite), `padding` (weighted by positions) and
-    `input_wait`, the share of the time spent waiting for input, or `None`. All else is that of the
-    last step.
+    `input_wait`, the share of the time spent waiting for input, over the steps that measure it, or
+    `None`. All else is that of the last step.
     """
     if len(rows) == 1:
         return rows[0]
@@ -429,7 +434,8 @@ def merge_rows(rows):
         values = np.where(weights > 0, columns[name], 0.0)
         return float((values * weights).sum() / weights.sum()) if weights.sum() else math.nan
 
-    waits = columns["input_wait"]
+    columns["input_wait"] = columns["input_wait"].astype("float64")  # NaN for None
+    measured = seconds * np.isfinite(columns["input_wait"])
     return {
         **rows[-1],
         "tokens": int(tokens.sum()),
@@ -438,7 +444,7 @@ def merge_rows(rows):
         "padding": mean("padding", positions),
         "seconds": float(seconds.sum()),
         "tokens_per_second": float(tokens.sum() / max(seconds.sum(), 1e-9)),
-        "input_wait": None if None in waits else mean("input_wait", seconds),
+        "input_wait": mean("input_wait", measured) if measured.any() else None,
     }
 
 

@@ -41,6 +41,7 @@ class Pretrainer(keras.Model):
             `training_batches`.
         steps_done: int. The value of `step`.
         last_place: tuple of ints. The values of `window` and `index`.
+        traces: int. How often TensorFlow has traced a step, as it does in the first of each `fit`.
 
     Raises:
         ValueError: If `slices` is not a positive integer.
@@ -69,6 +70,7 @@ class Pretrainer(keras.Model):
     """
 
     place_shape = ()
+    traces = 0
 
     def __init__(self, task, slices=1, seed=0, recompute=False, xla=False, **kwargs):
         super().__init__(**kwargs)
@@ -141,6 +143,7 @@ class Pretrainer(keras.Model):
     def train_step(self, batch):
         """Does one step on this replica's part of a batch; returns logs of the whole batch."""
         batch = dict(batch[0] if isinstance(batch, tuple) else batch)
+        self.traces += 1  # a step runs this line only while it is traced
         logs = {}
         if not is_op_determinism_enabled():
             with tf.control_dependencies(list(batch.values())):

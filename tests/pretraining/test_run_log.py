@@ -20,6 +20,7 @@ from roformer_tf.pretraining.callbacks import (
     TaskLog,
     TensorBoardLog,
 )
+from tests.pretraining.builders import as_dataset, make_batches, make_pretrainer
 
 STAGES = [Stage(16, 4, 5, 1e-3), Stage(64, 2, 6, 1e-3), Stage(32, 4, 3, 1e-3)]
 TIMES = ("tokens_per_second", "seconds", "input_wait")
@@ -279,6 +280,20 @@ def test_a_row_ends_at_every_second_step_of_the_run_and_with_fit():
     assert rows == [[14, 2, 4, 2.5, 4000]]
     callback.on_epoch_end(0)
     assert rows[1:] == [[15, 2, 5, 8.0, 1000]]
+
+
+def test_tracing_is_no_waiting_for_input(tmp_path):
+    """The first step builds the graph for seconds before it takes a batch."""
+    model = make_pretrainer(keras.optimizers.AdamW(1e-3, global_clipnorm=1.0))
+    batches = as_dataset(make_batches(np.random.default_rng(0), 1))
+    logs = [RunLog(STAGES, tmp_path / str(every), every) for every in (1, 5)]
+    for log in logs:
+        log.begin_stage(0)
+    model.fit(batches, steps_per_epoch=5, verbose=0, callbacks=logs)
+    each, merged = (read(tmp_path / every, without=()) for every in ("1", "5"))
+    assert [row["input_wait"] != "" for row in each] == [False, True, True, True, True]
+    assert [row["input_wait"] != "" for row in merged] == [True]
+    assert model.traces == 1
 
 
 def test_task_log_has_a_row_for_each_task(tmp_path):
