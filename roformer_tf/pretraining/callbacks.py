@@ -15,7 +15,7 @@ from roformer_tf.checks import check_positive_integer
 from roformer_tf.files import flush_to_disk, replace_file
 
 # what `train_step` returns for every step; `input_ready` may come with it
-LOGS = ("loss", "accuracy", "learning_rate", "tokens", "padding", "skipped")
+LOGS = ("loss", "accuracy", "predictions", "learning_rate", "tokens", "padding", "skipped")
 LOG_COLUMNS = (
     *("step", "stage", "stage_step", "max_length", "tokens", "loss", "accuracy", "learning_rate"),
     *("padding", "skipped", "tokens_per_second", "seconds", "input_wait"),
@@ -125,9 +125,10 @@ class StepCallback(keras.callbacks.Callback):
     Call `begin_stage` before each `fit`. Then steps are those of the whole run, however often it
     was stopped. A subclass implements `record`, which receives a row for every `every` steps.
 
-    `train_step` must return, for the global batch, `loss`, `accuracy`, `learning_rate`, `tokens`
-    (padding not counted), `padding` (share of the positions) and `skipped` (steps so far that
-    changed nothing because a gradient was not finite). It may return `input_ready`, the
+    `train_step` must return, for the global batch, `loss` and `accuracy`, the number of
+    `predictions` that they are means of, `learning_rate`, `tokens` (padding not counted), `padding`
+    (share of the positions) and `skipped` (steps so far that changed nothing because a gradient was
+    not finite). It may return `input_ready`, the
     `tf.timestamp()` at which the step had its batch, to measure the time spent waiting for input.
     Steps that are traced do not measure it, if the model counts them in `traces`.
 
@@ -219,6 +220,8 @@ class StepCallback(keras.callbacks.Callback):
                 "`train_step` too"
             )
         values = {name: log_number(logs[name]) for name in LOGS}
+        if not values["predictions"]:  # a mean of nothing, which would look like a perfect one
+            values["loss"] = values["accuracy"] = math.nan
         row = {
             "step": self.step,
             "stage": self.stage_index + 1,
@@ -241,8 +244,8 @@ class RunLog(StepCallback):
     """Writes each row to `log.csv`, and results on held-out text to `held_out.csv`.
 
     Columns of `log.csv`: `step` (of the run, from 1), `stage` (from 1), `stage_step`, `max_length`,
-    `tokens` (trained on since the run began, padding not counted), `loss`, `accuracy`,
-    `learning_rate`, `padding` (share of the positions), `skipped` (steps skipped so far),
+    `tokens` (trained on since the run began, padding not counted), `loss` and `accuracy` (NaN
+    without predictions), `learning_rate`, `padding` (share of the positions), `skipped` (steps skipped so far),
     `tokens_per_second`, `seconds` (since the run began, without what a crash lost), and
     `input_wait`, the share of the time spent waiting for input, empty where it is not measured: if
     `train_step` is traced, or does not return `input_ready`. Columns of `held_out.csv`: `stage`,
@@ -418,9 +421,9 @@ class StopWhenSkipping(keras.callbacks.Callback):
 def merge_rows(rows):
     """Merges the rows of consecutive steps into one.
 
-    It has the sums of `tokens` and `seconds`, and the means of `loss` and `accuracy` (weighted by
-    tokens, without the steps whose loss is not finite), `padding` (weighted by positions) and
-    `input_wait`, the share of the time spent waiting for input, over the steps that measure it, or
+    It has the sums of `tokens`, `predictions` and `seconds`, and the means of `loss` and `accuracy`
+    (weighted by predictions, without the steps whose loss is not finite), `padding` (weighted by
+    positions) and `input_wait`, the share of the time spent waiting for input, over the steps that measure it, or
     `None`. All else is that of the last step.
     """
     if len(rows) == 1:
@@ -428,7 +431,7 @@ def merge_rows(rows):
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     tokens, seconds = columns["tokens"].astype("float64"), columns["seconds"]
     positions = tokens / np.maximum(1 - columns["padding"], 1e-9)
-    learned = tokens * np.isfinite(columns["loss"])
+    learned = columns["predictions"] * np.isfinite(columns["loss"])
 
     def mean(name, weights):
         values = np.where(weights > 0, columns[name], 0.0)
@@ -439,6 +442,7 @@ def merge_rows(rows):
     return {
         **rows[-1],
         "tokens": int(tokens.sum()),
+        "predictions": float(columns["predictions"].sum()),
         "loss": mean("loss", learned),
         "accuracy": mean("accuracy", learned),
         "padding": mean("padding", positions),

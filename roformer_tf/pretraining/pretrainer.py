@@ -1,3 +1,5 @@
+import math
+
 import keras
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled  # has no public name
@@ -64,7 +66,7 @@ class Pretrainer(keras.Model):
     >>> batch |= targets | position | {"label_weights": np.ones((2, 1), "float32")}
     >>> history = pretrainer.fit(batch, batch_size=2, verbose=0)
     >>> sorted(history.history)
-    ['accuracy', 'input_ready', 'learning_rate', 'loss', 'padding', 'skipped', ...]
+    ['accuracy', 'input_ready', 'learning_rate', 'loss', 'padding', 'predictions', 'skipped', ...]
 
     Reference: section 4.1 of arXiv 2104.09864; `train.py` of the original repository.
     """
@@ -168,6 +170,7 @@ class Pretrainer(keras.Model):
         logs |= {
             "loss": loss,
             "accuracy": correct / tf.maximum(weight, 1.0),
+            "predictions": weight,
             "learning_rate": learning_rate,
             "tokens": real,
             "padding": 1.0 - real / positions,
@@ -276,8 +279,8 @@ class Pretrainer(keras.Model):
                 batch.
 
         Returns:
-            Dict of floats: `"loss"` and `"accuracy"` per predicted token, and `"tokens"`, the
-            number of predicted tokens.
+            Dict of floats: `"loss"` and `"accuracy"` per predicted token, NaN if there is none, and
+            `"tokens"`, the number of predicted tokens.
         """
         if getattr(self, "_score", None) is None:
             self._score = tf.function(self.loss_sum, autograph=False, reduce_retracing=True)
@@ -296,8 +299,8 @@ class Pretrainer(keras.Model):
                 loss, correct = loss + float(more[0]), correct + float(more[1])
             tokens += float(tf.reduce_sum(batch["label_weights"]))
         return {
-            "loss": loss / max(tokens, 1.0),
-            "accuracy": correct / max(tokens, 1.0),
+            "loss": loss / tokens if tokens else math.nan,
+            "accuracy": correct / tokens if tokens else math.nan,
             "tokens": tokens,
         }
 

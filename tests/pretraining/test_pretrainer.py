@@ -250,6 +250,8 @@ def test_evaluation_weighs_every_token_alike(data, prepared):
     )
     assert figures["tokens"] == tokens
     np.testing.assert_allclose(figures["loss"], loss / tokens, rtol=1e-6)
+    nothing = {**parts[0], "label_weights": 0 * parts[0]["label_weights"]}
+    assert np.isnan(pretrainer.evaluate_batches([nothing])["loss"])
 
 
 def test_evaluation_in_micro_batches(data, monkeypatch):

@@ -13,6 +13,7 @@ from tests.pretraining.test_run_log import Steps
 
 STAGES = [Stage(512, 256, 200, 1e-5), Stage(1536, 256, 100, 1e-5), Stage(512, 64, 100, 1e-5)]
 LOGS = {"loss": 2.5, "accuracy": 0.5, "learning_rate": 1e-5, "padding": 0.031, "skipped": 0}
+LOGS |= {"predictions": 9}
 LOGS["tokens"] = 300_000
 
 

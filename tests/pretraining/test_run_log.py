@@ -31,6 +31,7 @@ def logs_of(step):
     return {
         "loss": 10 / (1 + step / 3),
         "accuracy": step / 100,
+        "predictions": 10 + step,
         "learning_rate": 1e-3 * step,
         "tokens": 100 + 7 * step,
         "padding": (step % 4) / 10,
@@ -82,6 +83,7 @@ class Steps(keras.Model):
         return {
             "loss": 10 / step,
             "accuracy": step / 100,
+            "predictions": step,
             "learning_rate": tf.constant(1e-3),
             "tokens": tf.cast(100 * step, tf.int64),
             "padding": tf.constant(0.25),
@@ -239,17 +241,20 @@ def test_rows_of_several_steps_are_weighted_means(tmp_path, rng):
     log.begin_stage(0)
     tokens, padding = rng.integers(10, 1000, 5), rng.uniform(0, 0.9, 5)
     loss, accuracy = rng.uniform(1, 9, 5), rng.uniform(0, 1, 5)
+    predictions = rng.integers(1, 100, 5)
     loss[2] = math.nan  # a skipped step: seen, not learned from
+    loss[3] = accuracy[3] = predictions[3] = 0  # such as of texts that are [UNK] alone
     log.on_epoch_begin(0)
     for step in range(5):
         values = {"loss": loss[step], "accuracy": accuracy[step], "padding": padding[step]}
         values |= {"tokens": np.array([tokens[step]]), "learning_rate": step, "skipped": step // 2}
+        values["predictions"] = predictions[step]
         run_one(log, values)
     (row,) = read(tmp_path)
     good = np.isfinite(loss)
     expected = {
-        "loss": np.average(loss[good], weights=tokens[good]),
-        "accuracy": np.average(accuracy[good], weights=tokens[good]),
+        "loss": np.average(loss[good], weights=predictions[good]),
+        "accuracy": np.average(accuracy[good], weights=predictions[good]),
         "padding": 1 - tokens.sum() / (tokens / (1 - padding)).sum(),
         "tokens": tokens.sum(),
         "learning_rate": 4,
@@ -267,6 +272,18 @@ def test_rows_of_several_steps_are_weighted_means(tmp_path, rng):
     assert row["loss"] == "nan" and row["tokens"] == "214"
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_mean_of_no_predictions_is_no_number(tmp_path, every):
+    """0 would look like a perfect loss, or the worst accuracy."""
+    log = RunLog(STAGES, tmp_path, every)
+    log.begin_stage(0)
+    log.on_epoch_begin(0)
+    for _ in range(2):
+        run_one(log, {**logs_of(1), "loss": 0.0, "accuracy": 0.0, "predictions": 0.0})
+    for row in read(tmp_path):
+        assert row["loss"] == row["accuracy"] == "nan"
+
+
 def test_a_row_ends_at_every_second_step_of_the_run_and_with_fit():
     class Rows(StepCallback):
         def record(self, row):
@@ -276,7 +293,8 @@ def test_a_row_ends_at_every_second_step_of_the_run_and_with_fit():
     callback.begin_stage(1, stage_step=2)
     callback.on_epoch_begin(0)
     for loss, tokens in ((4.0, 1000), (2.0, 3000), (8.0, 1000)):
-        run_one(callback, {**logs_of(1), "loss": loss, "tokens": tokens})
+        logs = {"loss": loss, "tokens": tokens, "predictions": tokens // 10}
+        run_one(callback, {**logs_of(1), **logs})
     assert rows == [[14, 2, 4, 2.5, 4000]]
     callback.on_epoch_end(0)
     assert rows[1:] == [[15, 2, 5, 8.0, 1000]]
