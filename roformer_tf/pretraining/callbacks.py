@@ -393,9 +393,10 @@ class TaskLog(StepCallback):
         return {**row, "task": round(log_number(logs["task"])), "steps": 1}
 
     def _end_row(self):
-        rows, self._pending = self._pending, []
-        for task in sorted({row["task"] for row in rows}):
-            own = [row for row in rows if row["task"] == task]
+        tasks, rows, self._pending = {}, self._pending, []
+        for row in rows:
+            tasks.setdefault(row["task"], []).append(row)
+        for own in sorted(tasks.values(), key=lambda own: own[-1]["step"]):
             self.record({**merge_rows(own), "steps": len(own)})
 
 

@@ -20,7 +20,7 @@ from roformer_tf.pretraining.callbacks import (
     TaskLog,
     TensorBoardLog,
 )
-from tests.pretraining.builders import as_dataset, make_batches, make_pretrainer
+from tests.pretraining.builders import as_dataset, make_batches, make_pretrainer, rows
 
 STAGES = [Stage(16, 4, 5, 1e-3), Stage(64, 2, 6, 1e-3), Stage(32, 4, 3, 1e-3)]
 TIMES = ("tokens_per_second", "seconds", "input_wait")
@@ -325,6 +325,10 @@ def test_task_log_has_a_row_for_each_task(tmp_path):
     assert text == (
         "step,stage,task,steps,loss,accuracy\n1,1,masked_lm,1,9,0.5\n3,1,tnews,2,1.5,0.5\n"
     )
+    for task in (1, 1, 0):
+        run_one(log, {**logs_of(1), "task": task})
+    steps = [row["step"] for row in rows(tmp_path / "tasks.csv")]
+    assert steps == ["1", "3", "5", "6"]  # in their order, not in that of the tasks
 
 
 def test_rows_that_are_not_wanted_are_removed(tmp_path):
