@@ -43,9 +43,10 @@ def train_tasks(settings, folder, strategy=None, callbacks=(), verbose=True, all
     context.
 
     A run behaves like one of `pretrain`: it has stages, and any replicas and gradient accumulation
-    give the same weights. Call it again to resume from the last checkpoint. The seed and the number
-    of a step decide, by the frequencies, which task it trains. Its batch is a function of its place
-    in the stream of this task. The loss of a step is the mean over its predictions.
+    give the same weights, up to the masks of dropout. Call it again to resume from the last
+    checkpoint. The seed and the number of a step decide, by the frequencies, which task it trains.
+    Its batch is a function of its place in the stream of this task. The loss of a step is the mean
+    over its predictions.
 
     Each stage ends with a folder such as `stage-1-512`: the masked LM in the original format, and in
     `tasks/NAME` a preset of each `RoFormerTextClassifier` or `RoFormerQuestionAnswering`, ready to

@@ -23,7 +23,8 @@ _NAME = re.compile(r"step-(\d{9,})")
 _STATE, _PREFIX = "state.json", "variables"
 _logger = logging.getLogger(__name__)
 
-# Settings that may change when a run resumes: they have no influence on the weights.
+# Settings that may change when a run resumes: they have no influence on the weights, but that of
+# rounding, and of other masks of dropout for other slices or with XLA.
 _FREE = {
     "data": {"files", "cache", "service", "txt_documents", "max_bad_lines"},
     "model": {"checkpoint", "vocabulary"},  # files may have moved; their content is compared
