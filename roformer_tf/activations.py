@@ -65,7 +65,7 @@ def get_activation(name):
         A callable on tensors.
 
     Raises:
-        ValueError: If Keras does not know the name either.
+        ValueError: If Keras does not know it either.
 
     Example:
 
@@ -73,4 +73,10 @@ def get_activation(name):
     >>> get_activation("gelu").__name__, get_activation("relu").__name__
     ('gelu', 'relu')
     """
-    return {"gelu": gelu, "gelu_tanh": gelu_tanh}.get(name) or keras.activations.get(name)
+    try:
+        return {"gelu": gelu, "gelu_tanh": gelu_tanh}.get(name) or keras.activations.get(name)
+    except ValueError as error:
+        raise ValueError(
+            "`activation` must be 'gelu', 'gelu_tanh', or an activation of Keras, such as 'relu'. "
+            f"Received: activation={name!r}"
+        ) from error

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from roformer_tf.activations import get_activation
 from roformer_tf.checkpoint.hub import is_hub_source
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer, check_types
 from roformer_tf.models.roformer_backbone import check_sizes
@@ -177,6 +178,9 @@ class ModelSettings:
                 check_positive_integer(name, getattr(self, name))
         for name in ("dropout", "attention_dropout"):
             check_number(name, getattr(self, name), 0.0, 1.0)
+        check_number("layer_norm_epsilon", self.layer_norm_epsilon, 1e-30)
+        check_one_of("norm", self.norm, ("layer_norm", "rms_norm"))
+        get_activation(self.activation)
         check_one_of("dtype", self.dtype, DTYPES)
 
 
