@@ -118,7 +118,7 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True, before_moving=N
     ['a.txt']
     """
     folder = Path(os.path.realpath(folder))
-    _check_not_a_file(folder)
+    check_not_a_file(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder.parent, f"{SAVING}{folder.name}-")
     _remove_abandoned(folder, SAVING)
@@ -343,7 +343,8 @@ def flush_to_disk(path):
         os.close(handle)
 
 
-def _check_not_a_file(folder):
+def check_not_a_file(folder):
+    """Raises `NotADirectoryError` if a folder cannot be made because there is a file."""
     nearest = next(part for part in (folder, *folder.parents) if part.exists())
     if not nearest.is_dir():
         raise NotADirectoryError(f"Expected a folder to write to, but {nearest} is a file.")
@@ -374,7 +375,7 @@ def lock_folder(folder, wait=False):
     Traceback (most recent call last):
     BlockingIOError: Another process is using ...
     """
-    _check_not_a_file(folder)
+    check_not_a_file(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield False

@@ -12,7 +12,13 @@ from pathlib import Path
 import tensorflow as tf
 
 from roformer_tf.checks import check_number, check_positive_integer
-from roformer_tf.files import NO_SPACE, lock_folder, remove_temporary, replace_files
+from roformer_tf.files import (
+    NO_SPACE,
+    check_not_a_file,
+    lock_folder,
+    remove_temporary,
+    replace_files,
+)
 from roformer_tf.pretraining.text_files import TextFileReader, list_text_files, split_suffixes
 
 CORPUS_FORMAT = 2  # raise it when the shards change, so that caches of older ones are not used
@@ -110,6 +116,7 @@ def prepare_corpus(
         FileNotFoundError: If a pattern matches no file.
         ValueError: If an argument is invalid, a file is damaged, there are too many bad lines, or
             there is no document.
+        NotADirectoryError: If `folder` is a file.
         OSError: If a file cannot be read or the disk is full.
 
     Example:
@@ -144,6 +151,7 @@ def prepare_corpus(
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     parent = Path(folder).absolute() / digest[:16]
     target = parent / "corpus"
+    check_not_a_file(parent)
     corpus = _load(target)
     if corpus is not None:
         return corpus

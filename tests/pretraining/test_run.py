@@ -254,6 +254,9 @@ def test_one_process_at_a_time(texts, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="file is a file"):
         pretrain(make_settings(texts), tmp_path / "file", verbose=False)
+    cache = {"cache": str(tmp_path / "file")}
+    with pytest.raises(NotADirectoryError, match="Expected a folder .*/file is a file"):
+        pretrain(make_settings(texts, data=cache), tmp_path / "run", verbose=False)
 
 
 def test_wrong_arguments(texts, tmp_path):
