@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 import roformer_tf
+from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
 from roformer_tf.optimizers import OriginalAdamW, OriginalLAMB, PiecewiseLinear
 
 # like the original: norms and biases do not decay; nor do learned rotary frequencies
@@ -24,10 +25,10 @@ def make_tokenizer(model):
     options = {} if model.word_level is None else {"word_level": model.word_level}
     if model.checkpoint is not None:
         return roformer_tf.RoFormerTokenizer.from_preset(model.checkpoint, **options)
-    if model.word_level is None:
-        from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
-
-        options["word_level"] = has_words(Vocabulary(model.vocabulary).ids)
+    ids = Vocabulary(model.vocabulary).ids
+    options.setdefault("word_level", has_words(ids))
+    if "[MASK]" not in ids:  # `PretrainingObjective` says whether it needs one
+        options["mask_token"] = None
     return roformer_tf.RoFormerTokenizer(model.vocabulary, **options)
 
 

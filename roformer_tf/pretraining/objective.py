@@ -94,7 +94,8 @@ class PretrainingObjective:
         if missing:
             raise ValueError(
                 "Pretraining needs a tokenizer with padding, start and end tokens, and for masks a "
-                f"mask token. Received one without: {', '.join(missing)}"
+                f"mask token. Received one without: {', '.join(missing)}. Add its token to the "
+                "vocabulary, such as [MASK]"
             )
         self.objective = objective
         self.mask_rate = mask_rate

@@ -13,8 +13,15 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.__main__ import main
 from roformer_tf.files import lock_folder
-from roformer_tf.pretraining import Pretrainer, PretrainingSettings, plan_run, pretrain
-from roformer_tf.pretraining.models import make_optimizer
+from roformer_tf.pretraining import (
+    Pretrainer,
+    PretrainingObjective,
+    PretrainingSettings,
+    plan_run,
+    pretrain,
+)
+from roformer_tf.pretraining.models import make_optimizer, make_tokenizer
+from roformer_tf.pretraining.settings import ModelSettings
 from tests.pretraining import small_corpus
 from tests.pretraining.builders import make_batches, make_pretrainer, rows, train
 
@@ -257,6 +264,16 @@ def test_one_process_at_a_time(texts, tmp_path):
     cache = {"cache": str(tmp_path / "file")}
     with pytest.raises(NotADirectoryError, match="Expected a folder .*/file is a file"):
         pretrain(make_settings(texts, data=cache), tmp_path / "run", verbose=False)
+
+
+def test_only_masked_language_models_need_a_mask_token(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "天", "地"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    tokenizer = make_tokenizer(ModelSettings(vocabulary=str(tmp_path / "vocab.txt")))
+    assert tokenizer(["天地"]) == [[4, 5]]
+    PretrainingObjective(tokenizer, "causal_lm")
+    with pytest.raises(ValueError, match=r"without: mask. Add its token .*\[MASK\]"):
+        PretrainingObjective(tokenizer, "masked_lm")
 
 
 def test_wrong_arguments(texts, tmp_path):
