@@ -37,13 +37,23 @@ def make_task(model, objective, vocabulary_size, max_length):
 
     The maximum length of all stages is the number of learned positions, unless
     `model.max_sequence_length` is set.
+
+    Raises:
+        ValueError: If the objective needs more segments than the checkpoint has.
     """
     masked = objective == "masked_lm"
     cls = roformer_tf.RoFormerMaskedLM if masked else roformer_tf.RoFormerCausalLM
     if model.checkpoint is not None:
-        return cls.from_preset(
+        task = cls.from_preset(
             model.checkpoint, dtype=model.dtype, masking=_MASKING[objective], preprocessor=None
         )
+        if objective == "unilm" and task.backbone.num_segments == 1:
+            raise ValueError(
+                "`objective` 'unilm' trains with segment ids 0 and 1, so a model must have at least "
+                "two segments, or none. Received: a checkpoint with num_segments=1. Use another "
+                "checkpoint or objective"
+            )
+        return task
     arguments = {k: v for k, v in dataclasses.asdict(model).items() if k not in _NOT_BACKBONE}
     backbone = roformer_tf.RoFormerBackbone(
         vocabulary_size=vocabulary_size,

@@ -23,6 +23,7 @@ from roformer_tf.pretraining.settings import (
     RunSettings,
     memory_bytes,
 )
+from tests.pretraining import builders
 
 VOCABULARY_SIZE = 90
 SMALL = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 24}
@@ -291,6 +292,15 @@ def test_a_checkpoint_with_too_few_learned_positions(tmp_path):
     settings = make_settings([{"max_length": 32}], model={"checkpoint": str(tmp_path)})
     with pytest.raises(ValueError, match=r"stages\[0\] .* 16 .*max_length=32"):
         plan_run(settings)
+
+
+def test_a_checkpoint_with_too_few_segments(tmp_path):
+    model = builders.make_task(num_segments=1)
+    save_checkpoint(model, tmp_path)
+    settings = ModelSettings(checkpoint=str(tmp_path))
+    with pytest.raises(ValueError, match="at least two segments.*num_segments=1"):
+        make_task(settings, "unilm", builders.VOCABULARY_SIZE, 16)
+    assert make_task(settings, "causal_lm", builders.VOCABULARY_SIZE, 16).backbone.num_segments == 1
 
 
 def test_memory_bytes():
