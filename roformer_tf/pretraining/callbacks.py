@@ -128,9 +128,9 @@ class StepCallback(keras.callbacks.Callback):
     `train_step` must return, for the global batch, `loss` and `accuracy`, the number of
     `predictions` that they are means of, `learning_rate`, `tokens` (padding not counted), `padding`
     (share of the positions) and `skipped` (steps so far that changed nothing because a gradient was
-    not finite). It may return `input_ready`, the
-    `tf.timestamp()` at which the step had its batch, to measure the time spent waiting for input.
-    Steps that are traced do not measure it, if the model counts them in `traces`.
+    not finite). It may return `input_ready`, the `tf.timestamp()` at which the step had its batch,
+    to measure the time spent waiting for input. Steps that are traced do not measure it, if the
+    model counts them in `traces`.
 
     Args:
         stages: list of `Stage`. The whole run.
@@ -245,11 +245,11 @@ class RunLog(StepCallback):
 
     Columns of `log.csv`: `step` (of the run, from 1), `stage` (from 1), `stage_step`, `max_length`,
     `tokens` (trained on since the run began, padding not counted), `loss` and `accuracy` (NaN
-    without predictions), `learning_rate`, `padding` (share of the positions), `skipped` (steps skipped so far),
-    `tokens_per_second`, `seconds` (since the run began, without what a crash lost), and
-    `input_wait`, the share of the time spent waiting for input, empty where it is not measured: if
-    `train_step` is traced, or does not return `input_ready`. Columns of `held_out.csv`: `stage`,
-    `step`, `tokens`, `loss`, `accuracy`.
+    without predictions), `learning_rate`, `padding` (share of the positions), `skipped` (steps
+    skipped so far), `tokens_per_second`, `seconds` (since the run began, without what a crash
+    lost), and `input_wait`, the share of the time spent waiting for input, empty where it is not
+    measured: if `train_step` is traced, or does not return `input_ready`. Columns of
+    `held_out.csv`: `stage`, `step`, `tokens`, `loss`, `accuracy`.
 
     A run that continues at step k removes the rows of later steps. So, except for the times, the
     files are those of a run that was never stopped. For this, list this callback before the one
@@ -424,8 +424,8 @@ def merge_rows(rows):
 
     It has the sums of `tokens`, `predictions` and `seconds`, and the means of `loss` and `accuracy`
     (weighted by predictions, without the steps whose loss is not finite), `padding` (weighted by
-    positions) and `input_wait`, the share of the time spent waiting for input, over the steps that measure it, or
-    `None`. All else is that of the last step.
+    positions) and `input_wait`, the share of the time spent waiting for input, over the steps that
+    measure it, or `None`. All else is that of the last step.
     """
     if len(rows) == 1:
         return rows[0]

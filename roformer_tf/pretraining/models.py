@@ -49,9 +49,9 @@ def make_task(model, objective, vocabulary_size, max_length):
         )
         if objective == "unilm" and task.backbone.num_segments == 1:
             raise ValueError(
-                "`objective` 'unilm' trains with segment ids 0 and 1, so a model must have at least "
-                "two segments, or none. Received: a checkpoint with num_segments=1. Use another "
-                "checkpoint or objective"
+                "`objective` 'unilm' trains with segment ids 0 and 1, so a model must have at "
+                "least two segments, or none. Received: a checkpoint with num_segments=1. Use "
+                "another checkpoint or objective"
             )
         return task
     arguments = {k: v for k, v in dataclasses.asdict(model).items() if k not in _NOT_BACKBONE}
