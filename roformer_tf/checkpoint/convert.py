@@ -1,6 +1,7 @@
 """Converts files between the original layout and Hugging Face's without building a model."""
 
 import shutil
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from json import dumps
@@ -36,6 +37,16 @@ _STALE = (
     "pytorch_model*.bin*",
     "tokenizer_config.json",
 )
+
+# the settings with which a folder in the original layout is read
+_TOKENIZER = {
+    "lowercase": True,
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "start_token": "[CLS]",
+    "end_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,8 @@ def convert(source, target, to=None, family=None, overwrite=False):
             or a model on the Hugging Face hub (`hf://user/name` or `hf://user/name@revision`).
         target: str or path. The folder to write; other files in it stay.
         to: str. `"original"` or `"huggingface"`. Defaults to the layout other than that of
-            `source`.
+            `source`. The original has no place for the settings of a tokenizer: those of
+            `tokenizer_config.json` that are not the defaults raise a warning.
         family: str. `"roformer"` overrides the family found in the files, see
             `inspect_checkpoint`.
         overwrite: bool. Whether to replace a model in the same layout that `target` holds.
@@ -163,6 +175,7 @@ def _convert(folder, target, to, family):
     add = partial(add_digests, stale=_STALE)
     with replace_files(target, remove=_STALE, before_moving=add) as temporary:
         if to == "original":
+            _warn_of_tokenizer_settings(folder)
             write_checkpoint(temporary, ((name, arrays.read(name)) for name in variables))
         else:
             settings |= {
@@ -177,6 +190,25 @@ def _convert(folder, target, to, family):
             shutil.copyfile(folder.path / VOCABULARY_FILE, temporary / VOCABULARY_FILE)
     dropped = tuple(name for name in arrays.shapes if name not in variables)
     return ConvertReport(target, to, tuple(variables), dropped)
+
+
+def _warn_of_tokenizer_settings(folder):
+    """Warns of settings of the tokenizer without which a folder is read with other token ids."""
+    if not (folder.path / VOCABULARY_FILE).is_file():
+        return
+    arguments = folder.tokenizer_arguments()
+    lost = {
+        name: arguments[name]
+        for name, value in _TOKENIZER.items()
+        if arguments.get(name, value) != value
+    }
+    if lost:
+        listed = ", ".join(f"{name}={value!r}" for name, value in lost.items())
+        warnings.warn(
+            f"The original layout has no place for settings of the tokenizer in {folder.path}. Pass "
+            f"them to each tokenizer that reads the new folder: {listed}",
+            stacklevel=4,
+        )
 
 
 def _select(arrays, sizes):

@@ -146,6 +146,14 @@ def test_we_read_what_pytorch_saves(rng, tmp_path, cls_name, embedding_size, rot
     np.testing.assert_array_equal(numpy(again(inputs)), numpy(model(inputs)))
 
 
+def test_settings_of_the_tokenizer_that_are_lost_are_named(rng, tmp_path):
+    convert(random_folder(tmp_path / "original", rng), tmp_path / "hf")
+    settings = {"do_lower_case": False, "mask_token": "[MASK]", "cls_token": "[SEP]"}
+    (tmp_path / "hf" / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.warns(UserWarning, match="new folder: lowercase=False, start_token='\\[SEP\\]'$"):
+        convert(tmp_path / "hf", tmp_path / "back")
+
+
 @pytest.mark.parametrize("heads", [(), ("mlm",), ("mlm", "pooler")], ids=str)
 @pytest.mark.parametrize("embedding_size", [32, 24])
 def test_there_and_back_is_bit_for_bit(rng, tmp_path, heads, embedding_size):
