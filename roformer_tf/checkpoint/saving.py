@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import warnings
 from json import dumps
 from pathlib import Path
 
@@ -100,9 +101,9 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
 
     Raises:
         ValueError: If the format does not support a part or setting of the model (the head of a
-            classifier or of reading, quantized weights, another `max_wavelength`, settings of its
-            tokenizer such as `lowercase=False`), or the vocabulary's size or `settings` contradict
-            the model, also of a `vocab.txt` that is in the folder and would stay.
+            classifier or of reading, quantized weights, another `max_wavelength`, added tokens of
+            its tokenizer), or the vocabulary's size or `settings` contradict the model, also of a
+            `vocab.txt` that is in the folder and would stay.
         FileExistsError: If the folder holds a model in another layout.
         NotADirectoryError: If `folder` is a file.
 
@@ -195,16 +196,27 @@ def check_layout(path, layout):
 
 
 def _check_tokenizer(tokenizer):
-    """Raises an error for a tokenizer that would give other ids when it is read again."""
-    lost = getattr(tokenizer, "settings_beside_vocabulary", dict)()
-    if lost:
-        listed = ", ".join(f"{name}={value!r:.100}" for name, value in lost.items())
-        raise ValueError(
-            "The original format holds the vocabulary of a tokenizer, and has no place for "
-            f"{listed}. The tokenizer of the folder would give other ids. Use "
-            "`model.save_to_preset`. Or pass `vocabulary=tokenizer.get_vocabulary()` here, and "
-            "give a tokenizer that reads the folder the same arguments."
-        )
+    """Raises an error, or warns, for a tokenizer that would give other ids when it is read again.
+
+    What bert4keras' tokenizer takes as an argument has to be passed each time, so it is a warning.
+    """
+    lost = _settings_beside_vocabulary(tokenizer)
+    if not lost:
+        return
+    listed = ", ".join(f"{name}={value!r:.100}" for name, value in lost.items())
+    message = (
+        "The original format holds the vocabulary of a tokenizer, and has no place for "
+        f"{listed}. The tokenizer of the folder would give other ids. Use "
+        "`model.save_to_preset`. Or pass `vocabulary=tokenizer.get_vocabulary()` here, and give a "
+        "tokenizer that reads the folder the same arguments."
+    )
+    if tokenizer.marked_tokens():
+        raise ValueError(message)
+    warnings.warn(message, stacklevel=3)
+
+
+def _settings_beside_vocabulary(tokenizer):
+    return getattr(tokenizer, "settings_beside_vocabulary", dict)()
 
 
 def has_original_format(backbone, tokenizer):
@@ -212,10 +224,9 @@ def has_original_format(backbone, tokenizer):
     try:
         family_of(backbone)
         original_config(backbone)
-        _check_tokenizer(tokenizer)
     except ValueError:
         return False
-    return True
+    return not _settings_beside_vocabulary(tokenizer)
 
 
 def original_tensors(binding):

@@ -59,7 +59,7 @@ def plot_run(folder, output=None):
     >>> for step in range(10):
     ...     log.on_train_batch_begin(step)
     ...     logs = {"loss": 9.0 - step / 2, "accuracy": step / 50, "tokens": 1000}
-    ...     logs |= {"learning_rate": 1e-4, "padding": 0.0, "skipped": 0}
+    ...     logs |= {"predictions": 150, "learning_rate": 1e-4, "padding": 0.0, "skipped": 0}
     ...     log.on_train_batch_end(step, logs)
     >>> [path.name for path in plot_run(folder)]
     ['run.png', 'run.svg']

@@ -41,7 +41,8 @@ class ProgressBar(StepCallback):
     >>> bar.on_epoch_begin(0)
     >>> bar.on_train_batch_begin(0)
     >>> bar.on_train_batch_end(0, {"loss": 9.2, "accuracy": 0.01, "learning_rate": 1e-5,
-    ...                            "tokens": 1000, "padding": 0.02, "skipped": 0})
+    ...                            "tokens": 1000, "predictions": 150, "padding": 0.02,
+    ...                            "skipped": 0})
     stage 1/2 (128 × 8)  step 1/1  loss 9.200  accuracy 1.0 %  learning rate 1.00e-05 ...
     >>> bar.close()
     """

@@ -163,6 +163,7 @@ def test_stage_models_keep_the_settings_of_the_tokenizer(tmp_path, settings):
     dictionary = {} if "word_level" in settings else {"dictionary": tmp_path / "dictionary.txt"}
     vocabulary = [*builders.tokenizer().get_vocabulary(), *words]
     tokenizer = roformer_tf.RoFormerTokenizer(vocabulary, **dictionary, **settings)
+    assert set(tokenizer.settings_beside_vocabulary()) == {*dictionary, *settings}
     backbone = builders.backbone(vocabulary_size=tokenizer.vocabulary_size())
     models = StageModels(tmp_path, [Stage(16, 4, 2, 1e-3)])
     models.save(0, roformer_tf.RoFormerMaskedLM(backbone), tokenizer)
