@@ -25,6 +25,7 @@ from roformer_tf.export.served_models import served_model
 from roformer_tf.files import replace_files
 from roformer_tf.models import RoFormerCausalLM, RoFormerMaskedLM, RoFormerSeq2SeqLM, RoFormerSim
 from roformer_tf.models.answering_task import AnsweringTask
+from roformer_tf.models.roformer_model import computed_in
 from roformer_tf.portable import portable_operations
 from roformer_tf.text.tokenizer_tables import CONTROL, ISOLATED, character_kinds
 
@@ -120,12 +121,11 @@ def export_onnx(
     preprocessor = checked_preprocessor(task, preprocessor)
     labels = getattr(task, "labels", None) if labels is None else labels
     options = checked_options(task, labels, top_k, embedding, normalize)
-    dtypes = {layer.compute_dtype for layer in task._flatten_layers() if layer.weights}
-    modes = {layer.quantization_mode for layer in task._flatten_layers()} - {None}
-    if dtypes != {"float32"} or modes:
+    used = computed_in(task)
+    if used != {"float32"}:
         raise ValueError(
             "Export a model in float32: load it with `dtype='float32'`, and pass "
-            f"`quantize='int8'` for int8. Received: {', '.join(sorted(dtypes | modes))}"
+            f"`quantize='int8'` for int8. Received: {', '.join(sorted(used))}"
         )
     fills_masks = isinstance(task, RoFormerMaskedLM)
     _check_client_can_follow(preprocessor, fills_masks)
@@ -167,8 +167,8 @@ def _check_positions(backbone, sequence_length):
 
     A graph of TensorFlow says so at run time. An ONNX file would answer with NaN.
     """
-    length = backbone.max_sequence_length
-    if backbone.position_scheme_name == "learned" and sequence_length > length:
+    length = getattr(backbone.position_scheme, "max_sequence_length", None)
+    if length is not None and sequence_length > length:
         raise ValueError(
             f"The model has learned positions for {length} tokens only. Pass a preprocessor with "
             f"`sequence_length={length}` (--sequence-length {length}) or less. Received: a "

@@ -192,9 +192,7 @@ class RoFormerModel:
 
     def _check_runs_as(self, format):
         lacking = {"onnx": {"bfloat16"}, "litert": {"bfloat16", "float16", "int8"}}.get(format, ())
-        layers = [layer for layer in self._flatten_layers() if layer.weights]
-        used = {layer.compute_dtype for layer in layers} | {x.quantization_mode for x in layers}
-        if found := sorted(used.intersection(lacking)):
+        if found := sorted(computed_in(self).intersection(lacking)):
             raise ValueError(
                 f"A model in {format!r} format cannot compute in {' and '.join(found)}, which its "
                 "runtime lacks. Load the model with `dtype='float32'`, and quantize the exported "
@@ -376,6 +374,13 @@ class RoFormerModel:
                     check_head_is_there(model, folder)
                 check_finite(model.weights, folder.path)
             return model
+
+
+def computed_in(model):
+    """Returns the compute dtypes and quantization modes of a model's layers, as a set of names."""
+    layers = [layer for layer in model._flatten_layers() if layer.weights]
+    modes = {layer.quantization_mode for layer in layers} - {None}
+    return {layer.compute_dtype for layer in layers} | modes
 
 
 @contextlib.contextmanager

@@ -147,10 +147,11 @@ def test_refusals(build, classifier, exported, tmp_path, monkeypatch):
     own = type("OwnPreprocessor", (RoFormerTextClassifier.preprocessor_cls,), {})(**pieces)
     with pytest.raises(ValueError, match="a class of your own.*Received: a OwnPreprocessor"):
         export_onnx(classifier, tmp_path / "a", preprocessor=own)
-    short = build(RoFormerBackbone, {"position_scheme": "learned", "max_sequence_length": 8})
-    with pytest.raises(ValueError, match="learned positions for 8 tokens only.*=16"):
-        preprocessor = RoFormerTextClassifier.preprocessor_cls(**pieces)
-        export_onnx(short, tmp_path / "a", preprocessor=preprocessor)
+    for scheme in ("learned", "tupe"):
+        short = build(RoFormerBackbone, {"position_scheme": scheme, "max_sequence_length": 8})
+        with pytest.raises(ValueError, match="learned positions for 8 tokens only.*=16"):
+            preprocessor = RoFormerTextClassifier.preprocessor_cls(**pieces)
+            export_onnx(short, tmp_path / "a", preprocessor=preprocessor)
     with pytest.raises(ValueError, match="`quantize` must be"):
         export_onnx(classifier, tmp_path / "a", quantize="int4")
     with pytest.raises(FileExistsError, match="already exists"):
