@@ -200,7 +200,7 @@ def _check_tokenizer(tokenizer):
 
     What bert4keras' tokenizer takes as an argument has to be passed each time, so it is a warning.
     """
-    lost = _settings_beside_vocabulary(tokenizer)
+    lost = getattr(tokenizer, "settings_beside_vocabulary", dict)()
     if not lost:
         return
     listed = ", ".join(f"{name}={value!r:.100}" for name, value in lost.items())
@@ -215,10 +215,6 @@ def _check_tokenizer(tokenizer):
     warnings.warn(message, stacklevel=3)
 
 
-def _settings_beside_vocabulary(tokenizer):
-    return getattr(tokenizer, "settings_beside_vocabulary", dict)()
-
-
 def has_original_format(backbone, tokenizer):
     """Whether the original format can hold a backbone and a tokenizer with all their settings."""
     try:
@@ -226,7 +222,7 @@ def has_original_format(backbone, tokenizer):
         original_config(backbone)
     except ValueError:
         return False
-    return not _settings_beside_vocabulary(tokenizer)
+    return not tokenizer.settings_beside_vocabulary()
 
 
 def original_tensors(binding):

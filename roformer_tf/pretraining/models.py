@@ -25,11 +25,11 @@ def make_tokenizer(model):
     options = {} if model.word_level is None else {"word_level": model.word_level}
     if model.checkpoint is not None:
         return roformer_tf.RoFormerTokenizer.from_preset(model.checkpoint, **options)
-    ids = Vocabulary(model.vocabulary).ids
-    options.setdefault("word_level", has_words(ids))
-    if "[MASK]" not in ids:  # `PretrainingObjective` says whether it needs one
+    vocabulary = Vocabulary(model.vocabulary)
+    options.setdefault("word_level", has_words(vocabulary.ids))
+    if "[MASK]" not in vocabulary.ids:  # `PretrainingObjective` says whether it needs one
         options["mask_token"] = None
-    return roformer_tf.RoFormerTokenizer(model.vocabulary, **options)
+    return roformer_tf.RoFormerTokenizer(vocabulary.tokens, **options)
 
 
 def make_task(model, objective, vocabulary_size, max_length):

@@ -292,7 +292,7 @@ def test_keras_callbacks_work(data, prepared, tmp_path):
 
 
 def test_steps_under_op_determinism(data):
-    """Another run in the process, or the user, may have turned it on: there is no clock then."""
+    """TensorFlow then has no clock. Another run in the process may have turned it on, or the user."""
     tf.config.experimental.enable_op_determinism()
     try:
         history = train(make_pretrainer(adamw(), data[0]), data[1], steps=1)
