@@ -1,21 +1,21 @@
-"""`KERAS_BACKEND=torch python -m benchmarks.accelerator` (or jax): layers and models beside Hugging Face on one device.
+"""`python -m benchmarks.accelerator`: layers and models on a GPU or TPU, beside Hugging Face on the same device.
 
-Rotation, an encoder block, inference, a masked-LM training step and the generation of 32 tokens, in float32 and
-bfloat16, taking turns with the same part of Hugging Face's PyTorch model. Without TensorFlow, which need not be
-installed, generation is left out.
+Keras' JAX backend (or, with `KERAS_BACKEND=torch`, PyTorch's) and Hugging Face's PyTorch models have the same random
+weights and take turns: rotation, an encoder block, inference, a masked-LM training step, and the generation of 32
+tokens. Each call begins with arrays in the computer's memory and ends when its result is there.
 """
 
 import argparse
-import importlib.util
+import functools
 import os
 import sys
+import tempfile
 import time
-import types
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
+os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch needs memory too
 
 import numpy as np
@@ -24,141 +24,119 @@ from benchmarks import generation_worker, machine, records
 from benchmarks.models import INPUTS, LEARNING_RATE, torch_inputs
 from benchmarks.sizes import BASE, QUICK, labels_everywhere, make_batch
 
-SHAPES = ((32, 128), (8, 512), (4, 1536))
-QUICK_SHAPES = ((2, 32),)
+SHAPES, QUICK_SHAPES = ((32, 128), (8, 512), (4, 1536)), ((2, 32),)
+PROMPTS, QUICK_PROMPTS = ((1, 32), (1, 512), (8, 32), (8, 512)), ((2, 32),)
 NEW_TOKENS = 32
-HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
-DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
-
-
-def import_backbone_and_head():
-    """What a masked-language model is made of.
-
-    Without TensorFlow, which only the texts need, it comes past the packages' `__init__`.
-    """
-    if not HAS_TENSORFLOW:
-        root = Path(__file__).resolve().parent.parent / "roformer_tf"
-        for name in ("roformer_tf", "roformer_tf.models"):
-            package = types.ModuleType(name)
-            package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
-            sys.modules[name] = package
-    from roformer_tf.layers import MaskedLMHead
-    from roformer_tf.models.roformer_backbone import RoFormerBackbone
-
-    return RoFormerBackbone, MaskedLMHead
+# What the products of float32 matrices are rounded to: the names of PyTorch and of JAX. PyTorch's
+# default is float32, JAX' on NVIDIA is TF32.
+PRECISIONS = {"float32": ("highest", "highest"), "tf32": ("high", "tensorfloat32")}
 
 
 class Ours:
-    """`predict_on_batch` and `train_on_batch` of the model, and functions of its layers."""
+    """`predict_on_batch`, `train_on_batch` and `generate` of the models, and functions of their layers."""
 
-    def __init__(self, sizes, dtype):
+    def __init__(self, folder, sizes, dtype):
         import keras
 
-        RoFormerBackbone, MaskedLMHead = import_backbone_and_head()
+        import roformer_tf
         from roformer_tf import rotary
 
+        half = dtype == "bfloat16"
         self.keras, self.sizes, self.dtype = keras, sizes, dtype
-        self.backbone = RoFormerBackbone(
-            **sizes.backbone_arguments(),
-            dtype=DTYPES[dtype],
+        self.backbone = roformer_tf.RoFormerBackbone.from_preset(folder, dtype=dtype)
+        self.model = roformer_tf.RoFormerMaskedLM.from_preset(
+            folder, preprocessor=None, dtype="mixed_bfloat16" if half else dtype
         )
-        positions = keras.Input((None,), dtype="int32", name="mask_positions")
-        head = MaskedLMHead(self.backbone.token_embedding, dtype=DTYPES[dtype])
-        inputs = {**self.backbone.input, "mask_positions": positions}
-
-        self.model = keras.Model(inputs, head(self.backbone(self.backbone.input), positions))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        self.model.compile(keras.optimizers.AdamW(LEARNING_RATE), loss)
+        self.model.compile(keras.optimizers.AdamW(LEARNING_RATE), weighted_metrics=None)
+        causal_lm = roformer_tf.RoFormerCausalLM.from_preset(folder, preprocessor=None, dtype=dtype)
+        self.generate = generation_worker.run_ours(causal_lm)
         self.block = self._compiled(
             lambda x, *table: self.backbone.encoder_blocks[0](x, position=table)
         )
         self.rotate = self._compiled(rotary.rotate)
-        if HAS_TENSORFLOW:
-            self.generate = generation_worker.ours(sizes, 0, DTYPES[dtype])
 
     def _compiled(self, function):
-        import keras
-
-        if keras.config.backend() == "jax":
+        if self.keras.config.backend() == "jax":
             import jax
 
             compiled = jax.jit(function)
-            return lambda *x: np.asarray(compiled(*x)[..., :1, :1])
-        import torch
+            return lambda *x: jax.block_until_ready(compiled(*x))
+        return finished(function)
 
-        def run(*x):
-            with torch.no_grad():
-                return function(*x)[..., :1, :1].float().cpu().numpy()
-
-        return run
-
-    def cases(self, batch):
-        names = {name: batch[name] for name in INPUTS}
-        x = self.keras.ops.convert_to_tensor(hidden(batch, self.sizes), self.dtype)
-        q = self.keras.ops.convert_to_tensor(heads(batch, self.sizes), self.dtype)
+    def layers(self, batch):
+        x, q = (self.keras.ops.convert_to_tensor(f(batch, self.sizes), self.dtype) for f in PARTS)
         table = self.backbone.position_scheme(self.keras.ops.zeros((1, x.shape[-2]), "int32"))
-        step = {**names, "mask_positions": batch["mask_positions"]}
-        generation = {"generation": lambda: self.generate(batch["token_ids"], NEW_TOKENS)}
+        inputs = {name: batch[name] for name in INPUTS}
+        masked = {**inputs, "mask_positions": batch["mask_positions"]}
         return {
-            **(generation if HAS_TENSORFLOW else {}),
             "rotation": lambda: self.rotate(q, *table),
             "encoder block": lambda: self.block(x, *table),
-            "inference": lambda: self.backbone.predict_on_batch(names),
-            "training step": lambda: self.model.train_on_batch(step, batch["labels"]),
+            "inference": lambda: self.backbone.predict_on_batch(inputs),
+            "training step": lambda: self.model.train_on_batch(masked, batch["labels"]),
         }
 
 
 class HuggingFace:
-    """The same parts of `RoFormerForMaskedLM`; training in bfloat16 by autocast."""
+    """The same parts of `RoFormerForMaskedLM` and `RoFormerForCausalLM`; bfloat16 is trained by autocast."""
 
-    def __init__(self, sizes, dtype, device):
+    def __init__(self, folder, sizes, dtype, device):
         import torch
-        from transformers import RoFormerConfig, RoFormerForMaskedLM
+        from transformers import RoFormerForCausalLM, RoFormerForMaskedLM
 
         self.torch, self.sizes, self.device = torch, sizes, device
         self.dtype = getattr(torch, dtype)
-        config = RoFormerConfig(**sizes.hugging_face_config())
-        self.model = RoFormerForMaskedLM(config).to(device)
-        self.inference_model = RoFormerForMaskedLM(config).roformer.to(device, self.dtype).eval()
+        self.model = RoFormerForMaskedLM.from_pretrained(folder, dtype=torch.float32).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE)
-        self.generate = generation_worker.hugging_face(sizes, 0, dtype, device)
+        options = {"dtype": self.dtype}
+        masked_lm = RoFormerForMaskedLM.from_pretrained(folder, **options)
+        self.inference_model = masked_lm.roformer.to(device).eval()
+        causal_lm = RoFormerForCausalLM.from_pretrained(folder, is_decoder=True, **options)
+        self.generate = generation_worker.run_hugging_face(causal_lm.to(device).eval())
 
-    def cases(self, batch):
+    def layers(self, batch):
         torch, encoder = self.torch, self.inference_model.encoder
-        inputs = {name: value.to(self.device) for name, value in torch_inputs(batch).items()}
-        labels = torch.from_numpy(labels_everywhere(batch, elsewhere=-100)).to(self.device)
-        x, q = (
-            torch.from_numpy(f(batch, self.sizes)).to(self.device, self.dtype)
-            for f in (hidden, heads)
-        )
+        x, q = (torch.from_numpy(f(batch, self.sizes)).to(self.device, self.dtype) for f in PARTS)
         position = encoder.embed_positions(x.shape[:-1])[None, None].to(self.dtype)
         rotate = encoder.layer[0].attention.self.apply_rotary_position_embeddings
+        labels = torch.from_numpy(labels_everywhere(batch, elsewhere=-100))
 
-        def value(function):
+        def inputs():
+            return {name: value.to(self.device) for name, value in torch_inputs(batch).items()}
+
+        def infer():
             with torch.inference_mode():
-                return function().float().cpu().numpy()
+                return self.inference_model(**inputs()).last_hidden_state.cpu()
 
         def step():
             self.model.train()
             self.optimizer.zero_grad()
             with torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32):
-                loss = self.model(**inputs, labels=labels).loss
+                loss = self.model(**inputs(), labels=labels.to(self.device)).loss
             loss.backward()
             self.optimizer.step()
-            return float(loss.detach()), float(self.model.cls.predictions.bias[0])
-
-        def block():
-            output = encoder.layer[0](x, None, position)
-            return (output[0] if isinstance(output, tuple) else output)[..., :1, :1]
+            # the second waits for the update
+            return float(loss.detach()), float(self.model.cls.predictions.bias[0].detach())
 
         return {
             # it rotates queries and keys in one call: half of that is one of them
-            "rotation": lambda: value(lambda: rotate(position, q, q)[0][..., :1, :1]),
-            "encoder block": lambda: value(block),
-            "inference": lambda: value(lambda: self.inference_model(**inputs).last_hidden_state),
+            "rotation": finished(lambda: rotate(position, q, q)),
+            "encoder block": finished(lambda: encoder.layer[0](x, None, position)),
+            "inference": infer,
             "training step": step,
-            "generation": lambda: self.generate(batch["token_ids"], NEW_TOKENS),
         }
+
+
+def finished(function):
+    """The function, without gradients, that returns when the device is done."""
+    import torch
+
+    def run(*x):
+        with torch.no_grad():
+            function(*x)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return run
 
 
 def hidden(batch, sizes):
@@ -173,53 +151,144 @@ def heads(batch, sizes):
     return np.random.default_rng(1).normal(size=shape).astype("float32")
 
 
+PARTS = hidden, heads
+
+
+def save_weights(folder, sizes, seed):
+    """Random weights in Hugging Face's layout, which both sides read."""
+    import torch
+    from transformers import RoFormerConfig, RoFormerForMaskedLM
+
+    torch.manual_seed(seed)
+    RoFormerForMaskedLM(RoFormerConfig(**sizes.hugging_face_config())).save_pretrained(folder)
+
+
+def set_precision(dtype):
+    """The same rounding of products in both libraries."""
+    import torch
+
+    of_torch, of_jax = PRECISIONS.get(dtype, ("highest", None))
+    torch.set_float32_matmul_precision(of_torch)
+    if os.environ["KERAS_BACKEND"] == "jax":
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", of_jax)
+
+
+def difference(ours, theirs):
+    """Of the hidden states: the largest, relative to the largest number."""
+    a, b = np.asarray(ours["inference"](), "float64"), theirs["inference"]().double().numpy()
+    return float(np.abs(a - b).max() / np.abs(b).max())
+
+
+def time_pair(functions, repeats):
+    """Seconds of both, in turns, after three calls to warm up."""
+    seconds = ([], [])
+    for number in range(-3, repeats):
+        for times, function in zip(seconds, functions, strict=True):
+            start = time.perf_counter()
+            function()
+            if number >= 0:
+                times.append(time.perf_counter() - start)
+    return seconds
+
+
+def measure(dtype, folder, sizes, arguments, device):
+    """Yields a dictionary for each row."""
+    set_precision(dtype)
+    stored = "bfloat16" if dtype == "bfloat16" else "float32"
+    ours = Ours(folder, sizes, stored)
+    theirs = HuggingFace(folder, sizes, stored, device)
+    for shape in QUICK_SHAPES if arguments.quick else SHAPES:
+        batch = make_batch(arguments.seed, sizes, *shape)
+        pairs = ours.layers(batch), theirs.layers(batch)
+        for case in pairs[0]:
+            facts = {"difference": difference(*pairs)} if case == "inference" else {}
+            seconds = time_pair([side[case] for side in pairs], arguments.repeats)
+            share = 2 if case == "rotation" else 1
+            seconds[1][:] = [value / share for value in seconds[1]]
+            yield row(dtype, shape, case, seconds, **facts)
+    for shape in QUICK_PROMPTS if arguments.quick else PROMPTS:
+        ids = make_batch(arguments.seed, sizes, *shape)["token_ids"]
+        pair = [functools.partial(side.generate, ids, NEW_TOKENS) for side in (ours, theirs)]
+        same = float(np.mean(pair[0]() == pair[1]()))
+        seconds = time_pair(pair, -(-arguments.repeats // 4))
+        yield row(dtype, shape, "generation", seconds, same_tokens=same)
+
+
+def row(dtype, shape, case, seconds, **facts):
+    a, b = map(median, seconds)
+    return {
+        "dtype": dtype,
+        "shape": list(shape),
+        "case": case,
+        "ours_s": a,
+        "hugging_face_s": b,
+        "ratio": b / a,
+        **facts,
+        "seconds": seconds,
+    }
+
+
+def line(r):
+    """A row of the table."""
+    facts = ""
+    if "difference" in r:
+        facts = f"hidden states differ by {r['difference']:.1e}"
+    elif "same_tokens" in r:
+        facts = f"{r['same_tokens']:.0%} of the tokens are the same"
+    shape = " × ".join(map(str, r["shape"]))
+    times = f"{r['ours_s'] * 1e3:.2f} ms | {r['hugging_face_s'] * 1e3:.2f} ms"
+    return f"| {r['dtype']} | {r['case']} | {shape} | {times} | {r['ratio']:.2f} × | {facts} |"
+
+
+def report(path, record, repeats):
+    sizes = record["sizes"]
+    about = (
+        f"{record['device']}, Keras on {record['backend']}, {sizes['layers']} layers of width {sizes['width']}, "
+        f"vocabulary {sizes['vocabulary']:,}, the same random weights on both sides. Medians of {repeats} runs "
+        f"(generation of {NEW_TOKENS} tokens: a quarter of them), in turns."
+    )
+    head = ["", "", "batch × length", "ours", "Hugging Face", "ours is", ""]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    records.report(path, record, "Accelerator", about, lines + list(map(line, record["results"])))
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accelerator", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], help="or tf32")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="file for the results, JSON lines")
     arguments = parser.parse_args()
+    backend = os.environ["KERAS_BACKEND"]
+    if backend not in ("jax", "torch"):
+        parser.error(f"KERAS_BACKEND must be jax or torch. Received: {backend}")
     import torch
 
     sizes = QUICK if arguments.quick else BASE
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    backend = os.environ["KERAS_BACKEND"]
-    if backend == "tensorflow":
-        parser.error("KERAS_BACKEND must be torch or jax. Received: tensorflow")
     record = {
+        **records.made_by("benchmarks.accelerator", sys.argv[1:]),
         "backend": backend,
         "device": torch.cuda.get_device_name() if device == "cuda" else machine.describe()["cpu"],
         "sizes": asdict(sizes),
         "seed": arguments.seed,
         "results": [],
     }
+    record["versions"] |= {name: records.version(name) for name in (backend, "transformers")}
     print(f"{record['device']}, backend {backend}")
-    for dtype in DTYPES:
-        ours, theirs = Ours(sizes, dtype), HuggingFace(sizes, dtype, device)
-        for rows, length in QUICK_SHAPES if arguments.quick else SHAPES:
-            batch = make_batch(arguments.seed, sizes, rows, length)
-            pairs = ours.cases(batch), theirs.cases(batch)
-            for case in pairs[0]:
-                seconds = ([], [])
-                for number in range(-3, arguments.repeats):
-                    for times, functions in zip(seconds, pairs):
-                        start = time.perf_counter()
-                        functions[case]()
-                        if number >= 0:
-                            times.append(time.perf_counter() - start)
-                a, b = map(median, seconds)
-                if case == "rotation":
-                    b /= 2
-                title = f"{dtype:9} {rows:3} x {length:4} {case:14}"
-                print(
-                    f"{title} ours {a * 1e3:9.2f} ms, Hugging Face {b * 1e3:9.2f} ms, ratio {b / a:.2f}"
-                )
-                record["results"].append(
-                    {"dtype": dtype, "shape": [rows, length], "case": case, "seconds": seconds}
-                )
+    with tempfile.TemporaryDirectory() as folder:
+        save_weights(folder, sizes, arguments.seed)
+        for dtype in arguments.dtypes:
+            for result in measure(dtype, folder, sizes, arguments, device):
+                record["results"].append(result)
+                print(line(result), flush=True)
+                if arguments.output:
+                    records.write(arguments.output, record)
     if arguments.output:
-        records.write(arguments.output, record)
+        report(arguments.output, record, arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from benchmarks.sizes import Sizes
 from benchmarks.worker import Worker, libraries, main
 
 
-def ours(sizes, seed, dtype="float32"):
+def ours(sizes, seed):
     """`RoFormerCausalLM.generate`, from token ids."""
     import keras
 
@@ -23,9 +23,12 @@ def ours(sizes, seed, dtype="float32"):
     backbone = roformer_tf.RoFormerBackbone(
         **sizes.backbone_arguments(),
         masking="causal",
-        dtype=dtype,
     )
-    model = roformer_tf.RoFormerCausalLM(backbone)
+    return run_ours(roformer_tf.RoFormerCausalLM(backbone))
+
+
+def run_ours(model):
+    """`run` of a `RoFormerCausalLM`."""
     model.compile(sampler="greedy")
 
     def run(ids, new_tokens):
@@ -37,7 +40,7 @@ def ours(sizes, seed, dtype="float32"):
     return run
 
 
-def hugging_face(sizes, seed, dtype="float32", device="cpu"):
+def hugging_face(sizes, seed):
     """`RoFormerForCausalLM.generate` of Transformers, with its cache."""
     import torch
     from transformers import RoFormerConfig, RoFormerForCausalLM
@@ -45,11 +48,17 @@ def hugging_face(sizes, seed, dtype="float32", device="cpu"):
     torch.set_num_threads(models.THREADS)
     torch.manual_seed(seed)
     config = {**sizes.hugging_face_config(), "is_decoder": True}
-    model = RoFormerForCausalLM(RoFormerConfig(**config)).to(device, getattr(torch, dtype)).eval()
+    return run_hugging_face(RoFormerForCausalLM(RoFormerConfig(**config)).eval())
+
+
+def run_hugging_face(model):
+    """`run` of a `RoFormerForCausalLM`, on its device."""
+    import torch
+
     options = {"do_sample": False, "use_cache": True, "pad_token_id": 0, "eos_token_id": None}
 
     def run(ids, new_tokens):
-        tokens = torch.from_numpy(ids).long().to(device)
+        tokens = torch.from_numpy(ids).long().to(model.device)
         with torch.inference_mode():
             rows = model.generate(
                 tokens,
