@@ -9,6 +9,7 @@ import sys
 
 import keras
 import numpy as np
+import pytest
 
 import roformer_tf
 from roformer_tf import startup
@@ -46,6 +47,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_import_is_quiet_and_saved_models_load(tmp_path):
     preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(builders.new_tokenizer())
     model = roformer_tf.RoFormerTextClassifier(builders.backbone(num_layers=1), 2, preprocessor)

@@ -198,6 +198,7 @@ def test_no_tensor_of_all_queries_and_keys(masking):
     assert max(sizes) <= max(3 * length * 16, HEADS * BLOCK_SIZE**2) < length**2 // 10
 
 
+@pytest.mark.slow
 @tensorflow_only
 def test_recomputed_activations(rng):
     """Dropout in a branch of a block that is computed twice uses one seed for both passes."""

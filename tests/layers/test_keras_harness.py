@@ -33,6 +33,9 @@ def block(cls=layers.EncoderBlock, **options):
     return cls, {**sizes, **options}, X
 
 
+# made of layers that have cases of their own
+WHOLE_PARTS = ("encoder_block_linear", "linear_attention_causal", "decoder_block")
+
 CASES = {
     "rotary_embedding": lambda: (layers.RotaryEmbedding, {}, X),
     "rotary_embedding_options": lambda: (
@@ -125,7 +128,9 @@ class Harness(TestCase):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in WHOLE_PARTS else n for n in CASES]
+)
 def test_layer(name):
     cls, arguments, shape = CASES[name]()
     harness = Harness()

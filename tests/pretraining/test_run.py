@@ -199,7 +199,10 @@ def test_a_scheme_without_original_format_is_exported_as_a_preset(texts, tmp_pat
     assert pretrain(settings, tmp_path, verbose=False).completed
 
 
-@pytest.mark.parametrize("name", ["lamb", "adafactor", "original_adamw"])
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(n, marks=pytest.mark.slow) for n in ("lamb", "adafactor")), "original_adamw"],
+)
 def test_other_optimizers(texts, name):
     settings = make_settings(texts, optimizer={"name": name, "weight_decay": 0.5})
     rng = np.random.default_rng(1)
