@@ -366,6 +366,17 @@ def test_errors(gpt):
         of_ids.generate(prompts([3], 221), stop_token_ids=None)
 
 
+def test_a_graph_made_before_lora_is_not_used_after():
+    causal_lm = greedy_task("causal_lm")
+    before = causal_lm.generate("天地")
+    causal_lm.enable_lora(2)
+    for weight in causal_lm.backbone.trainable_weights:
+        weight.assign(ops.ones_like(weight))
+    after = causal_lm.generate("天地")
+    causal_lm.compile(sampler="greedy")
+    assert after == causal_lm.generate("天地") != before
+
+
 def test_a_file_keeps_the_sampler(tmp_path):
     causal_lm = model("gpt")
     causal_lm.compile(sampler=OriginalBeamSampler(3, min_length=2))
