@@ -77,13 +77,8 @@ class ServedModel(tf.Module):
         return self.answer(self.pack(texts))
 
     def pairs(self, first, second):
-        check = tf.debugging.assert_equal(
-            tf.size(first),
-            tf.size(second),
-            "`first` and `second` must have the same number of texts.",
-        )
-        with tf.control_dependencies([check]):
-            return self.serving_default((tf.identity(first), tf.identity(second)))
+        texts = _of_one_length(first=first, second=second)
+        return self.serving_default(tuple(texts.values()))
 
     def token_ids(self, **inputs):
         return self.answer(inputs)
@@ -186,6 +181,7 @@ class ServedQuestionAnswering(ServedModel):
     inputs = {"serving_default": ("question", "context")}
 
     def serving_default(self, question, context):
+        question, context = _of_one_length(question=question, context=context).values()
         inputs, details = self._python.preprocessor.pack_chunks(question, context)
         details = {**details, "context": context}
         return self._python.task.decode(
@@ -203,6 +199,7 @@ class ServedMultipleChoice(ServedModel):
     }
 
     def serving_default(self, **x):
+        x = _of_one_length(**x)
         outputs = self.outputs(self._python.preprocessor.pack(x))
         return self._python.task.decode(outputs, {"choices": x["choices"]}, None)
 
@@ -361,6 +358,18 @@ def _spec(argument):
     if argument in STRINGS:
         return tf.TensorSpec([None], tf.string, argument)
     return tf.TensorSpec([None, None], tf.int32, argument)
+
+
+def _of_one_length(**texts):
+    """Returns the texts, which are checked to be as many of each kind."""
+    first, *others = texts
+    message = f"`{'`, `'.join(texts)}` must have the same number of texts."
+    checks = [
+        tf.debugging.assert_equal(tf.shape(texts[first])[0], tf.shape(texts[other])[0], message)
+        for other in others
+    ]
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(column) for name, column in texts.items()}
 
 
 def _at_least_one(texts):

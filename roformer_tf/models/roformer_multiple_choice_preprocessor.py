@@ -112,7 +112,8 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
             parts += [ids[name], ends]
         rows = tf.concat(parts, axis=1)
         token_ids = rows.to_tensor()
-        width = self.sequence_length if self.padding == "max_length" else tf.shape(token_ids)[1]
+        width = tf.maximum(tf.shape(token_ids)[1], 1)  # 0 in an empty batch, which has no [CLS]
+        width = self.sequence_length if self.padding == "max_length" else width
         token_ids = tf.pad(token_ids, [[0, 0], [0, width - tf.shape(token_ids)[1]]])
         mask = tf.sequence_mask(rows.row_lengths(), width) & is_real[:, tf.newaxis]
 

@@ -54,6 +54,9 @@ def test_reading(ask, rng, tmp_path, head):
         assert found == [entity[:3] for entity in row]
         assert all(context == contexts[i][start:end] for start, end, context in found)
     assert ((answer["no_answer"] > 0) & (answer["no_answer"] < 1)).all()
+    assert ask(folder, question=[], context=[])["text"].shape == (0, 3)
+    with pytest.raises(RuntimeError, match="must have the same number of texts"):
+        ask(folder, question=encoded(questions[:2]), context=encoded(contexts[:1]))
 
 
 @pytest.mark.slow
@@ -79,6 +82,13 @@ def test_choices(ask, rng, tmp_path):
             np.testing.assert_allclose(
                 answer["probability"][i][:count], [p for *_, p in row], atol=1e-5
             )
+        none = {name: [] for name in given}
+        assert ask(folder, signature, choices=np.empty((0, 4), "S"), **none)["index"].shape == (
+            0,
+            4,
+        )
+        with pytest.raises(RuntimeError, match="must have the same number of texts"):
+            ask(folder, signature, choices=rows[:1], **given)
 
 
 @pytest.mark.slow
