@@ -131,7 +131,7 @@ def launch(app, host="127.0.0.1", port=None, share=False):
         The app's address.
 
     Raises:
-        OSError: If no port is free.
+        OSError: If the port is taken or does not exist, or this machine has no such address.
 
     Example:
 
@@ -140,20 +140,26 @@ def launch(app, host="127.0.0.1", port=None, share=False):
     """
     gr = import_gradio()
     theme = gr.themes.Default(primary_hue="teal", font=FONT, font_mono=MONO)
-    _, local, public = app.launch(
-        server_name=host,
-        server_port=port,
-        share=share,
-        theme=theme,
-        css=CSS,
-        footer_links=[],
-        run_history=False,  # what is typed stays in the page
-        ssr_mode=False,
-        pwa=False,
-        mcp_server=False,
-        enable_monitoring=False,
-        inbrowser=False,
-        quiet=True,
-        prevent_thread_lock=True,
-    )
+    try:
+        _, local, public = app.launch(
+            server_name=host,
+            server_port=port,
+            share=share,
+            theme=theme,
+            css=CSS,
+            footer_links=[],
+            run_history=False,  # what is typed stays in the page
+            ssr_mode=False,
+            pwa=False,
+            mcp_server=False,
+            enable_monitoring=False,
+            inbrowser=False,
+            quiet=True,
+            prevent_thread_lock=True,
+        )
+    except (OSError, OverflowError) as error:  # Gradio's speaks of its own arguments
+        raise OSError(
+            f"The app cannot listen on {host}, {'any port' if port is None else f'port {port}'}. "
+            "Pass another `port` (--port) or leave it out, and a `host` (--host) of this machine."
+        ) from error
     return public or local

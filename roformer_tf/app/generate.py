@@ -133,7 +133,8 @@ def build(gr, task):
                 stop = gr.Button("Stop")
             with gr.Accordion("Settings", open=False):
                 most = task.preprocessor.sequence_length
-                max_length = gr.Slider(4, most, 64, step=1, label="Maximum number of tokens")
+                length = min(64, most)
+                max_length = gr.Slider(4, most, length, step=1, label="Maximum number of tokens")
                 top_p = gr.Slider(
                     0, 1, 0.9, step=0.05, label="Top-p; 0 takes the most likely token"
                 )

@@ -1,7 +1,6 @@
 """The page of RoFormer-Sim's paraphrases."""
 
-import keras_hub
-
+from roformer_tf.app.generate import StreamingSampler
 from roformer_tf.app.parts import answer_on, bars, check_texts, example_texts
 
 TITLE = "Paraphrase"
@@ -14,8 +13,9 @@ def paraphrase(task, text, n=50, k=10, top_p=0.95, temperature=1.0, seed=0):
         ValueError: If there is no text; see also `RoFormerSim.similar`.
     """
     check_texts(text=text)
-    sampler = keras_hub.samplers.TopPSampler(p=top_p, temperature=temperature, seed=seed)
-    task.compile(sampler=sampler)
+    if not isinstance(task.sampler, StreamingSampler):  # whose settings need no new graph
+        task.compile(sampler=StreamingSampler())
+    task.sampler.reset(top_p, temperature, seed)
     return task.similar(text, n=n, k=k)
 
 

@@ -1,6 +1,7 @@
 """What the pages of the app show, without Gradio: the same answers as the tasks themselves."""
 
 import types
+from unittest import mock
 
 import keras_hub
 import numpy as np
@@ -13,11 +14,12 @@ from roformer_tf.app import (
     classify,
     entities,
     fill_mask,
+    generate,
     paraphrases,
     similarity,
     translate,
 )
-from roformer_tf.app.app import PAGES, pages_of
+from roformer_tf.app.app import PAGES, launch, pages_of
 from roformer_tf.app.parts import example_texts
 
 WORDS = [*"张三李四在上海天津我们去了的很好不吃喝", "##a", "a"]
@@ -126,6 +128,10 @@ def test_sim_compares_and_paraphrases():
     found = paraphrases.paraphrase(task, "我们", n=6, k=3, top_p=0.9, temperature=0.8, seed=4)
     task.compile(sampler=keras_hub.samplers.TopPSampler(p=0.9, temperature=0.8, seed=4))
     assert found == task.similar("我们", n=6, k=3) and found
+    paraphrases.paraphrase(task, "我们", n=4, k=2, seed=1)
+    graph = task.generate_function
+    paraphrases.paraphrase(task, "张三", n=5, k=2, top_p=0.5, temperature=0.7, seed=2)
+    assert task.generate_function is graph  # other settings need no other graph
 
 
 def test_lines_are_translated(monkeypatch):
@@ -145,6 +151,24 @@ def test_every_task_has_pages():
     assert pages_of(sim) == (similarity, paraphrases)
     with pytest.raises(ValueError, match="Received: list"):
         pages_of([])
+
+
+def test_the_first_settings_are_in_their_range():
+    task = make("RoFormerCausalLM", {"masking": "causal"})
+    task.preprocessor.sequence_length = 32
+    gr = mock.MagicMock()
+    generate.build(gr, task)
+    ranges = [call.args for call in gr.Slider.call_args_list]
+    assert ranges and all(least <= first <= most for least, most, first in ranges)
+
+
+@pytest.mark.parametrize("error", [OSError("server_port"), OverflowError("0-65535")])
+def test_a_port_that_cannot_be_used_is_named(error, monkeypatch):
+    """Gradio's own errors, the one for a port that is taken, the other for one that is too large."""
+    monkeypatch.setattr("roformer_tf.app.app.import_gradio", mock.MagicMock())
+    app = mock.MagicMock(**{"launch.side_effect": error})
+    with pytest.raises(OSError, match=r"127.0.0.1, port 70000. Pass another `port` \(--port\)"):
+        launch(app, port=70000)
 
 
 def test_examples_are_in_the_models_language():
