@@ -119,19 +119,22 @@ def prompt_columns(parts):
 
     Raises:
         ValueError: If there are more of one than of the other.
+        TypeError: If an example is not a string.
 
-    >>> prompt_columns((["天地"], ["玄"]))
-    ((['天地'], ['玄']), False)
+    >>> columns, is_single = prompt_columns((["天地"], ["玄"]))
+    >>> [column.shape for column in columns], is_single
+    ([TensorShape([1]), TensorShape([1])], False)
     """
     if all(map(is_text, parts)):
         return tuple(text_batch(part)[0] for part in parts), True
-    sizes = [1 if is_text(part) else len(part) for part in parts if not is_dataset(part)]
+    parts = tuple(part if is_text(part) else string_tensors(part) for part in parts)
+    sizes = [1 if is_text(part) else part.shape[0] for part in parts if not is_dataset(part)]
     if any(map(is_text, parts)) or len(set(sizes)) > 1:
         raise ValueError(
             "Expected as many starts of targets as sources: two lists of one length, or two "
             f"strings. Received: {' and '.join(map(str, sizes))} texts"
         )
-    return tuple(parts), False
+    return parts, False
 
 
 def text_batch(texts):

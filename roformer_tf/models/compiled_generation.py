@@ -92,8 +92,15 @@ class CompiledGeneration:
             The token ids, and the mask of the tokens of prompt and text, with its stop token.
 
         Raises:
-            ValueError: If the sampler chooses among more tokens than there are.
+            ValueError: If the sampler chooses among more tokens than there are, or needs hidden
+                states of the prompt.
         """
+        needs_states = isinstance(self.sampler, keras_hub.samplers.ContrastiveSampler)
+        if needs_states and kwargs.get("hidden_states") is None:
+            raise ValueError(
+                "The contrastive sampler compares hidden states from the cache of a causal model. "
+                "Use another sampler. Received: a model without such a cache"
+            )
         k, vocabulary_size = getattr(self.sampler, "k", None), self.backbone.vocabulary_size
         if k is not None and k > vocabulary_size:
             raise ValueError(

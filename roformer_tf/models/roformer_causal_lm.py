@@ -5,7 +5,7 @@ import keras_hub
 import numpy as np
 from keras import ops
 
-from roformer_tf.checks import check_positive_integer
+from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.layers.cache import has_fixed_shapes
 from roformer_tf.models.batches import (
     check_not_empty,
@@ -158,6 +158,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             check_positive_integer("batch_size", batch_size)
             self.check_preprocessor()
         check_max_length(max_length, "[CLS]")
+        check_one_of("strip_prompt", strip_prompt, ("auto", True, False))
         if not isinstance(min_new_tokens, numbers.Integral) or min_new_tokens < 0:
             raise ValueError(
                 "`min_new_tokens` must be an integer of at least 0. "
@@ -331,7 +332,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
                     f"Received: {spec if spec is not None else type(inputs).__name__}"
                 )
         check_not_empty(inputs)
-        inputs, order = string_tensors(inputs), None
+        order = None
         if batch_size is None or is_single or from_dataset:
             batches, _ = self._normalize_generate_inputs(inputs)
         else:

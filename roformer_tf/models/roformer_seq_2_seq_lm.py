@@ -5,7 +5,9 @@ from keras import ops
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.cache import has_fixed_shapes
 from roformer_tf.models.batches import (
+    check_is_batched,
     check_not_empty,
+    is_dataset,
     is_text,
     prompt_columns,
     string_tensors,
@@ -147,6 +149,8 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         """
         sources, starts = as_pair(inputs) if isinstance(inputs, tuple | dict) else (inputs, None)
         if starts is None:
+            if is_dataset(sources):
+                check_is_batched(sources)
             texts = to_string_tensor(sources) if is_text(sources) else string_tensors(sources)
             return texts, False
         pair, is_single = prompt_columns((sources, starts))
@@ -157,7 +161,7 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
                 f"There is no room for a new token: start {mask[:, -1].argmax()} fills all "
                 f"{mask.shape[1]} positions of a target. Shorten it, or use a larger `max_length`."
             )
-        return string_tensors(tuple(pair)), is_single
+        return pair, is_single
 
     def generate_step(self, inputs, stop_token_ids=None):
         """Generates one batch, in one graph.

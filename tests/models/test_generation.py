@@ -350,8 +350,18 @@ def test_errors(gpt):
     with pytest.raises(ValueError, match="`k` must be at most .*TopKSampler with k=1000000"):
         gpt.generate("天")
     gpt.compile(sampler="greedy")
+    for wrong in (None, (["天"], None), iter(["天"])):
+        with pytest.raises(TypeError, match="Expected strings.*Received:"):
+            gpt.generate(wrong)
+    with pytest.raises(ValueError, match="`strip_prompt` must be one of"):
+        gpt.generate("天", strip_prompt="yes")
     with pytest.raises(ValueError, match=r"batches of strings: `dataset.batch\(16\)`"):
         gpt.generate(tf.data.Dataset.from_tensor_slices(["天", "地"]))
+
+    without_cache = model("t5")
+    without_cache.compile(sampler="contrastive")
+    with pytest.raises(ValueError, match="Use another sampler.*without such a cache"):
+        without_cache.generate(prompts([3]), stop_token_ids=None)
 
     of_ids = model("learned")
     with pytest.raises(ValueError, match='stop_token_ids="auto"'):

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from roformer_tf.models import RoFormerSeq2SeqBackbone, RoFormerSeq2SeqLM, translate
 from roformer_tf.samplers import BeamSearchSampler
@@ -170,6 +171,10 @@ def test_targets_with_a_start():
         model.generate((["a dog ran", "a cat"], ["ein"]))
     with pytest.raises(ValueError, match="no room for a new token: start 0 fills all 4"):
         model.generate((["a dog"], ["eine Katze und ein Hund lief"]), max_length=4)
+    with pytest.raises(TypeError, match="Expected strings.*Received: 3"):
+        model.generate((["a dog"], 3))
+    with pytest.raises(ValueError, match="Did you forget `dataset.batch"):
+        model.generate(tf.data.Dataset.from_tensor_slices(["a dog"]))
 
 
 def test_translate_takes_a_string_and_positive_batches():
