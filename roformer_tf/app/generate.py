@@ -75,12 +75,26 @@ class StreamingSampler(keras_hub.samplers.TopPSampler):
             self._report, self._thread, self._stopped = None, None, threading.Event()
 
 
+def streaming(task):
+    """Returns a task that shares all layers with `task`, and has a `StreamingSampler` of its own.
+
+    So the app leaves a model in memory as it was compiled: a file or a SavedModel of it could not
+    hold this sampler.
+    """
+    if isinstance(task.sampler, StreamingSampler):
+        return task
+    twin = object.__new__(type(task))
+    own = {"sampler": StreamingSampler(), "generate_function": None, "generates_with_xla": False}
+    vars(twin).update({**vars(task), **own})
+    return twin
+
+
 def generate(task, prompt, max_length=64, top_p=0.9, temperature=1.0, seed=0):
     """Yields the text of a prompt as it grows, and at last what `task.generate` returns.
 
     Args:
-        task: a `RoFormerCausalLM`, which is compiled with a `StreamingSampler`. It runs one stream
-            at a time.
+        task: a `RoFormerCausalLM`. One that `streaming` returned keeps its graph for the next call,
+            and runs one stream at a time.
         prompt: str.
         max_length: int. Maximum number of tokens, with the prompt and special tokens.
         top_p, temperature, seed: See `StreamingSampler.reset`.
@@ -89,8 +103,7 @@ def generate(task, prompt, max_length=64, top_p=0.9, temperature=1.0, seed=0):
         ValueError: If there is no prompt; see also `RoFormerCausalLM.generate`.
     """
     check_texts(prompt=prompt)
-    if not isinstance(task.sampler, StreamingSampler):
-        task.compile(sampler=StreamingSampler())
+    task = streaming(task)
     results = queue.SimpleQueue()
 
     def run():
@@ -124,6 +137,7 @@ def build(gr, task):
     texts = example_texts(
         task, ["房间很", "物流很快", "这本书"], ["The room was", "I bought this book"]
     )
+    task = streaming(task)
     answers = task.backbone.masking == "unilm"  # and does not continue
     with gr.Row():
         with gr.Column():

@@ -1,6 +1,6 @@
 """The page of RoFormer-Sim's paraphrases."""
 
-from roformer_tf.app.generate import StreamingSampler
+from roformer_tf.app.generate import streaming
 from roformer_tf.app.parts import answer_on, bars, check_texts, example_texts
 
 TITLE = "Paraphrase"
@@ -13,14 +13,14 @@ def paraphrase(task, text, n=50, k=10, top_p=0.95, temperature=1.0, seed=0):
         ValueError: If there is no text; see also `RoFormerSim.similar`.
     """
     check_texts(text=text)
-    if not isinstance(task.sampler, StreamingSampler):  # whose settings need no new graph
-        task.compile(sampler=StreamingSampler())
+    task = streaming(task)  # new settings of its sampler need no new graph
     task.sampler.reset(top_p, temperature, seed)
     return task.similar(text, n=n, k=k)
 
 
 def build(gr, task):
     """Adds the page to the Gradio app that is being built."""
+    task = streaming(task)
     texts = example_texts(
         task,
         ["广州和深圳哪个好？", "怎么学习英语？"],

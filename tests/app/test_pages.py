@@ -128,6 +128,7 @@ def test_sim_compares_and_paraphrases():
     found = paraphrases.paraphrase(task, "我们", n=6, k=3, top_p=0.9, temperature=0.8, seed=4)
     task.compile(sampler=keras_hub.samplers.TopPSampler(p=0.9, temperature=0.8, seed=4))
     assert found == task.similar("我们", n=6, k=3) and found
+    task = generate.streaming(task)
     paraphrases.paraphrase(task, "我们", n=4, k=2, seed=1)
     graph = task.generate_function
     paraphrases.paraphrase(task, "张三", n=5, k=2, top_p=0.5, temperature=0.7, seed=2)

@@ -3,12 +3,14 @@
 import os
 import sys
 
+import keras
 import keras_hub
 import numpy as np
 import pytest
 
 import roformer_tf
 from roformer_tf.app.generate import StreamingSampler, generate
+from tests.models.builders import saved_and_loaded
 from tests.processes import run_program
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
@@ -62,6 +64,19 @@ def test_the_text_is_that_of_generate(task):
     assert len(texts) > 1
     assert all(texts[-1].startswith(text) for text in texts)  # characters, so no word changes
     assert [len(text) for text in texts] == sorted(len(text) for text in texts)
+
+
+def test_the_model_stays_as_it_was_compiled(tmp_path):
+    task = make_task("causal")
+    task.compile(optimizer=keras.optimizers.SGD(0.5), sampler="greedy")
+    optimizer, expected = task.optimizer, task.generate("天地", max_length=30)
+    *_, text = generate(task, "天地", 30, seed=1)
+    assert text != expected == task.generate("天地", max_length=30)
+    assert task.optimizer is optimizer
+    for weight in task.weights:  # the stream has no weights of its own
+        weight.assign(weight + 1.0)
+    assert list(generate(task, "天地", 30, top_p=0))[-1] == task.generate("天地", max_length=30)
+    assert type(saved_and_loaded(task, tmp_path).sampler) is keras_hub.samplers.GreedySampler
 
 
 @pytest.mark.slow
