@@ -47,7 +47,8 @@ class OriginalOptimizer(keras.optimizers.Optimizer):
     def update_step(self, gradient, variable, learning_rate):
         # No branch: JAX traces both sides of one anyway, and cannot assign to variables in them.
         now = self.updates_now()
-        gradient = ops.cast(gradient, variable.dtype)
+        # dense: an embedding's gradient may be sparse, with a row for each time that a token is there
+        gradient = ops.cast(ops.reshape(gradient, variable.shape), variable.dtype)
         accumulates = self.accumulation_steps > 1
         if accumulates:
             sum_of = self._sums[self._get_variable_index(variable)]

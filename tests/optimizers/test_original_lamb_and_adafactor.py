@@ -96,6 +96,25 @@ def test_adafactor(original, rng, options):
     assert_same(steps_of(OriginalAdaFactor(**options), weights, gradients), expected)
 
 
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="has sparse gradients")
+@pytest.mark.parametrize("cls", [OriginalLAMB, OriginalAdaFactor])
+def test_sparse_gradients_with_repeated_rows_equal_dense_ones(cls, rng):
+    import tensorflow as tf
+
+    table = rng.normal(size=(6, 2)).astype("float32")
+    ids, rows = np.array([4, 1, 4, 4]), rng.normal(size=(4, 2)).astype("float32")
+    dense = np.zeros_like(table)
+    np.add.at(dense, ids, rows)
+    found = []
+    for gradient in (dense, tf.IndexedSlices(*map(tf.constant, (rows, ids, table.shape)))):
+        weight, optimizer = keras.Variable(table), cls(0.1)
+        optimizer.build([weight])
+        for _ in range(3):
+            optimizer.apply([gradient])
+        found.append(keras.ops.convert_to_numpy(weight))
+    np.testing.assert_allclose(*found, atol=1e-6)
+
+
 @pytest.mark.parametrize("cls", [OriginalLAMB, OriginalAdaFactor])
 def test_train_and_save(tmp_path, rng, cls):
     """A saved model goes on as if it had not been saved."""
