@@ -14,11 +14,11 @@ SNIPPETS = """
 import random
 import numpy as np
 from bert4keras.snippets import (
-    DataGenerator, is_string, lowercase_and_normalize, parallel_apply, sequence_padding,
+    DataGenerator, is_string, lowercase_and_normalize, open, parallel_apply, sequence_padding,
     text_segmentate, to_array, truncate_sequences,
 )
 
-def run(seed):
+def run(seed, path):
     rng = random.Random(seed)
     texts = ["".join(rng.choices("春眠不觉晓。，\\n ab ", k=rng.randrange(40))) for _ in range(200)]
     found = {"segments": [
@@ -45,6 +45,12 @@ def run(seed):
     found["random"] = list(Plain(list(range(9)), 2).__iter__(True))
     found["stream"] = list(Plain(iter(range(20)), 2, buffer_size=4).__iter__(True))
     found["parallel"] = sorted(parallel_apply(lambda x: x * x, range(30), 2, 4, dummy=True))
+    np.random.seed(seed)
+    found["unseeded"] = parallel_apply(
+        lambda x: np.random.randint(99), range(9), 1, 4, dummy=True, random_seeds=False
+    )
+    with open(path, encoding="utf-8", indexable=True) as file:
+        found["lines"] = [len(file), file[1], next(file), next(file), file[-1]]
     return found
 """
 
@@ -115,8 +121,10 @@ def both(original):
 
 
 @pytest.mark.oracle
-def test_snippets(both, seed):
-    found, expected = both(SNIPPETS, seed=seed)
+def test_snippets(both, seed, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("春眠\n不觉晓\n处处\n闻啼鸟", "utf-8")
+    found, expected = both(SNIPPETS, seed=seed, path=str(path))
     for name, value in expected.items():
         assert found[name] == value, name
 

@@ -59,6 +59,9 @@ class _IndexedFile:
     def __iter__(self):
         return iter(self.file)
 
+    def __next__(self):
+        return next(self.file)
+
     def __enter__(self):
         return self
 
@@ -257,7 +260,8 @@ def parallel_apply_generator(
         iterable: The items, of any number.
         workers, max_queue_size: ints. How many work, and how many items may wait.
         dummy: bool. Whether to use threads.
-        random_seeds: bool or list of int. Seeds of NumPy, one for each worker; `True` draws them.
+        random_seeds: bool or list of int. Seeds of NumPy, one for each worker; `True` draws them,
+            and `False` sets none.
 
     >>> pairs = parallel_apply_generator(lambda x: x * x, [1, 2, 3], 2, 4, dummy=True)
     >>> sorted(pairs)
@@ -268,15 +272,15 @@ def parallel_apply_generator(
     if not dummy:  # at the end of the program nobody reads what is left
         waiting.cancel_join_thread()
 
-    def work(seed):
-        np.random.seed(seed)  # noqa: NPY002
+    def work(*seed):
+        if seed:
+            np.random.seed(*seed)  # noqa: NPY002
         while True:
             number, item = waiting.get()
             ready.put((number, func(item)))
 
-    given = random_seeds if isinstance(random_seeds, list | tuple) else []
-    seeds = [*given, *[None] * workers][:workers]
-    started = [make.Process(target=work, args=(seed,)) for seed in seeds]
+    seeds = [None] * workers if random_seeds is True else random_seeds or []
+    started = [make.Process(target=work, args=seeds[i : i + 1]) for i in range(workers)]
     for worker in started:
         worker.daemon = True
         worker.start()
