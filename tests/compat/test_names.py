@@ -42,7 +42,8 @@ def test_names_of_k_and_keras():
         keras.engine_of_keras_1  # noqa: B018
     exec("from roformer_tf.compat.keras.callbacks import Callback")
     exec("from roformer_tf.compat.keras.layers import Dense, LSTM")
-    exec(f"from {COMPAT}.layers import *")
+    exec("from roformer_tf.compat.keras.losses import kullback_leibler_divergence")
+    exec(f"from {COMPAT}.layers import *; concatenate")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ MINUS_INFINITY = float("-inf")
 # bert4keras has layers of its own under these names
 _NOT_KERAS = ("MultiHeadAttention", "LayerNormalization", "Embedding", "Layer")
 _KERAS = [name for name in dir(keras_layers) if name[0].isupper() and name not in _NOT_KERAS]
+_KERAS += "add average concatenate dot maximum minimum multiply subtract".split()
 globals().update({name: getattr(keras_layers, name) for name in _KERAS})
 
 

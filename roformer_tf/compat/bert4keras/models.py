@@ -40,6 +40,7 @@ _NOT_OFFERED = {
 }
 
 
+@keras.saving.register_keras_serializable(package="bert4keras")
 class Point(keras.layers.Layer):
     """Names a tensor of the graph as bert4keras does, and carries the padding mask.
 
@@ -59,6 +60,7 @@ class Point(keras.layers.Layer):
         return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
 
 
+@keras.saving.register_keras_serializable(package="bert4keras")
 class NoMask(keras.layers.Layer):
     """Stops the mask before layers that do not use it."""
 
@@ -69,6 +71,7 @@ class NoMask(keras.layers.Layer):
         return None
 
 
+@keras.saving.register_keras_serializable(package="bert4keras")
 class PaddingMask(keras.layers.Layer):
     """Returns token ids as int32, and a mask: 1 where the id is not 0, and at the first token."""
 
@@ -79,6 +82,7 @@ class PaddingMask(keras.layers.Layer):
         return ids, ops.cast(ops.logical_or(real, first), "int32")
 
 
+@keras.saving.register_keras_serializable(package="bert4keras")
 class V2Initializer(keras.initializers.Initializer):
     """The initializer of RoFormer v2: a truncated normal, scaled to inputs and layers.
 

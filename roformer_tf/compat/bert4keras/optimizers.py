@@ -108,6 +108,15 @@ class _Extendable:
         for name, value in options.items():
             setattr(self, name, value)
 
+    @property
+    def lr(self):
+        """`learning_rate` by its other name in Keras 2."""
+        return self.learning_rate
+
+    @lr.setter
+    def lr(self, rate):
+        self.learning_rate = rate
+
     def add_model(self, model):
         """Takes one more model to train. All that share the optimizer share its count of steps."""
         others = self._weights_of_models

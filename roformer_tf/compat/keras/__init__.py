@@ -1,6 +1,7 @@
 """Keras 3 by the names and with the habits of Keras 2, as scripts for bert4keras use it.
 
-Everything is Keras' own, except `Model`, `Layer`, `Lambda`, `GlobalMaxPooling1D` and `backend`.
+Everything is Keras' own, except `Model`, `Layer`, `Lambda`, `GlobalMaxPooling1D`, `TimeDistributed`,
+`Callback` and `backend`.
 """
 
 import sys
@@ -15,13 +16,13 @@ if keras.backend.backend() != "tensorflow":
         f"Received: KERAS_BACKEND={keras.backend.backend()}"
     )
 
-from roformer_tf.compat.keras import backend, layers, models  # noqa: E402, F401
+from roformer_tf.compat.keras import backend, callbacks, layers, losses, models  # noqa: E402, F401
 from roformer_tf.compat.keras.models import Model  # noqa: E402, F401
 
-# so that `from roformer_tf.compat.keras.callbacks import Callback` finds them
+# so that `from roformer_tf.compat.keras.utils import to_categorical` finds them
 for _name in (
-    "activations applications callbacks constraints datasets initializers losses metrics "
-    "optimizers preprocessing regularizers utils"
+    "activations applications constraints datasets initializers metrics optimizers preprocessing "
+    "regularizers utils"
 ).split():
     globals()[_name] = sys.modules[f"{__name__}.{_name}"] = getattr(keras, _name)
 

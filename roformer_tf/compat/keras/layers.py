@@ -3,9 +3,11 @@
 import keras
 import tensorflow as tf
 from keras.layers import *  # noqa: F403
+from keras.saving import register_keras_serializable
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from roformer_tf.compat import names_not_offered
+from roformer_tf.compat.keras.backend import flatten
 
 
 class Layer(keras.layers.Layer):
@@ -43,6 +45,10 @@ class Layer(keras.layers.Layer):
                 set_keras_mask(output, mask)
         return outputs
 
+    def compute_output_spec(self, *args, **kwargs):
+        """Runs `call`, which may build layers inside, also where there is `compute_output_shape`."""
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
     def add_loss(self, losses, inputs=None):
         """See `keras.layers.Layer.add_loss`. `inputs` is no longer needed.
 
@@ -65,6 +71,7 @@ class Layer(keras.layers.Layer):
             metrics[name].update_state(value)
 
 
+@register_keras_serializable(package="roformer_tf")
 class Lambda(keras.layers.Lambda):
     """`keras.layers.Lambda`, which stops the mask without a warning, as in Keras 2."""
 
@@ -73,6 +80,7 @@ class Lambda(keras.layers.Lambda):
         self.supports_masking = True
 
 
+@register_keras_serializable(package="roformer_tf")
 class GlobalMaxPooling1D(keras.layers.GlobalMaxPooling1D):
     """`keras.layers.GlobalMaxPooling1D` over the real tokens, where there is a mask.
 
@@ -90,6 +98,29 @@ class GlobalMaxPooling1D(keras.layers.GlobalMaxPooling1D):
 
     def compute_mask(self, inputs, mask=None):
         return None  # no length axis is left
+
+
+@register_keras_serializable(package="roformer_tf")
+class TimeDistributed(keras.layers.TimeDistributed):
+    """`keras.layers.TimeDistributed` for any number of steps.
+
+    Where it is not known, Keras 3.15 takes the number of examples for it.
+
+    >>> from roformer_tf.compat.bert4keras.backend import K, keras
+    >>> model = keras.models.Sequential([TimeDistributed(keras.layers.Dense(3))])
+    >>> tf.function(model, input_signature=[tf.TensorSpec((None, None, 2))])(K.ones((1, 5, 2))).shape
+    TensorShape([1, 5, 3])
+    """
+
+    def call(self, inputs, training=None, mask=None):
+        arguments = {}
+        if self.layer._call_has_mask_arg and mask is not None:
+            arguments["mask"] = flatten(mask, 0, 2)
+        if self.layer._call_has_training_arg:
+            arguments["training"] = training
+        outputs = self.layer.call(flatten(inputs, 0, 2), **arguments)
+        sizes = tf.concat([tf.shape(inputs)[:2], tf.shape(outputs)[1:]], axis=0)
+        return tf.reshape(outputs, sizes)
 
 
 __getattr__ = names_not_offered(

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import itertools
 import re
 import shutil
 import sys
@@ -183,12 +184,13 @@ class _Keras2Methods:
         default. `workers` and others of Keras 2 change nothing.
 
         Args:
-            x: Array, list of arrays, dict of arrays by the names of the inputs, generator or
-                `tf.data.Dataset`.
+            x: Array, list of arrays, dict of arrays by the names of the inputs, generator of these
+                or of tuples with them at first, or `tf.data.Dataset`.
             batch_size, verbose, steps, callbacks: See `keras.Model.predict`.
         """
         if _is_generator(x):
-            parts = [self._predict_arrays(next(x), batch_size) for _ in range(steps)]
+            batches = (b[0] if isinstance(b, tuple) else b for b in itertools.islice(x, steps))
+            parts = [self._predict_arrays(batch, batch_size) for batch in batches]
             return _single([np.concatenate(part) for part in zip(*parts)])
         if isinstance(x, tf.data.Dataset) or callbacks or steps is not None:
             outputs = super().predict(x, batch_size, verbose, steps, callbacks)
@@ -270,6 +272,7 @@ class _Keras2Methods:
             super().load_weights(str(link), skip_mismatch=skip_mismatch)
 
 
+@keras.saving.register_keras_serializable(package="roformer_tf")
 class FunctionalModel(_Keras2Methods, Functional):
     """What `Model(inputs, outputs)` returns."""
 
@@ -280,6 +283,15 @@ class FunctionalModel(_Keras2Methods, Functional):
         if isinstance(inputs, list | tuple):  # datasets have tuples, and Keras 2 lists of one
             inputs = _single(list(inputs))
         return super()._standardize_inputs(inputs)
+
+    def add_loss(self, *args, **kwargs):
+        """Raises `NotImplementedError`, as `add_metric` does: losses belong to layers."""
+        raise NotImplementedError(
+            "A model that is made cannot get a loss or a metric. Compute it in a layer, with "
+            "`add_loss` and `add_metric` there: see `Loss` of roformer_tf.compat.bert4keras.layers."
+        )
+
+    add_metric = add_loss
 
 
 class Model(_Keras2Methods, keras.Model):

@@ -1,0 +1,112 @@
+"""What scripts for Keras 2 do, and Keras 3 alone does not do or does otherwise."""
+
+import numpy as np
+import pytest
+
+from roformer_tf.compat.bert4keras.backend import K, keras
+from roformer_tf.compat.bert4keras.models import build_transformer_model
+from roformer_tf.compat.bert4keras.optimizers import BertAdam
+
+SIZES = {
+    "vocab_size": 20,
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 16,
+    "hidden_act": "gelu",
+}
+
+
+@pytest.fixture
+def x(rng):
+    return rng.normal(size=(5, 3)).astype("float32")
+
+
+@pytest.fixture
+def model():
+    inputs = keras.layers.Input((3,))
+    return keras.models.Model(inputs, keras.layers.Dense(1)(inputs))
+
+
+def test_a_callback_keeps_a_model_and_changes_the_learning_rate(model, x):
+    class Warmup(keras.callbacks.Callback):
+        def __init__(self, model):
+            self.model = model
+            self.rates = []
+
+        def on_batch_begin(self, batch, logs=None):
+            self.rates.append(float(K.get_value(self.model.optimizer.lr)))
+            K.set_value(self.model.optimizer.lr, 0.1 * (batch + 1))
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.optimizer.lr = 0.5
+
+    callback = Warmup(model)
+    model.compile(BertAdam(0.01), "mse")
+    model.fit(x, x[:, :1], batch_size=2, callbacks=[callback], verbose=0)
+    np.testing.assert_allclose(callback.rates, [0.01, 0.1, 0.2], rtol=1e-6)
+    assert float(model.optimizer.learning_rate) == 0.5
+
+
+def test_layers_inside_a_layer_are_built_with_the_model(x, tmp_path):
+    """Otherwise a program that only predicts loads no weights for them."""
+
+    class Twice(keras.layers.Layer):
+        def build(self, input_shape):
+            super().build(input_shape)
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, inputs):
+            return self.dense(self.dense(inputs))
+
+        def compute_output_shape(self, input_shape):
+            return input_shape
+
+    def make():
+        inputs = keras.layers.Input((3,))
+        return keras.models.Model(inputs, Twice()(inputs))
+
+    model, again = make(), make()
+    model.save_weights(tmp_path / "best.weights")
+    again.load_weights(tmp_path / "best.weights")
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+    assert len(model.get_weights()) == 2
+
+
+def test_time_distributed_over_texts_of_any_width():
+    transformer = build_transformer_model(model="bert", **SIZES)
+    dense = keras.layers.Dense(3)
+    scores = keras.layers.TimeDistributed(dense)(transformer.output)
+    means = keras.layers.GlobalAveragePooling1D()
+    outputs = [scores, dense(transformer.output), means(scores), means(dense(transformer.output))]
+    model = keras.models.Model(transformer.inputs, outputs)
+    for width in (4, 2):
+        ids = np.arange(3 * width).reshape(3, width) % 7
+        found, expected, mean, expected_mean = model.predict([ids, np.zeros_like(ids)])
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(mean, expected_mean, atol=1e-6)
+
+
+def test_predict_takes_a_generator_to_its_end(model, x):
+    expected = model.predict(x)
+    parts = [x[:2], x[2:]]
+    np.testing.assert_array_equal(model.predict(iter(parts)), expected)
+    np.testing.assert_array_equal(model.predict((part, part) for part in parts), expected)
+    np.testing.assert_array_equal(model.predict(iter(parts), steps=1), expected[:2])
+
+
+def test_a_model_takes_no_loss(model):
+    for add in (model.add_loss, model.add_metric):
+        with pytest.raises(NotImplementedError, match="`Loss`"):
+            add(K.mean(model.output), name="a name")
+
+
+@pytest.mark.parametrize("family", ["bert", "roformer", "roformer_v2"])
+def test_a_model_is_saved_and_loaded(family, tmp_path):
+    transformer = build_transformer_model(model=family, **SIZES)
+    first = keras.layers.Lambda(lambda x: x[:, 0])(transformer.output)
+    model = keras.models.Model(transformer.inputs, keras.layers.Dense(2)(first))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras", safe_mode=False)
+    inputs = [np.array([[2, 5, 6, 0]]), np.zeros((1, 4))]
+    np.testing.assert_array_equal(again.predict(inputs), model.predict(inputs))
