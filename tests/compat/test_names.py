@@ -136,10 +136,14 @@ def test_batches_of_any_width_and_their_errors():
 def test_weights_of_keras_2_are_refused(tmp_path):
     import h5py
 
-    from roformer_tf.compat.keras.models import check_weights_of_keras_3
+    from roformer_tf.compat.keras.layers import Input
+    from roformer_tf.compat.keras.models import Model, check_weights_of_keras_3
 
     path = tmp_path / "old.weights"
     with h5py.File(path, "w") as file:
         file.attrs["layer_names"] = ["a"]
     with pytest.raises(ValueError, match="save_weights_as_checkpoint"):
         check_weights_of_keras_3(path)
+    (tmp_path / "best.weights.index").touch()  # beside the data, as tf.keras saves
+    with pytest.raises(ValueError, match="save_weights_as_checkpoint"):
+        Model(*[Input((2,))] * 2).load_weights(tmp_path / "best.weights")

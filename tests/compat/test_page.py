@@ -7,6 +7,8 @@ import runpy
 import numpy as np
 import pytest
 
+from tests.compat.conftest import COMMON, text_of
+
 
 @pytest.mark.slow
 def test_the_programs_run(repository, monkeypatch):
@@ -38,3 +40,25 @@ def test_the_table_is_that_of_the_kept_results(repository):
     table = program["table"]([json.loads(line) for line in kept])
     assert f"<!-- scripts -->\n{table}\n<!-- /scripts -->" in page
     assert len(kept) == 27
+
+
+@pytest.mark.oracle
+def test_the_lines_that_write_weights_on_tensorflow_2(repository, folders, original, tmp_path):
+    page = (repository / "docs" / "moving_from_bert4keras.md").read_text("utf-8")
+    (lines,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert lines in (repository / "docs" / "zh" / "moving_from_bert4keras.md").read_text("utf-8")
+    program = """
+import tensorflow as tf
+from common import make_v2
+
+def run(folder, lines):
+    base = make_v2(folder)
+    exec(lines, {"base": base, "tf": tf})
+"""
+    text = COMMON.sub("", text_of("common") + program)
+    path = tmp_path / "bert_model.ckpt"
+    lines = lines.replace("model.ckpt", str(path))
+    original.run_program(text, {"folder": folders["roformer_v2"], "lines": lines})
+    found, expected = (original.variables(x) for x in (tmp_path, folders["roformer_v2"]))
+    for name in found.keys() | expected.keys():
+        np.testing.assert_array_equal(found[name], expected[name], name)

@@ -264,6 +264,8 @@ class _Keras2Methods:
         """
         path = Path(filepath).absolute()
         if not path.is_file():
+            if path.with_name(f"{path.name}.index").is_file():  # so tf.keras saves, but for `.h5`
+                raise ValueError(_of_keras_2(path))
             raise FileNotFoundError(f"There is no file of weights {str(filepath)!r}.")
         check_weights_of_keras_3(path)
         with tempfile.TemporaryDirectory() as folder:
@@ -354,11 +356,16 @@ def check_weights_of_keras_3(path):
     with h5py.File(path) as file:
         is_old = "layer_names" in file.attrs or "model_weights" in file
     if is_old:
-        raise ValueError(
-            f"{path} was written by Keras 2, whose layers are different. In the old environment, "
-            "write it with bert4keras' `save_weights_as_checkpoint`, and pass that file as "
-            "`checkpoint_path` of `build_transformer_model`."
-        )
+        raise ValueError(_of_keras_2(path))
+
+
+def _of_keras_2(path):
+    return (
+        f"{path} was written by Keras 2, whose layers are different. In the old environment, "
+        "write it with bert4keras' `save_weights_as_checkpoint` (on TensorFlow 2 as "
+        "docs/moving_from_bert4keras.md says), and pass that file as `checkpoint_path` of "
+        "`build_transformer_model`."
+    )
 
 
 __getattr__ = names_not_offered(__name__, {}, "Keras 3 has no such name: see keras.io/api/models.")
