@@ -38,6 +38,7 @@ def test_names_of_k_and_keras():
 
     with pytest.raises(AttributeError, match="GradientTape"):
         K.gradients  # noqa: B018
+    assert K.any([False, True]) and float(K.sum([1.0, 2.0])) == 3  # `any` stays Python's own there
     with pytest.raises(AttributeError, match="no such name"):
         keras.engine_of_keras_1  # noqa: B018
     exec("from roformer_tf.compat.keras.callbacks import Callback")

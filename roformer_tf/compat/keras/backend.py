@@ -176,6 +176,5 @@ def __getattr__(name):
     is_theirs = getattr(found, "__module__", "") == legacy.__name__
     if name.startswith("_") or not is_theirs or name in _HINTS:
         return _missing(name)
-    result = found if name in _AT_ONCE else on_any_tensor(found)
-    globals()[name] = result
-    return result
+    # not kept as a global name: `any` would hide Python's own here
+    return found if name in _AT_ONCE else on_any_tensor(found)
