@@ -2,7 +2,8 @@
 
     python examples/serve.py FOLDER "房间很干净，服务也好。"
 
-Without texts it reads standard input, one text a line. It prints a JSON object for each text.
+Without texts it reads standard input, one text a line. It prints a JSON object for each text. The
+classes of a model without labels are numbers.
 """
 
 import os
@@ -25,12 +26,15 @@ def main():
         raise SystemExit(__doc__)
     served = tf.saved_model.load(sys.argv[1])
     texts = sys.argv[2:] or [line.rstrip("\n") for line in sys.stdin]
-    answers = served.signatures["serving_default"](texts=tf.constant(texts))
+    answers = served.signatures["serving_default"](texts=tf.constant(texts, tf.string))
+    if "class_id" not in answers:
+        raise SystemExit(f"{sys.argv[1]} has no classes: its outputs are {', '.join(answers)}.")
+    labels = answers.get("label", answers["class_id"]).numpy()
     loaded = {name.split(".")[0] for name, module in sys.modules.items() if module}
     for i, text in enumerate(texts):
         answer = {
             "text": text,
-            "label": answers["label"][i].numpy().decode(),
+            "label": labels[i].decode() if "label" in answers else int(labels[i]),
             "probabilities": [round(float(p), 6) for p in answers["probabilities"][i]],
             "keras_imported": not loaded.isdisjoint(KEPT_OUT),
         }

@@ -1,5 +1,6 @@
 """The short programs run as they are, on the models of the repository."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,9 @@ import sys
 import pytest
 
 from roformer_tf.checkpoint import inspect_checkpoint
+from roformer_tf.export import export_saved_model
+from tests.models.builders import task
+from tests.processes import run_program
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +31,15 @@ def test_similar_sentences(run):
     lines = run("similar_sentences", "I prefer coffee.", "Seriously?").splitlines()
     assert lines[0] == "1.000 I prefer coffee." and lines[1].endswith(" Seriously?")
     assert "Like 'I prefer coffee.':" in lines and len(lines) >= 5
+
+
+def test_serve_a_classifier_without_labels(examples, tmp_path):
+    export_saved_model(task("classifier", preprocessor={}), tmp_path / "served")
+    command = [sys.executable, examples / "serve.py", tmp_path / "served"]
+    answer = json.loads(run_program(*command, "天地").stdout)
+    probabilities = answer["probabilities"]
+    assert answer["label"] == probabilities.index(max(probabilities))
+    assert not run_program(*command, input="").stdout
 
 
 def test_finetune_pairs(run, tmp_path):
