@@ -128,7 +128,7 @@ def prompt_columns(parts):
     if all(map(is_text, parts)):
         return tuple(text_batch(part)[0] for part in parts), True
     parts = tuple(part if is_text(part) else string_tensors(part) for part in parts)
-    sizes = [1 if is_text(part) else part.shape[0] for part in parts if not is_dataset(part)]
+    sizes = [1 if is_text(part) else len(part) for part in parts if not is_dataset(part)]
     if any(map(is_text, parts)) or len(set(sizes)) > 1:
         raise ValueError(
             "Expected as many starts of targets as sources: two lists of one length, or two "

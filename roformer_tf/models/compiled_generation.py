@@ -143,12 +143,14 @@ def check_stop_token_ids(stop_token_ids):
     """
     if stop_token_ids is None:
         return None
-    if not hasattr(stop_token_ids, "__iter__") or isinstance(stop_token_ids, str):
+    is_list = hasattr(stop_token_ids, "__iter__") and not isinstance(stop_token_ids, str)
+    ids = np.asarray(list(stop_token_ids)) if is_list else None
+    if ids is None or ids.ndim != 1 or ids.size and ids.dtype.kind not in "iu":
         raise ValueError(
             "`stop_token_ids` must be a list of ids, None or 'auto'. "
             f"Received: stop_token_ids={stop_token_ids!r}"
         )
-    return [int(i) for i in stop_token_ids] or None
+    return ids.tolist() or None
 
 
 def check_max_length(max_length, start_token):

@@ -344,8 +344,9 @@ def test_errors(gpt):
         ValueError, match="as many starts of targets as sources.*Received: 2 and 1 texts"
     ):
         gpt.generate((["天", "地"], ["玄"]))
-    with pytest.raises(ValueError, match="`stop_token_ids` must be a list.*stop_token_ids=3"):
-        gpt.generate("天", stop_token_ids=3)
+    for stop_token_ids in (3, [3.5], [[3]]):
+        with pytest.raises(ValueError, match="`stop_token_ids` must be a list"):
+            gpt.generate("天", stop_token_ids=stop_token_ids)
     gpt.compile(sampler=keras_hub.samplers.TopKSampler(k=10**6))
     with pytest.raises(ValueError, match="`k` must be at most .*TopKSampler with k=1000000"):
         gpt.generate("天")
