@@ -59,6 +59,7 @@ def test_hidden_states(models):
     )
 
 
+@pytest.mark.slow
 def test_training_steps(models):
     bare, ours = models
     optimizer = LayerwiseAdamW(1e-5, num_layers=2, epsilon=1e-6, no_decay=())

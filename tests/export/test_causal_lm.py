@@ -57,7 +57,9 @@ def test_one_text_by_hand(exported, ask):
     assert_close(answer["perplexity"], [np.exp(-expected / count)])
 
 
-@pytest.mark.parametrize("exported", ["causal", "unilm"], indirect=True)
+@pytest.mark.parametrize(
+    "exported", ["causal", pytest.param("unilm", marks=pytest.mark.slow)], indirect=True
+)
 def test_generate(exported, ask, texts):
     task, folder, _ = exported
     texts = ["", *(text[:9] for text in texts[:5])]

@@ -167,6 +167,7 @@ def of_model(model):
 X = np.random.default_rng(3).normal(size=(24, 5, 8)).astype("float32")
 
 
+@pytest.mark.slow
 def test_redraws_in_fit_and_goes_on_after_loading(tmp_path):
     whole = model()
     start = of_model(whole)
@@ -185,6 +186,7 @@ def test_redraws_in_fit_and_goes_on_after_loading(tmp_path):
         np.testing.assert_allclose(numpy(one.value), numpy(other.value), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_all_replicas_draw_the_same():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("tf.distribute is TensorFlow's")

@@ -33,8 +33,16 @@ def block(cls=layers.EncoderBlock, **options):
     return cls, {**sizes, **options}, X
 
 
-# made of layers that have cases of their own
-WHOLE_PARTS = ("encoder_block_linear", "linear_attention_causal", "decoder_block")
+# like others, or made of layers that have cases of their own
+ALSO = (
+    "attention_learned_frequencies",
+    "linear_attention_softmax",
+    "linear_attention_performer",
+    "linear_attention_causal",
+    "encoder_block_v2",
+    "encoder_block_linear",
+    "decoder_block",
+)
 
 CASES = {
     "rotary_embedding": lambda: (layers.RotaryEmbedding, {}, X),
@@ -129,7 +137,7 @@ class Harness(TestCase):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in WHOLE_PARTS else n for n in CASES]
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ALSO else n for n in CASES]
 )
 def test_layer(name):
     cls, arguments, shape = CASES[name]()

@@ -107,6 +107,7 @@ def test_xla_gives_the_same(data, replicas=2, slices=2):
     assert distance(compiled.task.get_weights(), plain.task.get_weights()) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_recomputation_with_dropout_is_exact(data):
     """Both forward passes have the same dropout mask, or the gradients would be silently wrong."""
     # two blocks, each with masks of its own

@@ -94,6 +94,7 @@ def test_a_run_passes_through_all_stages(texts, whole):
     assert (folder / "log.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_held_out_texts_are_evaluated_in_micro_batches(texts, tmp_path, monkeypatch):
     sizes = []
 
@@ -118,6 +119,7 @@ class SignalAt(keras.callbacks.Callback):
             signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_is_saved(texts, whole, tmp_path, step=2):
     """`test_kills.py` tests how it resumes."""
     folder, _ = whole
