@@ -83,7 +83,7 @@ def streaming(task):
     """
     if isinstance(task.sampler, StreamingSampler):
         return task
-    twin = object.__new__(type(task))
+    twin = object.__new__(type(task))  # `copy.copy` would save the model and load it
     own = {"sampler": StreamingSampler(), "generate_function": None, "generates_with_xla": False}
     vars(twin).update({**vars(task), **own})
     return twin
