@@ -143,16 +143,12 @@ def test_graph_and_xla_equal_eager(k, jit_compile, rng):
 
 @only_tensorflow
 @pytest.mark.parametrize("k", [1, 2])
-def test_sparse_gradients_with_repeated_rows_equal_dense_ones(k, rng):
+def test_sparse_gradients_with_repeated_rows_equal_dense_ones(k, repeated_rows):
     import tensorflow as tf
 
-    table = rng.normal(size=(6, 2)).astype("float32")
-    ids, rows = np.array([4, 1, 4, 4]), rng.normal(size=(4, 2)).astype("float32")
-    dense = np.zeros_like(table)
-    np.add.at(dense, ids, rows)
+    table, *gradients = repeated_rows
     found = []
-    sparse = tf.IndexedSlices(*(tf.constant(x) for x in (rows, ids, table.shape)))
-    for gradient in (tf.constant(dense), sparse):
+    for gradient in gradients:
         weight = keras.Variable(table, name="embeddings")
         optimizer = OriginalAdamW(1e-2, accumulation_steps=k)
         optimizer.build([weight])

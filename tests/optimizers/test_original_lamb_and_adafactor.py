@@ -98,15 +98,10 @@ def test_adafactor(original, rng, options):
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="has sparse gradients")
 @pytest.mark.parametrize("cls", [OriginalLAMB, OriginalAdaFactor])
-def test_sparse_gradients_with_repeated_rows_equal_dense_ones(cls, rng):
-    import tensorflow as tf
-
-    table = rng.normal(size=(6, 2)).astype("float32")
-    ids, rows = np.array([4, 1, 4, 4]), rng.normal(size=(4, 2)).astype("float32")
-    dense = np.zeros_like(table)
-    np.add.at(dense, ids, rows)
+def test_sparse_gradients_with_repeated_rows_equal_dense_ones(cls, repeated_rows):
+    table, *gradients = repeated_rows
     found = []
-    for gradient in (dense, tf.IndexedSlices(*map(tf.constant, (rows, ids, table.shape)))):
+    for gradient in gradients:
         weight, optimizer = keras.Variable(table), cls(0.1)
         optimizer.build([weight])
         for _ in range(3):

@@ -293,7 +293,7 @@ def test_keras_callbacks_work(data, prepared, tmp_path):
 
 
 def test_steps_under_op_determinism(data):
-    """TensorFlow then has no clock. Another run in the process may have turned it on, or the user."""
+    """A step reads no clock of TensorFlow, which has none once op determinism is enabled."""
     tf.config.experimental.enable_op_determinism()
     try:
         history = train(make_pretrainer(adamw(), data[0]), data[1], steps=1)
