@@ -23,6 +23,8 @@ from roformer_tf.pretraining.corpus import read_shard
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ASCII = [chr(code) for code in range(33, 127) if not "A" <= chr(code) <= "Z"]
+PIECES = [f"##{character}" for character in ASCII if character.isalnum()]
+FIXED = SPECIAL_TOKENS + ASCII + PIECES
 
 
 def make_vocabulary(texts, size, min_count=5):
@@ -32,8 +34,7 @@ def make_vocabulary(texts, size, min_count=5):
         text = text.lower()
         words.update(jieba.cut(text, HMM=False))
         characters.update(text)
-    pieces = [f"##{character}" for character in ASCII if character.isalnum()]
-    tokens = dict.fromkeys(SPECIAL_TOKENS + ASCII + pieces)
+    tokens = dict.fromkeys(FIXED)
     for counter, least in ((characters, min_count), (words, 2)):
         for token, count in sorted(counter.items(), key=lambda item: (-item[1], item[0])):
             if len(tokens) < size and count >= least and token.isprintable() and token.strip():
@@ -49,6 +50,10 @@ def main():
     parser.add_argument("--size", type=int, default=9216, help="number of tokens")
     parser.add_argument("--min-count", type=int, default=5, help="of a single character")
     args = parser.parse_args()
+    if args.size <= len(FIXED):
+        parser.error(
+            f"--size must be above {len(FIXED)}, the tokens of every vocabulary. Received: {args.size}"
+        )
     jieba.setLogLevel(logging.WARNING)
     try:
         settings = PretrainingSettings.from_file(args.settings)

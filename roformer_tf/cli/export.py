@@ -49,8 +49,8 @@ def run(args):
     is_onnx = args.format == "onnx"
     if args.quantize and not is_onnx:
         raise ValueError(
-            "A SavedModel is not quantized: pass `--format onnx` too. "
-            f"Received: --quantize {args.quantize}"
+            "A SavedModel is not quantized: pass `--format onnx` too, if the model does not generate "
+            f"text. Received: --quantize {args.quantize}"
         )
     # fail before the slow part
     check_target(args.folder, args.overwrite, MODEL_FILE if is_onnx else SAVED_MODEL_FILE)

@@ -179,6 +179,8 @@ def check_target(folder, overwrite, file=SAVED_MODEL_FILE):
 
     Only a folder that has `file` may be.
     """
+    if not str(folder):  # which `Path` takes for the current folder
+        raise ValueError("`folder` must be the path of the folder to write. Received: ''")
     folder = Path(folder)
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if is_empty or not os.path.lexists(folder):

@@ -282,7 +282,13 @@ class ServedSim(ServedCausalLM):
 
     def similar(self, texts, n, k, max_length):
         task, tokenizer = self._python.task, self._python.preprocessor.tokenizer
-        drawn = self.generate(tf.repeat(texts, n), max_length)["texts"]
+        with tf.control_dependencies(
+            [
+                tf.debugging.assert_positive(n, "`n` must be positive."),
+                tf.debugging.assert_positive(k, "`k` must be positive."),
+            ]
+        ):
+            drawn = self.generate(tf.repeat(texts, n), max_length)["texts"]
         same = tokenizer.detokenize(tokenizer(texts))
 
         vectors = self.vectors(self.pack(drawn))

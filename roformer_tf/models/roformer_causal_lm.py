@@ -368,6 +368,9 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
     def score(self, inputs, batch_size=32):
         """Returns how likely the model finds each text.
 
+        A text longer than `preprocessor.sequence_length` is truncated: `num_tokens` are those
+        scored.
+
         Args:
             inputs: string, list of strings, or a tuple `(sources, targets)` of two lists, whose
                 targets are scored. Without a preprocessor model inputs, of which every token but

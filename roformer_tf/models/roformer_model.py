@@ -1,6 +1,7 @@
 import contextlib
 import itertools
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 import keras
@@ -181,6 +182,7 @@ class RoFormerModel:
                 the runtime of the format lacks.
         """
         self._check_runs_as(format)
+        Path(filepath).parent.mkdir(parents=True, exist_ok=True)  # as for a SavedModel
         self(self.input)  # Keras exports no model to ONNX that was never called
         context = portable_operations() if format in ("litert", "onnx") else inference_only()
         with context:

@@ -35,7 +35,7 @@ from roformer_tf.pretraining.training_checkpoints import (
     TrainingCheckpoints,
     check_same_run,
 )
-from roformer_tf.pretraining.windows import shards_in_window
+from roformer_tf.pretraining.windows import shards_in_window, too_few_sequences
 
 _logger = logging.getLogger(__name__)
 
@@ -105,6 +105,8 @@ def start(run_class, settings, folder, strategy, callbacks, verbose, allow_chang
             run = run_class(settings, Path(folder), strategy, callbacks, verbose, allow_changes)
             return run.train(signals)
         except tf.errors.OpError as error:
+            if too_few := too_few_sequences(error):
+                raise ValueError(too_few) from None
             if not lost_worker(error):
                 raise
             if signals.received:  # all were asked to stop, and another one did first

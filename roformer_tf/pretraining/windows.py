@@ -1,6 +1,7 @@
 """Windows of a corpus: groups of shards, made into sequences and batches in a graph."""
 
 import math
+import re
 
 import tensorflow as tf
 
@@ -144,6 +145,12 @@ class ShardWindows:
             name: tf.ensure_shape(value, [self.batch_size, *value.shape[1:]])
             for name, value in {**made, **position}.items()
         }
+
+
+def too_few_sequences(error):
+    """Returns the message of a window that does not fill a batch, or `None` for another error."""
+    found = re.search(r"\[(A window of .*?)\] \[(\d+)\]", error.message, re.DOTALL)
+    return found and " ".join(found.groups())
 
 
 def rounded_width(width):

@@ -133,6 +133,8 @@ def test_existing_folders(classifier, tmp_path, ask):
     assert not (folder / "assets" / "labels.txt").exists()
     assert "label" not in ask(folder, texts=["好".encode()])
     assert left_in(tmp_path) == ["served"]
+    with pytest.raises(ValueError, match="`folder` must be the path"):
+        export_saved_model(classifier, "")
 
     other = tmp_path / "other"
     other.mkdir()

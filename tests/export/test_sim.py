@@ -43,6 +43,9 @@ def test_sim(task, ask, texts, tmp_path):
         assert_close(cosines[: len(found)], vectors[1:] @ vectors[0])
         assert (np.diff(cosines[: len(found)]) <= 0).all() and not cosines[len(found) :].any()
     assert ask(folder, "similar", texts=[], **NUMBERS)["texts"].shape == (0, 4)
+    for name in "nk":
+        with pytest.raises(RuntimeError, match=f"`{name}` must be positive"):
+            ask(folder, "similar", texts=encoded([text]), **{**NUMBERS, name: 0})
     inputs = one_segment([[2, 7, 3]])
     answer, expected = ask(folder, "token_ids", **inputs), task(inputs)
     assert set(answer) == {"logits", "pooled_output"}

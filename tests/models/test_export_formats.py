@@ -110,8 +110,9 @@ def test_gives_the_numbers_of_keras(name, format, rng, tmp_path):
     for package in packages:
         pytest.importorskip(package)
     model = MODELS[name]()
-    model.export(tmp_path / f"model.{ending}", format=format, verbose=False)
-    check(model, tmp_path / f"model.{ending}", run, rng)
+    path = tmp_path / "new" / f"model.{ending}"  # folders are made, as for a SavedModel
+    model.export(path, format=format, verbose=False)
+    check(model, path, run, rng)
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,10 @@ def test_wrong_arguments(texts, tmp_path):
     missing = make_settings(texts, data={"files": [str(tmp_path / "none*.txt")]})
     with pytest.raises(FileNotFoundError, match="none"):
         pretrain(missing, tmp_path / "run", verbose=False)
+    (tmp_path / "blank.txt").write_text("\u200b" * 400 + "\n\n" * 100, encoding="utf-8")
+    blank = make_settings(texts, data={"files": [str(tmp_path / "blank.txt")], **WITHOUT_HELD_OUT})
+    with pytest.raises(ValueError, match="^A window of .* Sequences in the window: 0$"):
+        pretrain(blank, tmp_path / "blank", verbose=False)
 
 
 def test_command_line_errors(tmp_path, capsys):
