@@ -6,6 +6,7 @@ from roformer_tf.models import RoFormerQuestionAnsweringPreprocessor
 from roformer_tf.models.batches import plain
 from roformer_tf.models.roformer_token_classifier_preprocessor import token_spans
 from roformer_tf.pretraining.labelled_files import split_examples, split_readings
+from roformer_tf.pretraining.packing import positions_in_documents
 from roformer_tf.pretraining.windows import (
     BATCH_ORDER,
     SEQUENCE_ORDER,
@@ -58,7 +59,7 @@ class LabelledWindows(ShardWindows):
         if self.packing == "block_diagonal":  # as the batches of the masked LM have these
             document = inputs["padding_mask"]
             inputs["document_ids"] = document
-            inputs["position_ids"] = document * tf.cumsum(document, axis=1, exclusive=True)
+            inputs["position_ids"] = positions_in_documents(document)
         made = {
             **inputs,
             "mask_positions": tf.zeros_like(labels)[:, tf.newaxis],

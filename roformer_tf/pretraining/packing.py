@@ -174,10 +174,8 @@ def positions_in_documents(document_ids):
     >>> positions_in_documents(tf.constant([[1, 1, 1, 2, 2, 0, 0]])).numpy().tolist()
     [[0, 1, 2, 0, 1, 0, 0]]
     """
-    position = tf.broadcast_to(tf.range(tf.shape(document_ids)[1]), tf.shape(document_ids))
-    begins = document_ids != tf.pad(document_ids[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
-    start = _running_maximum(tf.where(begins, position, 0))
-    return tf.where(document_ids > 0, position - start, 0)
+    position = tf.range(tf.shape(document_ids)[1])
+    return tf.where(document_ids > 0, position - _bound(document_ids, "left"), 0)
 
 
 def document_lengths(document_ids):
@@ -186,21 +184,11 @@ def document_lengths(document_ids):
     >>> document_lengths(tf.constant([[1, 1, 1, 2, 2, 0, 0]])).numpy().tolist()
     [[3, 3, 3, 2, 2, 0, 0]]
     """
-    before = positions_in_documents(document_ids)
-    after = tf.reverse(positions_in_documents(tf.reverse(document_ids, [1])), [1])
-    return tf.where(document_ids > 0, before + after + 1, 0)
+    length = _bound(document_ids, "right") - _bound(document_ids, "left")
+    return tf.where(document_ids > 0, length, 0)
 
 
-def _running_maximum(x):
-    """Cumulative maximum of numbers >= 0 along each sequence, in a logarithmic number of shifts."""
-    width = tf.shape(x)[1]
-
-    def body(shift, x):
-        return 2 * shift, tf.maximum(x, tf.pad(x, [[0, 0], [shift, 0]])[:, :width])
-
-    return tf.while_loop(
-        lambda shift, x: shift < width,
-        body,
-        [1, x],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, None])],
-    )[1]
+def _bound(document_ids, side):
+    """Returns where the document of each token starts ("left"), or ends ("right"), exclusive."""
+    ascending = tf.where(document_ids > 0, document_ids, document_ids.dtype.max)
+    return tf.searchsorted(ascending, ascending, side)
