@@ -61,6 +61,7 @@ class OriginalAdamW(OriginalOptimizer):
 
     bias_correction = True
     epsilon_inside = False  # whether epsilon is added before the correction, as Keras does
+    uses_kernel = True  # whether TensorFlow's kernel of Adam, and not `new_values`, does the update
 
     def __init__(
         self,
@@ -97,12 +98,9 @@ class OriginalAdamW(OriginalOptimizer):
         self._decays = [self.decays(self.describe(v).path) for v in variables]
 
     def update_step(self, gradient, variable, learning_rate):
-        if keras.config.backend() == "tensorflow":
-            self._update_by_the_kernel(gradient, variable, learning_rate)
-        else:
-            super().update_step(gradient, variable, learning_rate)
+        if not (self.uses_kernel and keras.config.backend() == "tensorflow"):
+            return super().update_step(gradient, variable, learning_rate)
 
-    def _update_by_the_kernel(self, gradient, variable, learning_rate):
         import tensorflow as tf
 
         index = self._get_variable_index(variable)

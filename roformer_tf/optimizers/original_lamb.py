@@ -2,12 +2,7 @@ import keras
 from keras import ops
 
 from roformer_tf.optimizers.original_adamw import OriginalAdamW
-from roformer_tf.optimizers.original_optimizer import (
-    OriginalOptimizer,
-    matches_any,
-    mean_square,
-    original_shape,
-)
+from roformer_tf.optimizers.original_optimizer import matches_any, mean_square, original_shape
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -41,6 +36,7 @@ class OriginalLAMB(OriginalAdamW):
     """
 
     bias_correction = False
+    uses_kernel = False  # it has no such scale
 
     def __init__(
         self,
@@ -71,10 +67,6 @@ class OriginalLAMB(OriginalAdamW):
     def adapts(self, path):
         """Returns whether the update of the weight at `path` is scaled to its norm."""
         return not matches_any(self.no_adaptation, path)
-
-    def update_step(self, gradient, variable, learning_rate):
-        # the kernel of Adam has no such scale
-        OriginalOptimizer.update_step(self, gradient, variable, learning_rate)
 
     def new_values(self, gradient, variable, learning_rate):
         *moments, (_, new_value) = super().new_values(gradient, variable, learning_rate)

@@ -18,7 +18,7 @@ from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.backend import is_tf_keras
 from roformer_tf.optimizers import OriginalAdaFactor, OriginalAdamW, PiecewiseLinear
 from roformer_tf.optimizers.original_lamb import adapt
-from roformer_tf.optimizers.original_optimizer import OriginalOptimizer, matches_any
+from roformer_tf.optimizers.original_optimizer import matches_any
 
 # Where weights are here: how bert4keras names them, for `exclude_from_…`
 _NAMES = {
@@ -200,19 +200,13 @@ class BertAdam(_Extendable, OriginalAdamW):
         self.bias_correction = bias_correction
         # One pass over the weights does Adam and its decay. Whatever else there is takes several.
         plain = {"weight_decay", "piecewise_linear_lr", "gradient_accumulation"}
-        self._is_plain = bias_correction and set(self.extensions) <= plain
-        if self._is_plain and "weight_decay" in self.extensions:
+        self.uses_kernel = bias_correction and set(self.extensions) <= plain
+        if self.uses_kernel and "weight_decay" in self.extensions:
             self.decoupled_weight_decay = self.weight_decay_rate
 
     def decays(self, path):
         excluded = getattr(self, "exclude_from_weight_decay", ())
         return bool(self.decoupled_weight_decay) and not _is_excluded(excluded, path)
-
-    def update_step(self, gradient, variable, learning_rate):
-        if self._is_plain:
-            super().update_step(gradient, variable, learning_rate)
-        else:
-            OriginalOptimizer.update_step(self, gradient, variable, learning_rate)
 
 
 class KerasAdam(BertAdam):
