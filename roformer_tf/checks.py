@@ -14,13 +14,15 @@ _WORDS = {
 }
 
 
-def check_positive_integer(name, value):
-    """Raises `ValueError` unless `value` is a positive integer.
+def check_positive_integer(name, value, optional=False):
+    """Raises `ValueError` unless `value` is a positive integer, or `None` if it is `optional`.
 
     >>> check_positive_integer("num_heads", 0)
     Traceback (most recent call last):
     ValueError: `num_heads` must be a positive integer. Received: num_heads=0
     """
+    if optional and value is None:
+        return
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value <= 0:
         raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
@@ -36,13 +38,15 @@ def is_number(value):
     return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
-def check_number(name, value, low=None, high=None):
-    """Raises `ValueError` unless `value` is a finite number in `[low, high]`.
+def check_number(name, value, low=None, high=None, optional=False):
+    """Raises `ValueError` unless `value` is a finite number in `[low, high]`, or an `optional` None.
 
     >>> check_number("dropout", 1.5, 0, 1)
     Traceback (most recent call last):
     ValueError: `dropout` must be a number from 0 to 1. Received: dropout=1.5
     """
+    if optional and value is None:
+        return
     if (
         not is_number(value)
         or (low is not None and value < low)

@@ -320,8 +320,7 @@ def split_columns(columns, fraction):
 @plain
 def batched(columns, batch_size=None, shuffle=False):
     """Makes a dataset of batches, of 32 examples by default; `shuffle` shuffles every epoch."""
-    if batch_size is not None:
-        check_positive_integer("batch_size", batch_size)
+    check_positive_integer("batch_size", batch_size, optional=True)
     count = count_rows(columns)
     indices = tf.data.Dataset.range(count)
     if shuffle:

@@ -99,8 +99,7 @@ def _cheapest_starts(lengths, most, max_tokens, cost):
 
 def check_batch_limits(batch_size, max_tokens):
     """Returns the batch size, or `None` if `max_tokens` alone decides. Checks both."""
-    if batch_size is not None:
-        check_positive_integer("batch_size", batch_size)
+    check_positive_integer("batch_size", batch_size, optional=True)
     if max_tokens is not None:
         check_positive_integer("max_tokens_per_batch", max_tokens)
         return batch_size

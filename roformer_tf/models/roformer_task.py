@@ -271,10 +271,8 @@ class RoFormerTask(RoFormerModel):
             TypeError: As `fit`.
         """
         x = self._check_data(x)
-        if batch_size is not None:
-            check_positive_integer("batch_size", batch_size)
-        if steps is not None:
-            check_positive_integer("steps", steps)
+        check_positive_integer("batch_size", batch_size, optional=True)
+        check_positive_integer("steps", steps, optional=True)
         in_memory = is_columns(x)
         x = to_columns(x)[0] if in_memory else x
         gives_texts = is_dataset(x) and self._gives_texts(x)

@@ -185,8 +185,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         kind = output_kind(self.num_classes, self.activation)
         if kind == "scores":
             raise ValueError("A regression model has no classes: its numbers come from `predict`.")
-        if top_k is not None:
-            check_positive_integer("top_k", top_k)
+        check_positive_integer("top_k", top_k, optional=True)
         self.check_preprocessor()
         parts = texts if isinstance(texts, tuple) else (texts,)
         parts, is_single = prompt_columns(parts)

@@ -175,8 +175,7 @@ def _check_common(task):
     check_positive_integer("max_length", task.max_length)
     if task.max_length < 8:
         raise ValueError(f"`max_length` must be at least 8. Received: max_length={task.max_length}")
-    if task.batch_size is not None:
-        check_positive_integer("batch_size", task.batch_size)
+    check_positive_integer("batch_size", task.batch_size, optional=True)
     for name in ("mask_rate", "held_out"):
         check_number(name, getattr(task, name), 0.0, 1.0)
 

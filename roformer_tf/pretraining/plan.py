@@ -414,8 +414,7 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
     64
     """
     check_positive_integer("replicas", replicas)
-    if vocabulary_size is not None:
-        check_positive_integer("vocabulary_size", vocabulary_size)
+    check_positive_integer("vocabulary_size", vocabulary_size, optional=True)
     sizes = ModelSizes.from_settings(settings, vocabulary_size)
     _check_positions(sizes, settings.stages)
     memory = settings.run.memory if memory is None else memory

@@ -174,8 +174,7 @@ class ModelSettings:
         sizes = ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")
         check_sizes({name: getattr(self, name) for name in sizes})
         for name in ("embedding_dim", "max_sequence_length"):
-            if getattr(self, name) is not None:
-                check_positive_integer(name, getattr(self, name))
+            check_positive_integer(name, getattr(self, name), optional=True)
         for name in ("dropout", "attention_dropout"):
             check_number(name, getattr(self, name), 0.0, 1.0)
         check_number("layer_norm_epsilon", self.layer_norm_epsilon, 1e-30)
@@ -203,8 +202,7 @@ class OptimizerSettings:
         check_number("beta_1", self.beta_1, 0.0, 1 - 1e-6)
         check_number("beta_2", self.beta_2, 0.0, 1 - 1e-6)
         check_number("epsilon", self.epsilon, 1e-30)
-        if self.clip_norm is not None:
-            check_number("clip_norm", self.clip_norm, 1e-12)
+        check_number("clip_norm", self.clip_norm, 1e-12, optional=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,11 +229,9 @@ class RunSettings:
             raise ValueError(
                 f"`seed` must be an integer from 0 to 2^31 - 1. Received: seed={self.seed!r}"
             )
-        for name in ("checkpoint_every", "keep_checkpoints", "max_skipped_in_a_row"):
-            check_positive_integer(name, getattr(self, name))
-        for name in ("held_out_batches", "log_every", "micro_batch_size"):
-            if getattr(self, name) is not None:
-                check_positive_integer(name, getattr(self, name))
+        positive = "checkpoint_every", "keep_checkpoints", "max_skipped_in_a_row"
+        for name in (*positive, "held_out_batches", "log_every", "micro_batch_size"):
+            check_positive_integer(name, getattr(self, name), optional=True)
         if self.memory is not None and self.micro_batch_size is not None:
             raise ValueError(
                 "`memory` determines the micro-batch: set only one of them. "

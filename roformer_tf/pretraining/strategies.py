@@ -40,8 +40,7 @@ def choose_strategy(cpu_replicas=None):
     >>> choose_strategy().num_replicas_in_sync
     1
     """
-    if cpu_replicas is not None:
-        check_positive_integer("cpu_replicas", cpu_replicas)
+    check_positive_integer("cpu_replicas", cpu_replicas, optional=True)
     if num_workers() > 1:
         if cpu_replicas:
             raise ValueError("Use either `cpu_replicas` or TF_CONFIG. Received: both")

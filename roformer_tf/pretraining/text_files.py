@@ -126,8 +126,7 @@ class TextFileReader:
 
     def __init__(self, txt_documents="blocks", max_bad_lines=None):
         check_one_of("txt_documents", txt_documents, ("blocks", "lines"))
-        if max_bad_lines is not None:
-            check_number("max_bad_lines", max_bad_lines, 0)
+        check_number("max_bad_lines", max_bad_lines, 0, optional=True)
         self.txt_documents = txt_documents
         self.max_bad_lines = max_bad_lines
         self.lines = self.bad_lines = self.empty_documents = self.position = 0
