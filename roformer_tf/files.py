@@ -272,17 +272,22 @@ def _temporary_folder(parent, prefix):
 
 @contextlib.contextmanager
 def _locked(path, wait=False):
-    """Locks a file or folder if nobody else has; yields whether it is locked."""
+    """Locks a file or folder; yields `False` where there are no locks.
+
+    Raises `BlockingIOError` if another process has locked it and `wait` is `False`.
+    """
     if fcntl is None:
         yield False
         return
     handle = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         locked = True
-    except OSError:  # another process has locked it, or the file system has no locks
-        locked = False
-    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system without locks
+            locked = False
         yield locked
     finally:
         os.close(handle)
@@ -377,14 +382,9 @@ def lock_folder(folder, wait=False):
     """
     check_not_a_file(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
-        yield False
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        locked = True
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = stack.enter_context(_locked(folder))
         except BlockingIOError:
             if not wait:
                 raise BlockingIOError(
@@ -392,9 +392,5 @@ def lock_folder(folder, wait=False):
                     "another folder."
                 ) from None
             print(f"Waiting for another process that is using {folder}", file=sys.stderr)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
-            locked = False
+            locked = stack.enter_context(_locked(folder, wait=True))
         yield locked
-    finally:
-        os.close(handle)
