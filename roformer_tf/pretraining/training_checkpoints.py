@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import uuid
-from contextlib import nullcontext
 from pathlib import Path
 
 import tensorflow as tf
@@ -266,19 +265,18 @@ class StageModels:
         Its positions, or settings of the tokenizer, may need a preset. Each of `classifiers`, a
         dict from names to other tasks on the same backbone, becomes a preset in `tasks/NAME`.
         """
-        target = self.path(index)
-        with replace_files(target) if classifiers else nullcontext(target) as folder:
+        with replace_files(self.path(index)) as folder:
             if has_original_format(task.backbone, tokenizer):
                 save_checkpoint(task, folder, vocabulary=tokenizer.get_vocabulary())
             else:
                 task.preprocessor = task.preprocessor_cls(tokenizer)
-                task.save_to_preset(folder / "whole" if classifiers else folder)
+                whole = folder / "whole"  # what is saved to a temporary folder counts as a part
+                task.save_to_preset(whole)
+                for path in whole.iterdir():
+                    os.rename(path, folder / path.name)
+                whole.rmdir()
             for name, classifier in (classifiers or {}).items():
                 classifier.save_to_preset(folder / "tasks" / name)
-            if classifiers and (folder / "whole").exists():  # a preset needs a folder of its own
-                for path in (folder / "whole").iterdir():
-                    os.rename(path, folder / path.name)
-                (folder / "whole").rmdir()
         self.remove_earlier(index)
 
     def remove_earlier(self, index):
