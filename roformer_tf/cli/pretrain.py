@@ -3,8 +3,6 @@ the same command again to resume from the last checkpoint. Uses all visible GPUs
 machines if TF_CONFIG names them.
 """
 
-import dataclasses
-
 HELP = "train a model from raw text, in stages of different lengths"
 
 
@@ -72,15 +70,13 @@ def run_training(args, settings_class, train):
     from roformer_tf.pretraining.text_files import absolute_pattern
 
     settings = settings_class.from_file(args.settings)
-    data = {}
-    if args.files:
-        data["files"] = tuple(absolute_pattern("", name) for name in args.files)
-    if args.service:
-        data["service"] = args.service
-    settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, **data))
     if args.start:
         settings = settings.starting_from(args.start)
     values = dict(map(_key_and_value, args.set))
+    if args.files:
+        values["data.files"] = [absolute_pattern("", name) for name in args.files]
+    if args.service:
+        values["data.service"] = args.service
     if args.seed is not None:
         values["run.seed"] = args.seed
     settings = settings.with_values(values)
