@@ -14,7 +14,7 @@ from roformer_tf.pretraining.windows import Windows, shards_in_window
 HELD_OUT = -1  # instead of the number of the stage
 
 # Batches that wait for the trainer, besides a whole window in the making.
-PREFETCH = 4
+_PREFETCH = 4
 # A worker of a service that is this far behind the others counts as lost; their batches wait in
 # memory.
 _MAX_WINDOWS_AHEAD = 32
@@ -92,7 +92,7 @@ def training_batches(
     windows = Windows(corpus.shards, tokenizer, stage, data, (seed, stage_index), num_shards)
     service = data.service if service is None else service
     batches = endless_batches(windows, start, service, threads)
-    return batches.with_options(stream_options(threads)).prefetch(PREFETCH)
+    return as_stream(batches, threads)
 
 
 def endless_batches(windows, start=(0, 0), service=None, threads=None):
@@ -150,7 +150,7 @@ def finite_batches(windows, max_batches=None):
     batches = _batches(windows, numbers).map(_without_count)
     if max_batches is not None:
         batches = batches.take(max_batches)
-    return batches.with_options(stream_options()).prefetch(PREFETCH)
+    return as_stream(batches)
 
 
 @plain
@@ -168,8 +168,8 @@ def _without_count(batch):
     return {name: value for name, value in batch.items() if name != "count"}
 
 
-def stream_options(threads=None):
-    """Options of a stream of batches, whose order does not depend on threads or workers."""
+def as_stream(batches, threads=None):
+    """Makes some batches ahead, in an order that does not depend on threads or workers."""
     options = tf.data.Options()
     options.deterministic = True
     # TensorFlow 2.21: the thread that tunes wakes up to a minute after the iterator is gone, and
@@ -179,7 +179,7 @@ def stream_options(threads=None):
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     if threads:
         options.threading.private_threadpool_size = threads
-    return options
+    return batches.with_options(options).prefetch(_PREFETCH)
 
 
 def ordered_batches(batches, service, start=(0, 0)):

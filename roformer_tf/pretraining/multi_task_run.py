@@ -15,10 +15,9 @@ from roformer_tf.models import (
 )
 from roformer_tf.pretraining.batches import (
     HELD_OUT,
-    PREFETCH,
+    as_stream,
     endless_batches,
     finite_batches,
-    stream_options,
 )
 from roformer_tf.pretraining.callbacks import TaskLog
 from roformer_tf.pretraining.corpus import prepare_corpus
@@ -191,7 +190,7 @@ class MultiTaskRun(Run):
         batches = batches.apply(
             tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         )
-        return batches.with_options(stream_options()).prefetch(PREFETCH)
+        return as_stream(batches)
 
     def evaluate(self, index):
         for number, name in enumerate(self.settings.names):
