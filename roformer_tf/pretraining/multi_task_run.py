@@ -128,9 +128,9 @@ class MultiTaskRun(Run):
         ]
 
     def make_logs(self):
-        settings = self.settings
-        log = TaskLog(settings.stages, settings.names, self.folder, settings.run.log_every)
-        return [*super().make_logs(), log]
+        stages, every = self.settings.stages, self.settings.run.log_every
+        self.task_log = TaskLog(stages, self.settings.names, self.folder, every)
+        return [*super().make_logs(), self.task_log]
 
     def make_model(self, task, **options):
         self.classifiers = {}
@@ -202,9 +202,7 @@ class MultiTaskRun(Run):
             figures = self.evaluate_batches(index, batches)
             if number == 0:
                 self.log_held_out(figures)
-            for callback in self.shown:
-                if isinstance(callback, TaskLog):
-                    callback.log_held_out_task(name, figures)
+            self.task_log.log_held_out_task(name, figures)
 
     def _windows(self, index, number, held_out=False):
         settings, count = self.settings, self.shards_in_window[index][number]
