@@ -5,8 +5,7 @@ import os
 import tensorflow as tf
 
 import roformer_tf.compat.keras as keras
-from roformer_tf import layers
-from roformer_tf.activations import get_activation
+from roformer_tf import activations, layers
 from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.keras import backend as K  # noqa: N812
 from roformer_tf.compat.keras.backend import on_any_tensor, symbolic  # noqa: F401
@@ -19,8 +18,7 @@ multilabel_categorical_crossentropy = on_any_tensor(layers.multilabel_categorica
 sparse_multilabel_categorical_crossentropy = on_any_tensor(
     layers.sparse_multilabel_categorical_crossentropy
 )
-gelu_erf = get_activation("gelu")
-gelu_tanh = get_activation("gelu_tanh")
+gelu_erf, gelu_tanh = activations.gelu, activations.gelu_tanh
 swish = keras.activations.silu
 
 
