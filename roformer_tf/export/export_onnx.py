@@ -119,8 +119,7 @@ def export_onnx(
             "`export_saved_model`, or `task.export(path, format='onnx')` for the model's outputs."
         )
     preprocessor = checked_preprocessor(task, preprocessor)
-    labels = getattr(task, "labels", None) if labels is None else labels
-    options = checked_options(task, labels, top_k, embedding, normalize)
+    labels, options = checked_options(task, labels, top_k, embedding, normalize)
     used = computed_in(task)
     if used != {"float32"}:
         raise ValueError(

@@ -145,9 +145,7 @@ def export_saved_model(
     """
     check_backend()
     preprocessor = checked_preprocessor(task, preprocessor)
-    if labels is None and isinstance(task, RoFormerTextClassifier):
-        labels = task.labels
-    options = checked_options(task, labels, top_k, embedding, normalize)
+    labels, options = checked_options(task, labels, top_k, embedding, normalize)
     check_target(folder, overwrite)
     with tempfile.TemporaryDirectory() as assets:
         files = Path(assets)
@@ -232,7 +230,9 @@ def checked_preprocessor(task, preprocessor):
 
 
 def checked_options(task, labels, top_k, embedding, normalize):
-    """Returns the arguments of the `ServedModel`, or raises `ValueError` if one does not fit."""
+    """Returns the labels and the `ServedModel`'s arguments, or raises `ValueError` for a wrong one."""
+    if labels is None and isinstance(task, RoFormerTextClassifier):
+        labels = task.labels
     if labels is not None:
         if not isinstance(task, RoFormerTextClassifier):
             raise ValueError(
@@ -251,12 +251,12 @@ def checked_options(task, labels, top_k, embedding, normalize):
                 f"with `preprocessor=task.preprocessor`. Received: a {type(task).__name__}"
             )
         has_best = isinstance(task, RoFormerMaskedLM | RoFormerQuestionAnswering)
-        return {"top_k": top_k} if has_best else {}
+        return labels, {"top_k": top_k} if has_best else {}
     embedding = "mean" if embedding is None else embedding
     check_one_of("embedding", embedding, POOLINGS)
     if embedding == "pooler":
         check_pooler(task, "`embedding='pooler'`")
-    return {"embedding": embedding, "normalize": bool(normalize)}
+    return labels, {"embedding": embedding, "normalize": bool(normalize)}
 
 
 def _write_lines(path, lines):
