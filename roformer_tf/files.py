@@ -66,11 +66,11 @@ def replace_file(path):
     >>> os.path.getsize(path), os.listdir(os.path.dirname(path))
     (3, ['numbers.bin'])
     """
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
-        with open(path, "wb") as file:
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:  # by this name: /dev/stdout may be a pipe that has no other
             yield file
         return
+    path = Path(os.path.realpath(path))
     prefix = f"{SAVING}{path.name}-"
     _remove_abandoned(path.parent, prefix)
     with _temporary_folder(path.parent, prefix) as temporary:

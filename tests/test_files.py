@@ -132,6 +132,12 @@ def test_a_link_and_a_pipe_stay(tmp_path):
         with replace_file(pipe) as file:
             file.write(b"new")
         assert found.result() == b"new" and pipe.is_fifo()
+    reading, writing = os.pipe()
+    with replace_file(f"/dev/fd/{writing}") as file:  # as /dev/stdout
+        file.write(b"new")
+    os.close(writing)
+    with open(reading, "rb") as file:
+        assert file.read() == b"new"
 
 
 def test_several_writers_of_one_file_leave_one_version(tmp_path):
