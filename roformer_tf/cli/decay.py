@@ -5,6 +5,7 @@ queries and keys.
 """
 
 import csv
+import io
 import json
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def add_arguments(parser):
 def run(args):
     import numpy as np
 
-    from roformer_tf.files import replace_files
+    from roformer_tf.files import check_not_a_file, replace_file
 
     if args.output and Path(args.output).suffix not in SUFFIXES:
         raise ValueError(f"--output must end in {' or '.join(SUFFIXES)}. Received: {args.output}")
@@ -47,11 +48,14 @@ def run(args):
         raise ValueError(f"--distances must be positive. Received: {args.distances}")
     distances = np.arange(args.distances + 1)
     curves = _curves(args, distances)
-    for path, write in ((args.output, _draw), (args.csv, _write_csv)):
+    for path, content_of in ((args.output, _picture), (args.csv, _csv)):
         if path:
             path = Path(path)
-            with replace_files(path.parent) as temporary:
-                write(curves, distances, temporary / path.name)
+            content = content_of(curves, distances, path.suffix)
+            check_not_a_file(path.parent)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replace_file(path) as file:
+                file.write(content)
             print(path)
     _print(curves, distances)
 
@@ -94,7 +98,7 @@ def _name(config, length):
     return " ".join([kind, *(f"{key}={value}" for key, value in options.items())])
 
 
-def _draw(curves, distances, path):
+def _picture(curves, distances, suffix):
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -113,16 +117,19 @@ def _draw(curves, distances, path):
         if len(curves) > 1:
             axis.legend(frameon=False)
         # the same numbers give the same file
-        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=120, metadata=metadata)
+        metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
+        file = io.BytesIO()
+        figure.savefig(file, format=suffix[1:], dpi=120, metadata=metadata)
+    return file.getvalue()
 
 
-def _write_csv(curves, distances, path):
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["distance", *curves])
-        for distance, *values in zip(distances, *curves.values()):
-            writer.writerow([distance, *(f"{value:.9g}" for value in values)])
+def _csv(curves, distances, suffix):
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(["distance", *curves])
+    for distance, *values in zip(distances, *curves.values()):
+        writer.writerow([distance, *(f"{value:.9g}" for value in values)])
+    return file.getvalue().encode()
 
 
 def _print(curves, distances):

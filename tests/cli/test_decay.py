@@ -3,12 +3,14 @@
 import cmath
 import csv
 import json
+import os
 import sys
 import xml.etree.ElementTree
 
 import numpy as np
 import pytest
 
+from roformer_tf.files import lock_folder
 from tests.cli.conftest import run
 
 LINEAR = '{"rope_type": "linear", "factor": 4}'
@@ -78,6 +80,16 @@ def test_pictures(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["decay.png", "decay.svg"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs links and locks")
+def test_files_beside_a_run_and_behind_links(tmp_path):
+    table, link = tmp_path / "table.csv", tmp_path / "link.csv"
+    link.symlink_to(table)
+    with lock_folder(tmp_path):  # as a run locks its own
+        assert run("decay", "--distances", 2, "--csv", link) == 0
+    assert link.is_symlink() and len(read(table)[1]) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "table.csv"]
+
+
 def test_rules_that_differ_in_the_trained_length(capsys):
     rule = {"type": "dynamic", "factor": 2}
     rules = [json.dumps({**rule, "original_max_position_embeddings": n}) for n in (8, 16)]
@@ -92,6 +104,7 @@ def test_rules_that_differ_in_the_trained_length(capsys):
         (["--head-dim", 7], "`head_dim` must be a positive even integer"),
         (["--base", -1], "`base` must be positive"),
         (["--distances", 0], "--distances must be positive. Received: 0"),
+        (["--csv", f"{__file__}/decay.csv"], "test_decay.py is a file"),
         (["--output", "decay.pdf"], "--output must end in .png or .svg. Received: decay.pdf"),
         (["--scaling", "linear"], "--scaling must be a dictionary in JSON. Received: linear"),
         (["--scaling", "[1]"], "`rope_scaling` must be None or a dictionary"),
