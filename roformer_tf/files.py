@@ -73,7 +73,7 @@ def replace_file(path):
     path = Path(os.path.realpath(path))
     prefix = f"{SAVING}{path.name}-"
     _remove_abandoned(path.parent, prefix)
-    with _temporary_folder(path.parent, prefix) as temporary:
+    with _temporary_folder(path.parent, prefix) as temporary, _full_disk_named(path):
         with open(temporary / path.name, "wb") as file:
             yield file
         os.replace(temporary / path.name, path)
@@ -124,28 +124,24 @@ def replace_files(folder, whole=False, remove=(), exist_ok=True, before_moving=N
     _remove_abandoned(folder, SAVING)
     inside = folder.is_dir() and not whole
     prefix = SAVING if inside else f"{SAVING}{folder.name}-"
-    with _temporary_folder(folder if inside else folder.parent, prefix) as temporary:
+    parent = folder if inside else folder.parent
+    with _temporary_folder(parent, prefix) as temporary, _full_disk_named(folder):
         new = temporary / f"{SAVING}new"
         new.mkdir()  # with the user's ordinary permissions, unlike mkdtemp's
-        try:
-            yield new
-            if not folder.exists() and before_moving is not None:
-                before_moving(new, folder)
-            if inside or not _rename_to_new(new, folder):
-                if not exist_ok:
-                    raise FileExistsError(errno.EEXIST, f"Another process has written {folder}")
-                if whole:
-                    _exchange(new, folder, temporary / "old")
-                else:
-                    with lock_folder(folder, wait=True):
-                        finish_replacing(folder, locked=True)
-                        if before_moving is not None:
-                            before_moving(new, folder)
-                        _move_files(new, folder, remove)
-        except Exception as error:
-            if _is_disk_full(error):
-                raise _no_room(folder) from error
-            raise
+        yield new
+        if not folder.exists() and before_moving is not None:
+            before_moving(new, folder)
+        if inside or not _rename_to_new(new, folder):
+            if not exist_ok:
+                raise FileExistsError(errno.EEXIST, f"Another process has written {folder}")
+            if whole:
+                _exchange(new, folder, temporary / "old")
+            else:
+                with lock_folder(folder, wait=True):
+                    finish_replacing(folder, locked=True)
+                    if before_moving is not None:
+                        before_moving(new, folder)
+                    _move_files(new, folder, remove)
 
 
 def finish_replacing(folder, locked=False):
@@ -304,10 +300,21 @@ def check_room(folder, num_bytes):
         raise _no_room(folder)
 
 
-def _no_room(folder):
+@contextlib.contextmanager
+def _full_disk_named(path):
+    """Raises an error that names `path` if the disk is full, whichever library found it so."""
+    try:
+        yield
+    except Exception as error:
+        if _is_disk_full(error):
+            raise _no_room(path) from error
+        raise
+
+
+def _no_room(path):
     return OSError(
         errno.ENOSPC,
-        f"The disk is full, or a file is larger than allowed: {folder} could not be written. "
+        f"The disk is full, or a file is larger than allowed: {path} could not be written. "
         "Nothing there has changed. Make room, or write to another folder",
     )
 

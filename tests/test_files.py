@@ -1,5 +1,6 @@
 """Files and folders are written completely or not at all."""
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -109,6 +110,8 @@ def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):
     with pytest.raises(OSError, match="disk full"), replace_file(path) as file:
         file.write(b"new")
         raise OSError("disk full")
+    with pytest.raises(OSError, match="The disk is full.*numbers could not"), replace_file(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
     assert files_of(tmp_path) == {"numbers": "old"} and os.listdir(tmp_path) == ["numbers"]
     mode = path.stat().st_mode
     with replace_file(path) as file:
