@@ -110,6 +110,19 @@ def test_moving_average(rng):
     np.testing.assert_array_equal(variable, last)
 
 
+@pytest.mark.parametrize("name", ["KerasAdam", "BertAdam", "AdaFactor"])
+def test_optimizers_are_saved_with_the_arguments_of_keras(name):
+    from roformer_tf.compat.bert4keras import optimizers
+
+    cls = optimizers.extend_with_gradient_accumulation(getattr(optimizers, name))
+    ema = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 2}
+    for options in ({"clipnorm": 1.0}, {"global_clipnorm": 2.0}, {"clipvalue": 0.5}, ema):
+        config = cls(0.1, name="mine", grad_accum_steps=3, **options).get_config()
+        options = {"name": "mine", "learning_rate": 0.1, "grad_accum_steps": 3, **options}
+        assert options.items() <= config.items()
+        assert cls.from_config(config).get_config() == config
+
+
 def test_batches_of_any_width_and_their_errors():
     from roformer_tf.compat.bert4keras.backend import K, keras
 

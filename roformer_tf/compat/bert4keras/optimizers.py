@@ -167,8 +167,10 @@ class _Extendable:
         names = [*self._names]
         for extension in self.extensions:
             names += _EXTENSIONS[extension][0]
+        config = keras.optimizers.Optimizer.get_config(self)
+        del config["weight_decay"], config["gradient_accumulation_steps"]  # never given to Keras
         rate = self._given_learning_rate
-        return {"name": self.name, "learning_rate": rate, **{n: getattr(self, n) for n in names}}
+        return {**config, "learning_rate": rate, **{name: getattr(self, name) for name in names}}
 
 
 class BertAdam(_Extendable, OriginalAdamW):
