@@ -88,7 +88,7 @@ def num_workers():
     try:
         cluster = json.loads(text).get("cluster", {})
         return len(cluster.get("worker", [])) + len(cluster.get("chief", [])) or 1
-    except (json.JSONDecodeError, AttributeError) as error:
+    except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise ValueError(
             'TF_CONFIG must be JSON such as {"cluster": {"worker": ["host:port", …]}, '
             f'"task": {{"type": "worker", "index": 0}}}}. Received: {text!r}'

@@ -116,9 +116,10 @@ def test_wrong_devices_are_an_error(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(ValueError, match="`cpu_replicas` must be .*Received: cpu_replicas=0"):
         strategies.choose_strategy(cpu_replicas=0)
-    monkeypatch.setenv("TF_CONFIG", "{cluster")
-    with pytest.raises(ValueError, match="TF_CONFIG must be JSON such as"):
-        strategies.choose_strategy()
+    for wrong in ("{cluster", '{"cluster": {"worker": 3}}'):
+        monkeypatch.setenv("TF_CONFIG", wrong)
+        with pytest.raises(ValueError, match="TF_CONFIG must be JSON such as"):
+            strategies.choose_strategy()
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": CLUSTER}))
     with pytest.raises(ValueError, match="either `cpu_replicas` or TF_CONFIG"):
         strategies.choose_strategy(cpu_replicas=2)
