@@ -299,6 +299,11 @@ class LongRoPEScaling(RopeScaling):
                 "`rope_scaling` of type 'longrope' needs `factor`, the ratio of the longest and "
                 "the trained length, or `attention_factor`. Received: none of them"
             )
+        if self.original_max_position_embeddings == 1 and self.attention_factor is None:
+            raise ValueError(  # its logarithm is a divisor
+                "`rope_scaling` of type 'longrope' needs `attention_factor` if the trained length "
+                "is 1. Received: original_max_position_embeddings=1"
+            )
 
     @property
     def query_key_factor(self):

@@ -159,6 +159,7 @@ def test_words_of_hugging_face():
         ({**LLAMA3, "low_freq_factor": None}, "'llama3' needs `low_freq_factor`"),
         ({**LONGROPE, "factor": None}, "needs `factor`, the ratio of the longest"),
         ({**LONGROPE, "short_factor": [1.0, 0]}, "must be a list of positive numbers"),
+        ({**LONGROPE, "original_max_position_embeddings": 1}, "needs `attention_factor` if"),
         ({"rope_type": ["linear"]}, "must be one of"),
         ({"rope_type": "linear"}, "'linear' needs `factor`, a number of at least 1"),
         ({"rope_type": "linear", "factor": None}, "'linear' needs `factor`"),
