@@ -95,6 +95,13 @@ def test_predict_takes_a_generator_to_its_end(model, x):
     np.testing.assert_array_equal(model.predict(iter(parts), steps=1), expected[:2])
 
 
+def test_a_generator_without_batches_is_refused(model):
+    model.compile("sgd", "mse")
+    for run in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match="a generator of at least one batch"):
+            run(iter([]))
+
+
 def test_a_model_takes_no_loss(model):
     for add in (model.add_loss, model.add_metric):
         with pytest.raises(NotImplementedError, match="`Loss`"):

@@ -41,7 +41,12 @@ class _Batches(contextlib.ExitStack):
         """Returns a dataset of a generator's batches; anything else as it is."""
         if not _is_generator(batches):
             return batches
-        first = next(batches)
+        first = next(batches, _END)
+        if first is _END:
+            raise ValueError(
+                "Expected a generator of at least one batch, which has not been read to its end. "
+                f"Received: {batches!r}, which has none"
+            )
         thread = ThreadPoolExecutor(1)
         self.callback(thread.shutdown, cancel_futures=True)
         waiting = deque([thread.submit(lambda: first)])
