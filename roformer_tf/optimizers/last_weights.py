@@ -1,4 +1,5 @@
 import os
+import re
 from pathlib import Path
 
 import keras
@@ -6,6 +7,8 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
+
+_NAME = re.compile(r"epoch-(\d{5,})\.weights\.h5")  # more digits from epoch 100,000 on
 
 
 class LastWeights(keras.callbacks.Callback):
@@ -48,7 +51,8 @@ class LastWeights(keras.callbacks.Callback):
 
     def files(self):
         """Returns the paths of the files, oldest first."""
-        return sorted(self.folder.glob(f"epoch-{'[0-9]' * 5}.weights.h5"))
+        found = (path for path in self.folder.glob("epoch-*") if _NAME.fullmatch(path.name))
+        return sorted(found, key=_epoch)
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes a file and removes old ones, and those of later epochs of an earlier run."""
@@ -59,7 +63,7 @@ class LastWeights(keras.callbacks.Callback):
         self.model.save_weights(temporary, overwrite=True)
         os.replace(temporary, new)
         for file in self.files():
-            if not number - self.keep < int(file.name[len("epoch-") :].split(".")[0]) <= number:
+            if not number - self.keep < _epoch(file) <= number:
                 file.unlink()
 
     def average(self):
@@ -74,6 +78,10 @@ class LastWeights(keras.callbacks.Callback):
                 "call `average_weights(model, last_weights.files())`."
             )
         average_weights(self.model, self.files())
+
+
+def _epoch(file):
+    return int(_NAME.fullmatch(file.name)[1])
 
 
 def average_weights(model, files):

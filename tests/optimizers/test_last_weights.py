@@ -60,6 +60,16 @@ def test_files_of_other_names_stay(model, rng, tmp_path):
     assert other.read_bytes() == b"mine"
 
 
+def test_epochs_of_six_digits(model, tmp_path):
+    last = LastWeights(tmp_path, keep=2)
+    last.set_model(model)
+    for epoch in (99_997, 99_998, 99_999, 100_000):
+        last.on_epoch_end(epoch)
+    assert [f.name for f in last.files()] == [f"epoch-10000{i}.weights.h5" for i in (0, 1)]
+    last.on_epoch_end(99_998)
+    assert [f.name for f in last.files()] == ["epoch-99999.weights.h5"]
+
+
 def test_refusals(model, tmp_path):
     with pytest.raises(ValueError, match="give the callback to `fit` first"):
         LastWeights(tmp_path).average()
