@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from roformer_tf.pretraining.text_files import TextFileReader, split_suffixes
+from roformer_tf.pretraining.text_files import TextFileReader, is_blank, split_suffixes
 from roformer_tf.text.strings import encode_utf8
 
 # Between the parts of an example. Texts lose it: tokenizers drop this control character anyway.
@@ -41,7 +41,7 @@ class LabelledReader(TextFileReader):
         columns = None
         for number, text in lines:
             values = text.split("\t")
-            if columns is None:
+            if number == 1:
                 columns = values
                 missing = [x for x in (*self.fields, self.label) if x not in columns]
                 if missing:
@@ -50,6 +50,14 @@ class LabelledReader(TextFileReader):
                         f"{', '.join(columns)}. Name the columns in `text`, `text_pair` and "
                         "`label`."
                     )
+            elif columns is None:
+                raise ValueError(
+                    f"{path}, line 1: expected the names of the columns, in UTF-8. Received a line "
+                    "that cannot be read. If the file has another encoding, convert it, such as by "
+                    "iconv -f GB18030 -t UTF-8"
+                )
+            elif is_blank(text):
+                continue
             elif len(values) != len(columns):
                 self._skip(path, number, f"{len(values)} values for {len(columns)} columns")
             else:

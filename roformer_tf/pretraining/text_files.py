@@ -213,7 +213,7 @@ class TextFileReader:
     def _json_values(self, path, lines):
         """Yields the number and the JSON value of each line that is not blank."""
         for number, text in lines:
-            if not text.strip(" \t\r\v\f"):  # a line of other white space is bad
+            if is_blank(text):
                 continue
             try:
                 value = json.loads(text)
@@ -236,6 +236,11 @@ class TextFileReader:
                 + "\n  ".join(self.first_bad_lines[:5])
                 + f"\nExpected {self.expected}. Fix the files, or raise `{self.limit_setting}`."
             )
+
+
+def is_blank(line):
+    """Whether a line counts for nothing. One of other white space, as of U+3000, is bad."""
+    return not line.strip(" \t\r\v\f")
 
 
 def _blocks(lines):

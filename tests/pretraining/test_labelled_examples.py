@@ -49,12 +49,16 @@ def test_examples_of_json_lines(tmp_path):
 
 def test_examples_of_a_table(tmp_path):
     path = tmp_path / "train.tsv"
-    path.write_text('label\ttext\n是\t"天地\n否\t玄\t黄\n否\t宇宙\r\n', encoding="utf-8")
+    table = 'label\ttext\n是\t"天地\n否\t玄\t黄\n否\t宇宙\r\n\n \n'  # blank lines are no rows
+    path.write_text(table, encoding="utf-8")
     labels, texts, reader = documents(path, "text", "label", ["否", "是"])
     assert labels == [1, 0] and texts == [['"天地', "宇宙"]]  # no quotes in such a table
     assert reader.first_bad_lines == [f"{path}:3: 3 values for 2 columns"]
     with pytest.raises(ValueError, match="expected the columns sentence. Received: label, text"):
         documents(path, "sentence", "label", ["否", "是"])
+    path.write_bytes("标签\ttext\n".encode("gb18030") + table.encode())
+    with pytest.raises(ValueError, match="line 1: expected the names of the columns, in UTF-8"):
+        documents(path, "text", "label", ["否", "是"])
 
 
 def test_examples_of_reading(tmp_path):
