@@ -275,7 +275,10 @@ class _Keras2Methods:
         check_weights_of_keras_3(path)
         with tempfile.TemporaryDirectory() as folder:
             link = Path(folder, "model.weights.h5")
-            link.symlink_to(path)
+            try:
+                link.symlink_to(path)
+            except OSError:  # Windows has links for administrators and developers only
+                shutil.copyfile(path, link)
             super().load_weights(str(link), skip_mismatch=skip_mismatch)
 
 
