@@ -1,9 +1,5 @@
 """Tokenizers and the original's results, made once for all tests of this folder."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -122,37 +118,16 @@ def requests(texts, seed, vocabulary_path):
 
 
 @pytest.fixture(scope="session")
-def original(requests, vocabulary_path, tmp_path_factory):
+def original(original, requests, vocabulary_path):
     """Runs the original; returns a function from a request's name to its arrays."""
-    folder = tmp_path_factory.mktemp("original")
-    jobs = [
-        {
-            "name": name,
-            "kind": kind,
-            "mode": {**MODES[mode], **({"edits": EDITS} if mode == "edited" else {})},
-            "inputs": inputs,
-        }
-        for name, (kind, mode, inputs) in requests.items()
-    ]
-    jobs.append({"name": "simplified", "kind": "simplified", "startswith": SIMPLIFIED_START})
-    request = {"vocabulary": str(vocabulary_path), "jobs": jobs}
-    (folder / "request.json").write_text(json.dumps(request))
-    script = Path(__file__).parent / "original_tokenizer.py"
-    done = subprocess.run(
-        [sys.executable, script, folder / "request.json", folder / "result.npz"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-    )
-    if done.returncode:
-        pytest.fail(f"bert4keras failed:\n{done.stderr[-3000:]}")
-    with np.load(folder / "result.npz") as file:
-        arrays = dict(file)
-
-    def get(name):
-        return {key.split("/")[1]: v for key, v in arrays.items() if key.split("/")[0] == name}
-
-    return get
+    arguments = {
+        "vocabulary": str(vocabulary_path),
+        "modes": {**MODES, "edited": {**MODES["edited"], "edits": EDITS}},
+        "requests": requests,
+        "start": SIMPLIFIED_START,
+    }
+    program = Path(__file__).with_name("original_tokenizer.py").read_text("utf-8")
+    return original.run_program(program, arguments).__getitem__
 
 
 @pytest.fixture

@@ -1,10 +1,7 @@
-"""Runs bert4keras' own tokenizer over jieba: `python original_tokenizer.py request.json result.npz`.
+"""bert4keras' own tokenizer over jieba, for `Original.run_program`.
 
-A separate process, because bert4keras needs Keras 2 and the tests need Keras 3. The request is
-
-    {"vocabulary": path, "jobs": [{"name", "kind", "mode", ...}]}
-
-where `mode` is {"word_level", "lowercase", "word_maxlen", "edits"} and `edits` are calls of methods of
+`run` answers requests `{name: (kind, mode, inputs)}`. Its `modes` by name have the arguments of
+`make_tokenizer`: `word_level`, `lowercase`, `word_maxlen`, and `edits`, calls of methods of
 `jieba.Tokenizer` that change its dictionary. Kinds and results (ragged ones as `.values` and `.lengths`):
 
     ids      texts                      -> ids
@@ -13,13 +10,12 @@ where `mode` is {"word_level", "lowercase", "word_maxlen", "edits"} and `edits` 
     segmented  texts                    -> begins, ok: jieba's words, tokenized without jieba; ok is
                                            False if the whole text is tokenized otherwise
     encode   calls (keyword arguments)  -> ids, segments, ok
-    decode   rows of ids                -> texts (JSON), None where `decode` raises
-    simplified                          -> tokens (JSON), keep
+    decode   rows of ids                -> texts, None where `decode` raises
+
+`start` are the first tokens of a simplified vocabulary; its answer, "simplified", is tokens, keep.
 """
 
-import json
 import os
-import sys
 
 import numpy as np
 
@@ -137,36 +133,20 @@ def run_decode(tokenizer, rows):
             texts.append(tokenizer.decode(row))
         except (IndexError, KeyError):  # only "##" so far, or an id without a token
             texts.append(None)
-    return {"texts": np.array(json.dumps(texts))}
+    return {"texts": texts}
 
 
-def main(request, result):
-    # not at the top, so that importing this file does not switch to Keras 2
-    os.environ.update(TF_KERAS="1", TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
+def run(vocabulary, modes, requests, start):
     import jieba
     from bert4keras.tokenizers import load_vocab
 
-    with open(request) as file:
-        request = json.load(file)
-    ids = load_vocab(request["vocabulary"])
     dictionary = os.path.join(os.path.dirname(jieba.__file__), "dict.txt")
     with open(dictionary, "rb") as file:
         frequencies = jieba.Tokenizer.gen_pfdict(file)
-    tokenizers, results = {}, {}
-    for job in request["jobs"]:
-        if job["kind"] == "simplified":
-            tokens, keep = load_vocab(
-                request["vocabulary"], simplified=True, startswith=job["startswith"]
-            )
-            output = {"tokens": np.array(json.dumps(list(tokens))), "keep": np.array(keep)}
-        else:
-            mode = json.dumps(job["mode"])
-            if mode not in tokenizers:
-                tokenizers[mode] = make_tokenizer(ids, frequencies, **job["mode"])
-            output = globals()["run_" + job["kind"]](tokenizers[mode], job["inputs"])
-        results.update({f"{job['name']}/{name}": value for name, value in output.items()})
-    np.savez(result, **results)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    ids = load_vocab(vocabulary)
+    tokenizers = {name: make_tokenizer(ids, frequencies, **mode) for name, mode in modes.items()}
+    tokens, keep = load_vocab(vocabulary, simplified=True, startswith=start)
+    answers = {"simplified": {"tokens": list(tokens), "keep": keep}}
+    for name, (kind, mode, inputs) in requests.items():
+        answers[name] = globals()["run_" + kind](tokenizers[mode], inputs)
+    return answers
