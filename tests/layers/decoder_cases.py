@@ -5,6 +5,7 @@ import numpy as np
 from roformer_tf import layers
 from tests.layers.harness import Case, rotary_context
 from tests.oracles import numpy_roformer as oracle
+from tests.oracles.numpy_roformer import dense, norm
 
 B, T, S, H, HEADS, F = 2, 5, 7, 16, 2, 24
 HEAD_DIM = H // HEADS
@@ -16,10 +17,6 @@ PADDING = np.array([[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]])
 MEMORY_BIAS = np.where(PADDING == 1, 0, -1e9).astype("float32")[:, None, None]
 CAUSAL = np.where(np.tri(T) == 1, 0, -1e9).astype("float32")[None, None]
 POSITIONS = np.array([0, 1, 2, 7, 1000])
-
-
-def dense(x, weights, name):
-    return np.asarray(x, "float64") @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0)
 
 
 def _attention(query, key, value, bias):
@@ -46,19 +43,22 @@ def self_attention(weights, x, bias, positions, prefix="attention/"):
     return dense(_attention(query, key, value, bias), weights, f"{prefix}output_dense")
 
 
-def decoder_block(weights, x, encoder_sequence, attention_bias, encoder_attention_bias, position):
-    def norm(x, name):
-        return oracle.layer_norm(x, weights[f"{name}/gamma"], weights[f"{name}/beta"], 1e-12)
-
+def block(weights, x, positions, epsilon, bias, encoder_sequence=None, encoder_bias=None):
+    """Of the decoder, or without `encoder_sequence` of the encoder."""
     x = np.asarray(x, "float64")
-    x = norm(x + self_attention(weights, x, attention_bias, POSITIONS), "attention_norm")
-    update = cross_attention(
-        weights, x, encoder_sequence, encoder_attention_bias, "cross_attention/"
-    )
-    x = norm(x + update, "cross_attention_norm")
+    x = norm(x + self_attention(weights, x, bias, positions), weights, "attention_norm", epsilon)
+    if encoder_sequence is not None:
+        update = cross_attention(weights, x, encoder_sequence, encoder_bias, "cross_attention/")
+        x = norm(x + update, weights, "cross_attention_norm", epsilon)
     relu = oracle.ACTIVATIONS["relu"]  # looked up here, as tests replace it
     hidden = relu(dense(x, weights, "feed_forward/intermediate_dense"))
-    return norm(x + dense(hidden, weights, "feed_forward/output_dense"), "feed_forward_norm")
+    update = dense(hidden, weights, "feed_forward/output_dense")
+    return norm(x + update, weights, "feed_forward_norm", epsilon)
+
+
+def decoder_block(weights, x, encoder_sequence, attention_bias, encoder_attention_bias, position):
+    encoder = encoder_sequence, encoder_attention_bias
+    return block(weights, x, POSITIONS, 1e-12, attention_bias, *encoder)
 
 
 def _block(**kwargs):

@@ -6,6 +6,7 @@ import numpy as np
 
 from roformer_tf import layers
 from tests.layers.harness import Case
+from tests.oracles.numpy_roformer import dense
 
 BATCH, LENGTH, WIDTH, HEADS, HEAD_DIM, TAGS = 2, 6, 16, 3, 8, 4
 X = np.random.default_rng(8373).normal(size=(BATCH, LENGTH, WIDTH)).astype("float32")
@@ -23,10 +24,6 @@ def rotated(vector, position):
             a * np.sin(angle) + b * np.cos(angle),
         )
     return result
-
-
-def dense(x, weights, name):
-    return x @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0)
 
 
 def product(query, key, start, end, use_rope):

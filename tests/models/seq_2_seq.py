@@ -9,7 +9,6 @@ from roformer_tf import rotary
 from roformer_tf.text import train_sentencepiece
 from tests.layers import decoder_cases as decoder
 from tests.layers.harness import randomize, weights_by_path
-from tests.oracles import numpy_roformer as oracle
 
 TEXTS = ["a cat and a dog", "a dog ran", "eine Katze und ein Hund", "ein Hund lief", "a", "ein"]
 SIZES = {
@@ -76,30 +75,17 @@ def oracle_logits(model, inputs):
     def bias(visible):
         return np.where(visible, 0.0, -1e9)[:, None]
 
-    def block(x, weights, attention_bias, encoder_sequence=None, encoder_attention_bias=None):
-        def norm(x, name):
-            gamma, beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
-            return oracle.layer_norm(x, gamma, beta, model.layer_norm_epsilon)
-
+    def block(x, name, *others):
         positions = np.zeros(x.shape[1]) if sinusoidal else np.arange(x.shape[1])
-        update = decoder.self_attention(weights, x, attention_bias, positions)
-        x = norm(x + update, "attention_norm")
-        if encoder_sequence is not None:
-            update = decoder.cross_attention(
-                weights, x, encoder_sequence, encoder_attention_bias, "cross_attention/"
-            )
-            x = norm(x + update, "cross_attention_norm")
-        hidden = oracle.relu(decoder.dense(x, weights, "feed_forward/intermediate_dense"))
-        update = decoder.dense(hidden, weights, "feed_forward/output_dense")
-        return norm(x + update, "feed_forward_norm")
+        return decoder.block(of(name), x, positions, model.layer_norm_epsilon, *others)
 
     source_bias = bias(inputs["encoder_padding_mask"][:, None] == 1)
     encoder_sequence = embed(inputs["encoder_token_ids"])
     for i in range(model.num_layers):
-        encoder_sequence = block(encoder_sequence, of(f"encoder_block_{i}"), source_bias)
+        encoder_sequence = block(encoder_sequence, f"encoder_block_{i}", source_bias)
     mask = inputs["decoder_padding_mask"][:, None] == 1
     causal = bias(mask & (np.tri(mask.shape[-1])[None] == 1))
     x = embed(inputs["decoder_token_ids"])
     for i in range(model.num_decoder_layers):
-        x = block(x, of(f"decoder_block_{i}"), causal, encoder_sequence, source_bias)
+        x = block(x, f"decoder_block_{i}", causal, encoder_sequence, source_bias)
     return x @ table.T
