@@ -61,17 +61,21 @@ class Case:
         return flat(self.oracle(weights_by_path(layer), **self.inputs))
 
 
-def rotary_tables(positions, size):
-    """Returns the output of `RotaryPosition(size)` at positions (b, t): float64 (b, 1, t, size)."""
-    theta = 10000.0 ** (-2 * np.arange(size // 2) / size)
+def rotary_tables(positions, size, theta=None):
+    """Returns the output of `RotaryPosition(size)` at positions (b, t): float64 (b, 1, t, size).
+
+    With other frequencies `theta`, which may be fewer, (b, 1, t, 2 * len(theta)).
+    """
+    if theta is None:
+        theta = 10000.0 ** (-2 * np.arange(size // 2) / size)
     angle = np.asarray(positions, "float64")[:, None, :, None] * theta
     cos, sin = np.cos(angle), np.sin(angle)
     return np.concatenate([cos, cos], -1), np.concatenate([-sin, sin], -1)
 
 
-def rotary_context(positions, size):
+def rotary_context(*arguments):
     """Returns `rotary_tables` in float32."""
-    return tuple(table.astype("float32") for table in rotary_tables(positions, size))
+    return tuple(table.astype("float32") for table in rotary_tables(*arguments))
 
 
 def weights_by_path(layer):

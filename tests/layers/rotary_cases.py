@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from roformer_tf import layers
-from tests.layers.harness import Case
+from tests.layers.harness import Case, rotary_context, rotary_tables
 from tests.oracles import numpy_roformer as oracle
 
 HEADS, HEAD_DIM, WIDTH, LENGTH, TRAINED = 2, 8, 16, 6, 4
@@ -49,12 +49,6 @@ def rotated(vector, position, theta):
     return result
 
 
-def tables(row, theta):
-    angle = np.array([[position * frequency for frequency in theta] for position in row])
-    cos, sin = np.cos(angle), np.sin(angle)
-    return np.concatenate([cos, cos], -1)[None], np.concatenate([-sin, sin], -1)[None]
-
-
 def tables_oracle(theta_of_row):
     """`theta_of_row(weights, positions of a row, its padding mask)` -> frequencies."""
 
@@ -64,9 +58,10 @@ def tables_oracle(theta_of_row):
             positions = np.broadcast_to(positions, token_ids.shape)
         masks = [None] * len(positions) if padding_mask is None else padding_mask
         rows = [
-            tables(row, theta_of_row(weights, row, mask)) for row, mask in zip(positions, masks)
+            rotary_tables(row[None], HEAD_DIM, theta_of_row(weights, row, mask))
+            for row, mask in zip(positions, masks)
         ]
-        return tuple(np.stack(part) for part in zip(*rows))
+        return tuple(np.concatenate(part) for part in zip(*rows))
 
     return make
 
@@ -107,11 +102,6 @@ def attention_oracle(theta, factor=1.0, on_values=False):
     return attend
 
 
-def context(theta):
-    rows = zip(*(tables(row, theta) for row in POSITIONS))
-    return tuple(np.stack(part).astype("float32") for part in rows)
-
-
 def rotary(**options):
     return lambda **kwargs: layers.RotaryPosition(HEAD_DIM, **options, **kwargs)
 
@@ -135,7 +125,7 @@ def attention_case(name, options, theta, **of_oracle):
     return Case(
         name,
         attention(**options),
-        {"x": X, "attention_bias": PADDED, "position": context(theta)},
+        {"x": X, "attention_bias": PADDED, "position": rotary_context(POSITIONS, HEAD_DIM, theta)},
         attention_oracle(theta, **of_oracle),
         noise=2e-6,
     )

@@ -6,29 +6,17 @@ import numpy as np
 
 from roformer_tf import layers
 from tests.layers.harness import Case
-from tests.oracles.numpy_roformer import dense
+from tests.oracles.numpy_roformer import dense, rotary_interleaved
 
 BATCH, LENGTH, WIDTH, HEADS, HEAD_DIM, TAGS = 2, 6, 16, 3, 8, 4
 X = np.random.default_rng(8373).normal(size=(BATCH, LENGTH, WIDTH)).astype("float32")
 EMISSIONS = np.random.default_rng(7196).normal(size=(BATCH, LENGTH, TAGS)).astype("float32")
 
 
-def rotated(vector, position):
-    """R_m x, equation 34, in pairs (2i, 2i + 1)."""
-    result = np.array(vector, "float64")
-    for i in range(len(vector) // 2):
-        angle = position * 10000 ** (-2 * i / len(vector))
-        a, b = vector[2 * i : 2 * i + 2]
-        result[2 * i : 2 * i + 2] = (
-            a * np.cos(angle) - b * np.sin(angle),
-            a * np.sin(angle) + b * np.cos(angle),
-        )
-    return result
-
-
 def product(query, key, start, end, use_rope):
     if use_rope:
-        query, key = rotated(query, start), rotated(key, end)
+        pair = np.stack([query, key])[None, :, None]
+        query, key = rotary_interleaved(pair, [start, end])[0, :, 0]
     return query @ key / len(query) ** 0.5
 
 

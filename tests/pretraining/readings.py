@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from tests.oracles.numpy_roformer import rotary_interleaved
 from tests.pretraining import small_corpus
 
 # An answer is this word. Its characters are not elsewhere.
@@ -52,14 +53,11 @@ def oracle_loss(features, batch, kernel):
         features, batch["answer_mask"], batch["labels"][:, 0], batch["label_weights"]
     ):
         width = len(x)
-        angle = np.arange(width)[:, None] * 10000.0 ** (-2 * np.arange(dim // 2) / dim)
-        rotated = []
-        for part in np.split(x @ kernel, 2, axis=-1):
-            even, odd = part[:, ::2], part[:, 1::2]
-            a = even * np.cos(angle) - odd * np.sin(angle)
-            b = odd * np.cos(angle) + even * np.sin(angle)
-            rotated.append(np.stack([a, b], -1).reshape(width, dim))
-        scores = rotated[0] @ rotated[1].T / np.sqrt(dim)
+        query, key = (
+            rotary_interleaved(part[None, :, None], np.arange(width))[0, :, 0]
+            for part in np.split(x @ kernel, 2, axis=-1)
+        )
+        scores = query @ key.T / np.sqrt(dim)
         spans = [(m, n) for m in range(width) for n in range(m, width) if mask[m] and mask[n]]
         logits = np.array([scores[span] for span in spans])
         true = spans.index(divmod(int(label), width))
