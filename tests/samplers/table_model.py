@@ -4,8 +4,14 @@ The new tokens of a sequence are a node of a tree: the root is 0, and the child 
 `node * vocabulary + 1 + token`. `tables[row, node]` are the logits of the next token, float32.
 """
 
+import keras
 import numpy as np
 from keras import ops
+
+from roformer_tf.samplers import with_min_length
+from tests.layers.harness import numpy
+
+LENGTHS, LENGTH = (1, 2, 4), 6  # of the prompts, and of the rows
 
 
 def make_tables(rng, rows, vocabulary, depth, spread=1.5):
@@ -59,6 +65,25 @@ def logits_of(tables, row, node):
     # the node of a full or waiting sequence may lie outside the table
     node = ops.minimum(node, tables.shape[1] - 1)
     return ops.take(flat, row * tables.shape[1] + node, axis=0)
+
+
+def search(
+    sampler, tables, stops, lengths=LENGTHS, length=LENGTH, cached=True, min_length=0, wrap=None
+):
+    """Returns prompts of these lengths, and the sampler's result as arrays."""
+    prompt, mask = make_prompt(lengths, length)
+    cache = first_cache(len(lengths)) if cached else None
+    next = (cached_step if cached else step)(tables, mask)
+    next = with_min_length(next, min_length, stops, mask)
+
+    def run(prompt, cache):
+        return sampler(
+            next, prompt, cache=cache, index=min(lengths), mask=mask, stop_token_ids=stops
+        )
+
+    cache = cache and keras.tree.map_structure(ops.convert_to_tensor, cache)
+    found = (wrap(run) if wrap else run)(ops.convert_to_tensor(prompt), cache)
+    return prompt, keras.tree.map_structure(numpy, found)
 
 
 # === The same in plain Python and float64 ===

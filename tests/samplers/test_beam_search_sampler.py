@@ -11,37 +11,11 @@ from keras import ops
 from roformer_tf.samplers import BeamSearchSampler, with_min_length
 from tests.layers.harness import compiled, numpy
 from tests.samplers import table_model
-from tests.samplers.table_model import Row
+from tests.samplers.table_model import LENGTH, LENGTHS, Row, search
 
 FORMS = ("fairseq", "gnmt")
-
-
-@pytest.fixture
-def rng():
-    """The same tables in each run: some seed would find two scores that tie in float32."""
-    return np.random.default_rng(5)
-
-
 # sums of half a dozen float32 logarithms of size 5, and a division
 ROUNDING = 1e-5
-LENGTHS, LENGTH = (1, 2, 4), 6  # of the prompts, and of the rows
-
-
-def search(sampler, tables, stops, lengths=LENGTHS, cached=True, min_length=0, wrap=None):
-    """Returns prompts of these lengths, and the sampler's result as arrays."""
-    prompt, mask = table_model.make_prompt(lengths, LENGTH)
-    cache = table_model.first_cache(len(lengths)) if cached else None
-    next = (table_model.cached_step if cached else table_model.step)(tables, mask)
-    next = with_min_length(next, min_length, stops, mask)
-
-    def run(prompt, cache):
-        return sampler(
-            next, prompt, cache=cache, index=min(lengths), mask=mask, stop_token_ids=stops
-        )
-
-    cache = cache and keras.tree.map_structure(ops.convert_to_tensor, cache)
-    found = (wrap(run) if wrap else run)(ops.convert_to_tensor(prompt), cache)
-    return prompt, keras.tree.map_structure(numpy, found)
 
 
 def assert_finds(found, prompt, expected, lengths=LENGTHS):

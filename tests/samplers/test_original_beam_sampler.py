@@ -17,26 +17,11 @@ from tests.samplers import table_model
 LENGTH = 7
 
 
-@pytest.fixture
-def rng():
-    """The same tables in each run: some seed would find two scores that tie in float32."""
-    return np.random.default_rng(5)
-
-
-def texts(sampler, tables, lengths, stops, wrap=lambda function: function):
+def texts(sampler, tables, lengths, stops, wrap=None):
     """Returns the new tokens of each sequence, up to the stop token that ends it."""
-    prompt, mask = table_model.make_prompt(lengths, LENGTH)
-    next = table_model.cached_step(tables, mask)
-
-    def run(prompt, cache):
-        return sampler(
-            next, prompt, cache=cache, index=min(lengths), mask=mask, stop_token_ids=stops
-        )
-
-    cache = keras.tree.map_structure(ops.convert_to_tensor, table_model.first_cache(len(lengths)))
-    found = wrap(run)(ops.convert_to_tensor(prompt), cache)
+    _, mask = table_model.make_prompt(lengths, LENGTH)
+    prompt, found = table_model.search(sampler, tables, stops, lengths, LENGTH, wrap=wrap)
     kept = numpy(valid_token_mask(found, mask, stops, sampler.min_ends, sampler.min_length))
-    found = numpy(found)
     assert np.all(found[mask] == prompt[mask])
     assert not np.any(found[~kept])  # nothing is written after the end
     return [row[k & ~m].tolist() for row, k, m in zip(found, kept, mask, strict=True)]
