@@ -6,7 +6,6 @@
 
 import importlib.util
 import os
-import subprocess
 import sys
 
 import keras
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.models.backend_results import all_results
+from tests.processes import run_program
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="compares other backends with TensorFlow"
@@ -31,15 +31,9 @@ def test_gives_the_numbers_of_tensorflow(backend, reference, repository, tmp_pat
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     file = tmp_path / "numbers.npz"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.models.backend_results", str(file)],
-        env={**os.environ, "KERAS_BACKEND": backend},
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = sys.executable, "-m", "tests.models.backend_results", str(file)
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    run_program(*command, env=environment, cwd=repository, timeout=600)
     numbers = dict(np.load(file))
     assert numbers.pop("backend") == backend
     assert numbers.keys() == reference.keys()

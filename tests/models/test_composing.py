@@ -5,7 +5,6 @@
 
 import itertools
 import os
-import subprocess
 import sys
 
 import keras
@@ -16,6 +15,7 @@ from keras import ops
 import roformer_tf
 from tests.layers.harness import numpy
 from tests.models import builders
+from tests.processes import run_program
 
 LAYERS = [
     f"tests/layers/test_{name}.py"
@@ -288,11 +288,5 @@ def test_elsewhere(repository):
         "KERAS_BACKEND": "jax",
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4",
     }
-    process = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", __file__, *LAYERS],
-        cwd=repository,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stdout[-3000:]
+    command = sys.executable, "-m", "pytest", "-q", __file__, *LAYERS
+    run_program(*command, cwd=repository, env=environment)

@@ -23,6 +23,7 @@ from roformer_tf.pretraining.windows import Windows, rounded_width, shards_in_wi
 from roformer_tf.text import text_segmentate
 from tests.pretraining import small_corpus
 from tests.pretraining.small_corpus import batches, digest, settings
+from tests.processes import run_program
 
 CLS, SEP = 2, 3
 ALWAYS = {
@@ -227,14 +228,8 @@ def test_starts_anywhere(folder, stream):
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", ["none"], indirect=True)
 def test_another_process_makes_the_same(folder, stream, repository):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.pretraining.small_corpus", folder, "1", "2", "5"],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = sys.executable, "-m", "tests.pretraining.small_corpus", folder, "1", "2", "5"
+    done = run_program(*command, cwd=repository, timeout=300)
     assert done.stdout.split()[-1] == digest(after(stream[1], (1, 2)), 5)
 
 
