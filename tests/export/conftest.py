@@ -86,11 +86,6 @@ def one_segment(token_ids):
     return {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
 
 
-def softmax(x):
-    x = np.exp(x - x.max(-1, keepdims=True))
-    return x / x.sum(-1, keepdims=True)
-
-
 def assert_close(value, expected, tolerance=1e-5):
     """Checks equality up to a share of the largest number.
 

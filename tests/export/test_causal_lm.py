@@ -6,7 +6,8 @@ import pytest
 
 from roformer_tf import RoFormerCausalLM
 from roformer_tf.export import export_saved_model
-from tests.export.conftest import assert_close, encoded, one_segment, softmax
+from tests.export.conftest import assert_close, encoded, one_segment
+from tests.oracles.numpy_roformer import softmax
 
 
 def assert_same_scores(answer, expected, tolerance=1e-5):

@@ -8,10 +8,11 @@ import tensorflow as tf
 
 from roformer_tf import RoFormerTextClassifier, RoFormerTextClassifierPreprocessor
 from roformer_tf.export import export_saved_model
-from tests.export.conftest import assert_close, encoded, softmax
+from tests.export.conftest import assert_close, encoded
 from tests.export.server import BLOCKED
 from tests.layers.harness import quantized
 from tests.models.builders import V2
+from tests.oracles.numpy_roformer import softmax
 
 LABELS = ["差 评", "一般", "好评"]
 

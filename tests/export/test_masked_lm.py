@@ -7,7 +7,8 @@ import tensorflow as tf
 from roformer_tf import RoFormerMaskedLM
 from roformer_tf.export import export_saved_model
 from roformer_tf.models import fill_mask
-from tests.export.conftest import assert_close, encoded, one_segment, softmax
+from tests.export.conftest import assert_close, encoded, one_segment
+from tests.oracles.numpy_roformer import softmax
 
 
 def with_masks(rng, texts):

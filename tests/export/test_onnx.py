@@ -17,7 +17,8 @@ from roformer_tf import (
 )
 from roformer_tf.export import export_onnx
 from roformer_tf.models import fill_mask
-from tests.export.conftest import assert_close, softmax
+from tests.export.conftest import assert_close
+from tests.oracles.numpy_roformer import softmax
 from tests.processes import run_program
 
 for package in ("onnx", "tf2onnx", "onnxruntime"):

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from tests.checkpoint.conftest import read_variables
 from tests.oracles import numpy_roformer as oracle
 from tests.oracles.run_original import small_config
 
@@ -54,11 +54,10 @@ def test_agrees_with_golden_case(golden, name):
     folder, cases = golden
     case = cases[name]
     checkpoint = folder / "checkpoints" / case["checkpoint"]
-    reader = tf.train.load_checkpoint(str(checkpoint / "bert_model.ckpt"))
     arrays = np.load(folder / "cases" / f"{name}.npz")
     outputs = outputs_of(
         case,
-        {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()},
+        read_variables(checkpoint / "bert_model.ckpt"),
         json.loads((checkpoint / "bert_config.json").read_text()),
         {key: arrays[f"input_{key}"] for key in case["inputs"]},
     )
@@ -73,10 +72,9 @@ def test_epsilon_of_the_older_release(golden):
     folder, cases = golden
     case = cases["small_embeddings"]
     checkpoint = folder / "checkpoints" / case["checkpoint"]
-    reader = tf.train.load_checkpoint(str(checkpoint / "bert_model.ckpt"))
     arrays = np.load(folder / "cases" / "small_embeddings.npz")
     states = oracle.encoder(
-        {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()},
+        read_variables(checkpoint / "bert_model.ckpt"),
         json.loads((checkpoint / "bert_config.json").read_text()),
         arrays["input_token_ids"],
         arrays["input_segment_ids"],

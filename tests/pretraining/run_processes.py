@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
+
+from tests.checkpoint.conftest import read_variables
+from tests.pretraining import builders
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -143,16 +145,14 @@ def newest_step(output):
 def variables(output):
     """All variables of the newest checkpoint, of model and optimizer: dict from name to array."""
     newest = Path(output) / "checkpoints" / f"step-{newest_step(output):09d}"
-    reader = tf.train.load_checkpoint(str(newest / "variables"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return read_variables(newest / "variables")
 
 
 def distance(values, reference):
     """Euclidean distance of all float variables of two runs, relative to the reference."""
     assert sorted(values) == sorted(reference)
     names = [name for name in reference if reference[name].dtype.kind == "f"]
-    square = sum(((values[n].astype("float64") - reference[n]) ** 2).sum() for n in names)
-    return float(np.sqrt(square / sum((reference[n].astype("float64") ** 2).sum() for n in names)))
+    return builders.distance(*([run[name] for name in names] for run in (values, reference)))
 
 
 def check_complete(output, settings):
