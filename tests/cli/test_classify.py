@@ -57,11 +57,6 @@ def test_standard_input_is_a_stream(folder, monkeypatch, capsys, printed_json):
     assert read == [0, 0, 0, 2, 2, 2, 5, 5, 5, 8][: len(read)] and len(read) >= 9
 
 
-def test_no_text(folder, monkeypatch, error_of):
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n \n"))
-    assert "Expected at least one text" in error_of("classify", folder)
-
-
 def test_an_original_folder_is_no_classifier(tmp_path, error_of):
     from roformer_tf.checkpoint import save_checkpoint
 

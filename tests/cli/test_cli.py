@@ -187,7 +187,9 @@ def test_fill_mask_refuses(folders, error_of, folder, arguments, message):
     assert message in error_of("fill-mask", folders / folder, *arguments)
 
 
-@pytest.mark.parametrize("command", ["fill-mask", "generate", "similar", "embed", "translate"])
+@pytest.mark.parametrize(
+    "command", ["classify", "fill-mask", "generate", "similar", "embed", "translate"]
+)
 def test_no_text_and_no_model(error_of, monkeypatch, tmp_path, command):
     monkeypatch.setattr("sys.stdin", io.StringIO("\n \n"))
     assert "Expected at least one text" in error_of(command, tmp_path)

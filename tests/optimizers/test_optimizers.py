@@ -80,6 +80,12 @@ def test_schedule_equals_the_broken_line(end):
     assert [float(again(step)) for step in steps] == ours
 
 
+def test_schedule_may_jump_at_its_last_step():
+    schedule = LinearWarmupDecay(1e-3, total_steps=10, warmup_steps=10, end=1e-5)
+    rates = [float(schedule(step)) for step in (0, 5, 9, 10, 11)]
+    np.testing.assert_allclose(rates, [0, 5e-4, 9e-4, 1e-5, 1e-5], rtol=1e-6)
+
+
 def test_schedule_without_warmup_starts_at_the_peak():
     assert float(LinearWarmupDecay(1.0, total_steps=4, warmup_steps=0)(0)) == 1.0
 

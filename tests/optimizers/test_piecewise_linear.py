@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.optimizers import LinearWarmupDecay, PiecewiseLinear
+from roformer_tf.optimizers import PiecewiseLinear
 
 
 def original_factor(step, schedule):
@@ -63,15 +63,3 @@ def test_config_survives_json():
 def test_refuses_other_factors(factors):
     with pytest.raises(ValueError, match="`factors` must be a dict from steps"):
         PiecewiseLinear(1e-3, factors)
-
-
-def test_warmup_and_decay_is_a_broken_line_too():
-    """A line that jumps at its last step, which a dict of factors cannot say, included."""
-    steps = np.arange(30)
-    ours = LinearWarmupDecay(1e-3, total_steps=20, warmup_steps=5)
-    same = PiecewiseLinear(1e-3, {5: 1.0, 20: 0.0})
-    for step in steps:
-        assert float(ours(step)) == pytest.approx(float(same(step)), abs=1e-9)
-    jump = LinearWarmupDecay(1e-3, total_steps=10, warmup_steps=10, end=1e-5)
-    rates = [float(jump(step)) for step in (0, 5, 9, 10, 11)]
-    np.testing.assert_allclose(rates, [0, 5e-4, 9e-4, 1e-5, 1e-5], rtol=1e-6)
