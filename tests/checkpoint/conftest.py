@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.models.builders import SPECIAL
 from tests.oracles.run_original import small_config
 
-TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 HEADS = ("pooler", "nsp", "mlm")
 
 
@@ -66,7 +66,7 @@ def write_original(folder, variables, config, tokens=None, name="bert_model.ckpt
     )
     (folder / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
     (folder / "bert_config.json").write_text(json.dumps(config))
-    tokens = tokens or TOKENS + [f"[unused{i}]" for i in range(len(TOKENS), config["vocab_size"])]
+    tokens = tokens or SPECIAL + [f"[unused{i}]" for i in range(len(SPECIAL), config["vocab_size"])]
     (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens), encoding="utf-8")
     return folder
 

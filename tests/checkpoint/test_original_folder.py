@@ -7,7 +7,7 @@ import pytest
 
 import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
-from tests.checkpoint.conftest import TOKENS, random_folder
+from tests.checkpoint.conftest import SPECIAL, random_folder
 from tests.checkpoint.golden import numpy
 
 CHARACTERS = list("天气很好不坏我你他今明")
@@ -15,7 +15,7 @@ WORDS = ["天气", "今天", "明天"]
 
 
 def make_folder(path, rng, words=()):
-    tokens = [*TOKENS, *CHARACTERS, *words]
+    tokens = [*SPECIAL, *CHARACTERS, *words]
     return random_folder(path, rng, heads=("mlm",), tokens=tokens, vocab_size=len(tokens))
 
 
@@ -95,14 +95,14 @@ def test_kept_tokens_cut_the_vocabulary_too(rng, tmp_path, dictionary):
     folder = make_folder(tmp_path / "roformer", rng)
     keep = [0, 1, 2, 3, 4, 7, 5]
     model = roformer_tf.RoFormerMaskedLM.from_preset(folder, keep_tokens=keep)
-    assert model.preprocessor.tokenizer.get_vocabulary() == [*TOKENS, "很", "天"]
+    assert model.preprocessor.tokenizer.get_vocabulary() == [*SPECIAL, "很", "天"]
     assert model.backbone.vocabulary_size == 7
     with pytest.raises(ValueError, match="`compound_tokens` adds tokens .* pass `vocabulary="):
         roformer_tf.RoFormerMaskedLM.from_preset(folder, compound_tokens=[[5, 6]])
     model = roformer_tf.RoFormerMaskedLM.from_preset(
         folder,
         compound_tokens=[[5, 6]],
-        vocabulary=[*TOKENS, *CHARACTERS, "天气"],
+        vocabulary=[*SPECIAL, *CHARACTERS, "天气"],
         dictionary=dictionary,
     )
     assert model.preprocessor.tokenizer.word_level
@@ -127,8 +127,8 @@ def test_a_task_saves_its_vocabulary(rng, tmp_path, dictionary):
     "file, content, message",
     [
         ("vocab.txt", None, "vocab.txt is missing.* pass `preprocessor=None`"),
-        ("vocab.txt", "\n".join(TOKENS + CHARACTERS + ["新"]), "has 17 tokens, more than the 16"),
-        ("vocab.txt", "\n".join(TOKENS + CHARACTERS[:-1]), "has 15 tokens, fewer than the 16"),
+        ("vocab.txt", "\n".join(SPECIAL + CHARACTERS + ["新"]), "has 17 tokens, more than the 16"),
+        ("vocab.txt", "\n".join(SPECIAL + CHARACTERS[:-1]), "has 15 tokens, fewer than the 16"),
         ("vocab.txt", "天\n气".encode("gb18030"), "must be UTF-8"),
         ("bert_config.json", '"vocab_size": 15', "`vocab_size` is 15, the weights have 16"),
         ("bert_config.json", None, "bert_config.json is missing"),

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from tests.checkpoint.conftest import read_variables
+from tests.models.builders import SPECIAL
 from tests.pretraining import builders
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTERS = [chr(number) for number in range(0x4E00, 0x4E30)]
 # Three stages of different lengths; checkpoints fall on stage ends, between them, and neither.
 SETTINGS = """

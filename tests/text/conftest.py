@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from roformer_tf.text import RoFormerTokenizer, SegmentationDictionary
+from tests.models.builders import SPECIAL
 from tests.text.texts import hostile_texts, make_vocabulary, real_lines
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY = [*SPECIAL, *"追一科技的ab。", "追一", "科技", "ro", "##former"]
 MODES = {
     "word": {"word_level": True, "lowercase": True},

@@ -8,9 +8,7 @@ import pytest
 
 from roformer_tf.text import RoFormerTokenizer, SegmentationDictionary
 from roformer_tf.text.segmentation_dictionary import dictionary_digest
-from tests.text.conftest import EDITS
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+from tests.text.conftest import EDITS, SPECIAL
 
 
 @pytest.fixture

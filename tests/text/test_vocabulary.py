@@ -4,8 +4,7 @@ import pytest
 
 from roformer_tf.checkpoint.vocabulary import Vocabulary, assign_ids, list_tokens
 from roformer_tf.text import RoFormerTokenizer, load_vocabulary, simplify_vocabulary
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+from tests.text.conftest import SPECIAL
 
 
 # what bert4keras 0.11.5 reads
