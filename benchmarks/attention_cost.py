@@ -213,20 +213,15 @@ def draw(record, path):
 def write(record, output):
     """The results as JSON lines, and beside them the table and the figure."""
     records.write(output, record)
-    head = [
-        "# Time and memory of one attention layer against the length",
-        "",
+    about = (
         f"One layer of {record['num_heads']} heads of {HEAD_DIM} features, "
         f"{'causal' if record['causal'] else 'bidirectional'}, with rotary positions, a batch of one row, float32, "
         "TensorFlow. Each cell is a process of its own: the median of its runs after one to warm up, and what a run "
-        "adds to the memory in use at its peak.",
-        "",
-        records.source(record),
-        "",
-        f"![{output.stem}]({output.stem}.png)",
-    ]
-    text = "\n".join([*head, *table(record)]) + "\n"
-    records.write_text(output.with_suffix(".md"), text)
+        "adds to the memory in use at its peak."
+    )
+    title = "Time and memory of one attention layer against the length"
+    figure = f"![{output.stem}]({output.stem}.png)"
+    records.report(output, record, title, about, [figure, *table(record)])
     draw(record, output.with_suffix(".png"))
 
 
@@ -278,7 +273,8 @@ def main(arguments=None):
                 record["results"].append({**case, **found})
                 print(record["results"][-1], flush=True)
         # after each length: an error costs no more than what follows it
-        write(record, output)
+        records.write(output, record)
+    write(record, output)
 
 
 if __name__ == "__main__":

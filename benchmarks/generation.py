@@ -125,18 +125,12 @@ def write(record, output):
     """The results as JSON lines, and the table beside them."""
     records.write(output, record)
     sizes = record["sizes"]
-    head = [
-        "# Generation",
-        "",
+    about = (
         f"Greedy search with {sizes['layers']} layers of width {sizes['width']}, vocabulary {sizes['vocabulary']:,}, "
         f"float32, random weights. Medians of {record['repeats']} runs after one to warm up; the libraries "
-        "take turns, a process each.",
-        "",
-        records.source(record),
-        "",
-    ]
-    text = "\n".join([*head, *table(record)]) + "\n"
-    records.write_text(output.with_suffix(".md"), text)
+        "take turns, a process each."
+    )
+    records.report(output, record, "Generation", about, table(record))
 
 
 def main(arguments=None):
@@ -162,7 +156,7 @@ def main(arguments=None):
         "repeats": given.repeats,
         "seed": given.seed,
     }
-    measure(
+    record["results"] = measure(
         given.sides,
         QUICK_CASES if given.quick else CASES,
         record["new_tokens"],
@@ -171,9 +165,9 @@ def main(arguments=None):
         given.seed,
         say=lambda line: print(line, flush=True),
         # after each case: an error costs no more than what follows it
-        keep=lambda results: write({**record, "results": results}, output),
+        keep=lambda results: records.write(output, {**record, "results": results}),
     )
-    print("\n".join(table(records.read(output))))
+    write(record, output)
 
 
 if __name__ == "__main__":

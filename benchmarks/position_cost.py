@@ -74,30 +74,25 @@ def measure(sizes, rounds):
 
 
 def table(record):
-    """Makes the report in Markdown."""
+    """Lines of Markdown."""
     medians = {r["position_scheme"]: statistics.median(r["seconds"]) for r in record["results"]}
-    sizes = record["sizes"]
-    lines = [
-        "# Time of an attention layer with each position scheme",
-        "",
-        f"One layer, forward and backward, {sizes['batch_size']} × {sizes['length']} tokens, {sizes['num_heads']} "
-        f"heads of {sizes['head_dim']}, float32, one thread: medians of {record['rounds']} rounds, in each of "
-        "which all schemes take turns.",
-        "",
-        records.source(record),
-        "",
-        '| `position_scheme` | ms | times that of `"none"` |',
-        "|---|---|---|",
-    ]
+    lines = ['| `position_scheme` | ms | times that of `"none"` |', "|---|---|---|"]
     for name, median in sorted(medians.items(), key=lambda item: item[1]):
         lines.append(f'| `"{name}"` | {1000 * median:.0f} | {median / medians["none"]:.2f} |')
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def write(record, output):
     """The results as JSON lines, and the table beside them."""
     records.write(output, record)
-    records.write_text(output.with_suffix(".md"), table(record))
+    sizes = record["sizes"]
+    about = (
+        f"One layer, forward and backward, {sizes['batch_size']} × {sizes['length']} tokens, {sizes['num_heads']} "
+        f"heads of {sizes['head_dim']}, float32, one thread: medians of {record['rounds']} rounds, in each of "
+        "which all schemes take turns."
+    )
+    title = "Time of an attention layer with each position scheme"
+    records.report(output, record, title, about, table(record))
 
 
 def main(arguments=None):
@@ -126,7 +121,6 @@ def main(arguments=None):
     }
     output = given.output or FOLDER / "results" / "position_cost.jsonl"
     write(record, output)
-    print(table(record))
 
 
 if __name__ == "__main__":

@@ -192,9 +192,11 @@ def main(arguments=None):
     small = Sizes(**{**asdict(QUICK if given.quick else MIXED), "vocabulary": vocabulary})
     record["results"] += mixed(small, given.count, given.repeats, given.seed)
     records.write(output, record)
-    head = ["# Training calls", "", records.source(record), ""]
-    records.write_text(output.with_suffix(".md"), "\n".join([*head, *table(record)]) + "\n")
-    print("\n".join(table(record)))
+    about = (
+        f"The masked LM has {sizes.layers} layers of width {sizes.width}, the classifier {small.layers} of width "
+        f"{small.width}; float32, random weights. Medians; the calls take turns in one process."
+    )
+    records.report(output, record, "Training calls", about, table(record))
 
 
 if __name__ == "__main__":
