@@ -8,7 +8,6 @@ tokens. Each call begins with arrays in the computer's memory and ends when its 
 import argparse
 import functools
 import os
-import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -270,7 +269,7 @@ def main():
     sizes = QUICK if arguments.quick else BASE
     device = "cuda" if torch.cuda.is_available() else "cpu"
     record = {
-        **records.made_by("benchmarks.accelerator", sys.argv[1:]),
+        **records.made_by("benchmarks.accelerator"),
         "backend": backend,
         "device": torch.cuda.get_device_name() if device == "cuda" else machine.describe()["cpu"],
         "sizes": asdict(sizes),

@@ -252,9 +252,8 @@ def main(arguments=None):
     output = given.output or FOLDER / "results" / (
         f"attention_cost{'_causal' * given.causal}{'_quick' * given.quick}.jsonl"
     )
-    words = sys.argv[1:] if arguments is None else arguments
     record = {
-        **records.made_by("benchmarks.attention_cost", words),
+        **records.made_by("benchmarks.attention_cost", arguments),
         "num_heads": given.heads,
         "causal": given.causal,
         "attentions": given.attentions,

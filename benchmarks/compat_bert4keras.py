@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import re
 import statistics
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -118,9 +117,8 @@ def main(arguments=None):
     name = f"compat_bert4keras{'_quick' * given.quick}.jsonl"
     output = given.output or FOLDER / "results" / name
     sizes = QUICK if given.quick else SIZES
-    words = sys.argv[1:] if arguments is None else arguments
     record = {
-        **records.made_by("benchmarks.compat_bert4keras", words),
+        **records.made_by("benchmarks.compat_bert4keras", arguments),
         "sizes": asdict(sizes),
         "seed": given.seed,
         "results": measure(

@@ -7,7 +7,6 @@ and shopping reviews; the tokenizers are those of the libraries, at word level w
 import argparse
 import contextlib
 import statistics
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -129,11 +128,10 @@ def main(arguments=None):
     )
     given = parser.parse_args(arguments)
     output = given.output or FOLDER / "results" / f"everyday{'_quick' * given.quick}.jsonl"
-    words = sys.argv[1:] if arguments is None else arguments
     sizes = QUICK if given.quick else SIZES
     count = given.count or (40 if given.quick else 600)
     record = {
-        **records.made_by("benchmarks.everyday", words),
+        **records.made_by("benchmarks.everyday", arguments),
         "sizes": asdict(sizes),
         "repeats": given.repeats,
         "texts": given.texts,

@@ -8,7 +8,6 @@ and the differences are what a token takes early and late in the text.
 import argparse
 import contextlib
 import statistics
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -147,10 +146,9 @@ def main(arguments=None):
     )
     given = parser.parse_args(arguments)
     output = given.output or FOLDER / "results" / f"generation{'_quick' * given.quick}.jsonl"
-    words = sys.argv[1:] if arguments is None else arguments
     sizes = QUICK if given.quick else BASE
     record = {
-        **records.made_by("benchmarks.generation", words),
+        **records.made_by("benchmarks.generation", arguments),
         "sizes": asdict(sizes),
         "new_tokens": given.new_tokens or (6 if given.quick else 128),
         "repeats": given.repeats,

@@ -184,8 +184,7 @@ def main(arguments=None):
     given = parser.parse_args(arguments)
     output = given.output or FOLDER / "results" / f"onnx_runtime{'_quick' * given.quick}.jsonl"
     sizes = asdict(QUICK if given.quick else SIZES)
-    words = sys.argv[1:] if arguments is None else arguments
-    record = {**records.made_by("benchmarks.onnx_runtime", words), "sizes": sizes}
+    record = {**records.made_by("benchmarks.onnx_runtime", arguments), "sizes": sizes}
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in given.seeds if given.data else ():

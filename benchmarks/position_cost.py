@@ -3,7 +3,6 @@
 import argparse
 import os
 import statistics
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,9 +108,7 @@ def main(arguments=None):
         tf.config.threading.set_inter_op_parallelism_threads(1)
     sizes = QUICK if given.quick else BASE
     record = {
-        **records.made_by(
-            "benchmarks.position_cost", sys.argv[1:] if arguments is None else arguments
-        ),
+        **records.made_by("benchmarks.position_cost", arguments),
         "sizes": sizes,
         "rounds": given.rounds,
         "results": [

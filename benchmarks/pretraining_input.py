@@ -7,7 +7,6 @@ tokens were masked. Prints tables in Markdown and writes all numbers to a file o
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -55,7 +54,7 @@ def main():
     files = tuple(str(path) for form in FORMS for path in sorted(arguments.data.glob(f"*.{form}")))
     tokenizer = roformer_tf.RoFormerTokenizer.from_preset(str(arguments.vocabulary))
     record = {
-        **records.made_by("benchmarks.pretraining_input", sys.argv[1:]),
+        **records.made_by("benchmarks.pretraining_input"),
         "batch": arguments.batch,
         "windows": arguments.windows,
         "word_level": tokenizer.word_level,

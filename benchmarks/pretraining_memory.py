@@ -254,7 +254,7 @@ def main():
         write(record, arguments.output)
         return
     record = {
-        **records.made_by("benchmarks.pretraining_memory", sys.argv[1:]),
+        **records.made_by("benchmarks.pretraining_memory"),
         "defaults": DEFAULTS,
     }
     record["results"] = []

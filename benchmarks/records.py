@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import shlex
+import sys
 from importlib.metadata import version
 
 from benchmarks import machine
@@ -23,8 +24,9 @@ def command(module, arguments):
     return shlex.join(["python", "-m", module, *arguments])
 
 
-def made_by(module, arguments):
-    """What a record begins with."""
+def made_by(module, arguments=None):
+    """What a record begins with. Without `arguments`, the command is that of this process."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     return {
         "date": date(),
         "command": command(module, arguments),

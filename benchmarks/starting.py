@@ -97,7 +97,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5, help="timed turns (%(default)s)")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "starting.jsonl")
     arguments = parser.parse_args()
-    record = records.made_by("benchmarks.starting", sys.argv[1:])
+    record = records.made_by("benchmarks.starting")
     with tempfile.TemporaryDirectory() as folder:
         base, classifier = Path(folder, "base"), Path(folder, "classifier")
         loading.make_checkpoint("ours", base, QUICK if arguments.quick else BASE)

@@ -7,7 +7,6 @@ second, beside texts that are all equally long.
 """
 
 import argparse
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -177,11 +176,10 @@ def main(arguments=None):
     parser.add_argument("--output", type=Path, help="file for the results, a table beside it")
     given = parser.parse_args(arguments)
     output = given.output or FOLDER / "results" / f"training_calls{'_quick' * given.quick}.jsonl"
-    words = sys.argv[1:] if arguments is None else arguments
     import_tensorflow()
     sizes, shapes = (QUICK, QUICK_SHAPES) if given.quick else (BASE, SHAPES)
     record = {
-        **records.made_by("benchmarks.training_calls", words),
+        **records.made_by("benchmarks.training_calls", arguments),
         "sizes": asdict(sizes),
         "results": [],
     }
