@@ -14,12 +14,10 @@ from pathlib import Path
 
 from benchmarks import records
 from benchmarks.client import Client
-from benchmarks.sizes import Sizes
+from benchmarks.sizes import MEDIUM, TINY
 
 FOLDER = Path(__file__).resolve().parent
 SIDES = {"ours": "roformer_tf.compat.bert4keras", "bert4keras": "bert4keras on tf-keras"}
-SIZES = Sizes(layers=6, heads=8, width=512, intermediate=2048)
-QUICK = Sizes(layers=1, heads=2, width=32, intermediate=64)
 TASKS = {
     "step": "fine-tuning step, {batch} × up to {length}",
     "predict": "`predict`, {batch} × up to {length}",
@@ -116,7 +114,7 @@ def main(arguments=None):
     given = parser.parse_args(arguments)
     name = f"compat_bert4keras{'_quick' * given.quick}.jsonl"
     output = given.output or FOLDER / "results" / name
-    sizes = QUICK if given.quick else SIZES
+    sizes = TINY if given.quick else MEDIUM
     record = {
         **records.made_by("benchmarks.compat_bert4keras", arguments),
         "sizes": asdict(sizes),

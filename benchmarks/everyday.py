@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks import corpus, records
 from benchmarks.client import Client
 from benchmarks.everyday_worker import NEW_TOKENS, SIDES
-from benchmarks.sizes import Sizes
+from benchmarks.sizes import MEDIUM, TINY
 
 FOLDER = Path(__file__).resolve().parent
 LABELS = {
@@ -22,8 +22,6 @@ LABELS = {
     "bert4keras": "bert4keras",
     "keras_hub": "KerasHub (RoFormer v2)",
 }
-SIZES = Sizes(layers=6, heads=8, width=512, intermediate=2048)
-QUICK = Sizes(layers=1, heads=2, width=32, intermediate=64)
 TASKS = {  # task: what a row says, and the libraries that have it
     "classify": ("classify one text", tuple(SIDES)),
     "fill_mask": ("fill one mask", ("ours", "hugging_face")),
@@ -128,7 +126,7 @@ def main(arguments=None):
     )
     given = parser.parse_args(arguments)
     output = given.output or FOLDER / "results" / f"everyday{'_quick' * given.quick}.jsonl"
-    sizes = QUICK if given.quick else SIZES
+    sizes = TINY if given.quick else MEDIUM
     count = given.count or (40 if given.quick else 600)
     record = {
         **records.made_by("benchmarks.everyday", arguments),

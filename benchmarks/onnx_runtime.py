@@ -19,11 +19,9 @@ from statistics import median
 import numpy as np
 
 from benchmarks import corpus, records
-from benchmarks.sizes import Sizes
+from benchmarks.sizes import MEDIUM, TINY, Sizes
 
 FOLDER = Path(__file__).resolve().parent
-SIZES = Sizes(layers=6, heads=8, width=512, intermediate=2048)
-QUICK = Sizes(layers=1, heads=2, width=32, intermediate=64)
 SHAPES = ((1, 32), (8, 128), (4, 512))
 SIDES = {
     "float32": "`export_onnx`, float32",
@@ -183,7 +181,7 @@ def main(arguments=None):
     parser.add_argument("--output", type=Path, help="file for the results, a table beside it")
     given = parser.parse_args(arguments)
     output = given.output or FOLDER / "results" / f"onnx_runtime{'_quick' * given.quick}.jsonl"
-    sizes = asdict(QUICK if given.quick else SIZES)
+    sizes = asdict(TINY if given.quick else MEDIUM)
     record = {**records.made_by("benchmarks.onnx_runtime", arguments), "sizes": sizes}
     results = []
     with tempfile.TemporaryDirectory() as folder:

@@ -64,7 +64,9 @@ class Sizes:
 
 
 BASE = Sizes()
+MEDIUM = Sizes(layers=6, heads=8, width=512, intermediate=2048)
 QUICK = Sizes(layers=2, heads=2, width=64, intermediate=128, vocabulary=500)
+TINY = Sizes(layers=1, heads=2, width=32, intermediate=64)
 
 
 def masked_count(length):

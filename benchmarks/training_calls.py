@@ -16,13 +16,12 @@ import numpy as np
 
 from benchmarks import corpus, records
 from benchmarks.models import LEARNING_RATE, import_tensorflow
-from benchmarks.sizes import BASE, QUICK, Sizes
+from benchmarks.sizes import BASE, MEDIUM, QUICK, Sizes
 
 FOLDER = Path(__file__).resolve().parent
 SHAPES = ((8, 128), (4, 512), (1, 1536))
 QUICK_SHAPES = ((2, 32),)
 STEPS = 3  # in a call of `fit`
-MIXED = Sizes(layers=6, heads=8, width=512, intermediate=2048)
 INPUTS = "token_ids", "segment_ids", "padding_mask", "mask_positions"
 CALLS = {
     "pretrainer": "`Pretrainer.train_on_batch`",
@@ -187,7 +186,7 @@ def main(arguments=None):
         record["results"] += steps(sizes, shape, given.repeats, given.seed)
         print("\n".join(table(record)[-3:]), flush=True)
     vocabulary = len(corpus.vocabulary())
-    small = Sizes(**{**asdict(QUICK if given.quick else MIXED), "vocabulary": vocabulary})
+    small = Sizes(**{**asdict(QUICK if given.quick else MEDIUM), "vocabulary": vocabulary})
     record["results"] += mixed(small, given.count, given.repeats, given.seed)
     records.write(output, record)
     about = (
