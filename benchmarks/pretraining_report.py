@@ -54,7 +54,7 @@ def _projection(results):
         case, full = results["cases"][name], results["cases"]["full"]
         ratio = median(a / b for a, b in zip(case["seconds"], full["seconds"], strict=True))
         lines.append(
-            f"| {title} | {_time(median(case['seconds']))} | {ratio:.2f} | {_time(min(case['seconds']))} "
+            f"| {title} | {duration(median(case['seconds']))} | {ratio:.2f} | {duration(min(case['seconds']))} "
             f"| {case['peak_mb'] / 1024:.2f} GB | {case['peak_mb'] / full['peak_mb']:.2f} |"
         )
     saved = (results["cases"]["full"]["peak_mb"] - masked["peak_mb"]) / 1024
@@ -80,7 +80,7 @@ def _pretraining(results):
             seconds = median(case["seconds"])
             lines.append(
                 f"| {batch} × {length}{'' if made['alternating'] else ', one after the other'} | {TITLES[name]} "
-                f"| {_time(seconds)} | {batch * length / seconds:,.0f} | {faster(case):.2f} "
+                f"| {duration(seconds)} | {batch * length / seconds:,.0f} | {faster(case):.2f} "
                 f"| {min(case['beside']) / min(case['seconds']):.2f} | {max(case['peak_mb']) / 1024:.2f} GB |"
             )
     sizes = next(iter(results.values()))["sizes"]
@@ -103,9 +103,10 @@ def _end_to_end(results):
         ratio = f"{speed(case) / speed(cases['original']):.2f}" if "original" in cases else "–"
         padding = 1 - sum(case["tokens"]) / sum(case["places"])
         steps = sum(case["steps"])
+        step = duration(sum(case["seconds"]) / steps)
         alone = case["input"]["tokens"] / case["input"]["seconds"]
         lines.append(
-            f"| {TITLES[name]} | {speed(case):,.0f} | {ratio} | {padding:.1%} | {_time(sum(case['seconds']) / steps)} "
+            f"| {TITLES[name]} | {speed(case):,.0f} | {ratio} | {padding:.1%} | {step} "
             f"| {steps} | {alone:,.0f} | {max(case['peak_mb']) / 1024:.2f} GB |"
         )
     return lines
@@ -139,5 +140,5 @@ def _model(sizes):
     return f"{sizes['layers']} × {sizes['width']}, vocabulary {sizes['vocabulary']:,}"
 
 
-def _time(seconds):
+def duration(seconds):
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"

@@ -1,11 +1,11 @@
 """Kept results to the tables of README.md and the chart."""
 
-import os
 import re
 from statistics import median
 
-from benchmarks import pretraining_report
+from benchmarks import pretraining_report, records
 from benchmarks.models import matmul_size
+from benchmarks.pretraining_report import duration
 from benchmarks.sizes import Sizes
 from benchmarks.tokenizers import LEVELS
 
@@ -31,9 +31,7 @@ def write(record, folder):
             raise ValueError(f"{path} has no lines `<!-- {name} -->` and `<!-- /{name} -->`")
         body = "\n".join(lines) + "\n"
         text = marked.sub(lambda match, body=body: match.group(1) + body + match.group(2), text)
-    temporary = path.with_suffix(".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    records.write_text(path, text)
     chart(record, folder / "results" / "ratios.png")
 
 
@@ -120,8 +118,8 @@ def _model_table(results, sizes, task):
             share = f"{rate / machine_rate:.0%}" if machine_rate else "–"
             memory = max(cases[name]["peak_mb"]) / 1024
             lines.append(
-                f"| {batch} × {length} | {TITLES[name]} | {_time(seconds)} | {ratio(cases, name, 'ours'):.2f} "
-                f"| {_time(fastest)} | {fastest_ratio(cases, name):.2f} "
+                f"| {batch} × {length} | {TITLES[name]} | {duration(seconds)} | {ratio(cases, name, 'ours'):.2f} "
+                f"| {duration(fastest)} | {fastest_ratio(cases, name):.2f} "
                 f"| {rate / 1e9:.0f} | {share} | {memory:.2f} GB |"
             )
         rates = {dtype: matmul_rate(cases, sizes, dtype) for dtype in ("float32", "bfloat16")}
@@ -164,11 +162,11 @@ def _load_table(results):
         alone = ["–", "–"]
         if "loading_seconds" in case:
             alone = [
-                _time(median(case["loading_seconds"])),
+                duration(median(case["loading_seconds"])),
                 f"{median(case['loading_peak_mb']) / size:.2f}",
             ]
         lines.append(
-            f"| {SHORT[name]} | {files:.0f} MB | {size:.0f} MB | {_time(median(case['seconds']))} "
+            f"| {SHORT[name]} | {files:.0f} MB | {size:.0f} MB | {duration(median(case['seconds']))} "
             f"| {median(case['peak_mb']) / size:.2f} | {alone[0]} | {alone[1]} |"
         )
     return lines
@@ -217,24 +215,16 @@ def _aims(results):
     return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def _time(seconds):
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
-
-
 def chart(record, path):
     """Bars of time against roformer_tf float32, for inference and training steps."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     tasks = {"inference": "Inference", "step": "Masked-LM training step"}
     tasks = {task: title for task, title in tasks.items() if record["results"].get(task)}
     if not tasks:
         return
-    figure, axes = plt.subplots(
-        1, len(tasks), figsize=(6.5 * len(tasks), 4.5), sharey=True, squeeze=False
-    )
+    figure = Figure(figsize=(6.5 * len(tasks), 4.5))
+    axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)
     for axis, (task, title) in zip(axes[0], tasks.items(), strict=True):
         results = record["results"][task]
         names = [name for name in TITLES if all(name in cases for cases in results.values())]
@@ -257,4 +247,3 @@ def chart(record, path):
     figure.tight_layout(rect=(0, 0.12, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    plt.close(figure)
