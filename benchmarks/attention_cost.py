@@ -2,14 +2,13 @@
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from benchmarks import records
+from benchmarks.client import run_case
 
 FOLDER = Path(__file__).resolve().parent
 HEAD_DIM = 64
@@ -52,16 +51,8 @@ def measure(case, limit=None):
         needed = copies * 4 * case["num_heads"] * case["length"] ** 2
         if needed > 0.8 * _available_bytes():
             return {"skipped": "does not fit"}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.attention_cost"]
     try:
-        done = subprocess.run(
-            [*command, "--case", json.dumps(case)],
-            cwd=FOLDER.parent,
-            env={**os.environ, **ENVIRONMENT},
-            capture_output=True,
-            text=True,
-            timeout=limit,
-        )
+        done = run_case("benchmarks.attention_cost", case, ENVIRONMENT, limit)
     except subprocess.TimeoutExpired:
         return {"skipped": f"more than {limit:g} s"}
     if done.returncode < 0 or "ResourceExhausted" in done.stderr:  # killed for its memory

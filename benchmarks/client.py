@@ -1,4 +1,4 @@
-"""The driver's side of a worker process."""
+"""The driver's side of a worker process, and of a process that measures one case."""
 
 import json
 import os
@@ -61,3 +61,15 @@ class Client:
 
     def __exit__(self, *error):
         self.close()
+
+
+def run_case(module, case, environment, timeout=None):
+    """Runs a module with `--case` in a process of its own, and returns the process after its end."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", module, "--case", json.dumps(case)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )

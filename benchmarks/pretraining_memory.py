@@ -6,12 +6,10 @@ Measures the peak of memory of each case in a process of its own. The times of s
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from benchmarks import records
+from benchmarks.client import run_case
 
 FOLDER = Path(__file__).resolve().parent
 _MB = 2**20
@@ -125,16 +123,12 @@ def measure(case):
     It is the highest of some steps: the threads decide the order of a step's operations, and with it
     up to a quarter of the peak.
     """
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     # the allocator that counts comes with oneDNN; accelerators have it always
     environment["TF_ENABLE_ONEDNN_OPTS"] = "1"
     # a single thread would take the same order in all steps, and another one in the next process
     environment |= {"TF_NUM_INTEROP_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "2"}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.pretraining_memory"]
-    command += ["--case", json.dumps({**DEFAULTS, **case})]
-    done = subprocess.run(
-        command, cwd=FOLDER.parent, env=environment, capture_output=True, text=True
-    )
+    done = run_case("benchmarks.pretraining_memory", {**DEFAULTS, **case}, environment)
     if done.returncode:
         raise RuntimeError(f"The measurement of {case} failed:\n{done.stderr[-4000:]}")
     return int(done.stdout.splitlines()[-1])
