@@ -27,11 +27,6 @@ class CompiledGeneration:
         self.generates_with_xla = jit_compile is True
         super().compile(*args, jit_compile=jit_compile, **kwargs)
 
-    def enable_lora(self, rank, target_layer_names=None):
-        """See `RoFormerTask.enable_lora`."""
-        super().enable_lora(rank, target_layer_names)
-        self.generate_function = None  # lacks the updates
-
     def get_compile_config(self):
         config = super().get_compile_config()
         if config is not None:  # KerasHub takes the sampler before Keras notes the arguments

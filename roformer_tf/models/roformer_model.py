@@ -1,5 +1,6 @@
 import contextlib
 import itertools
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -69,6 +70,10 @@ class RoFormerModel:
         )
         # Keras would demand every input of the graph; `complete_inputs` checks them
         self.input_spec = None
+        # the models of these layers: a backbone and its tasks
+        backbone = getattr(self, "backbone", None)
+        self._relatives = getattr(backbone, "_relatives", weakref.WeakSet())
+        self._relatives.add(self)
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
@@ -205,6 +210,7 @@ class RoFormerModel:
         """See `keras_hub.models.Backbone.enable_lora`."""
         check_positive_integer("rank", rank)
         super().enable_lora(rank, target_layer_names)
+        self._forget_graphs()
 
     def quantize(self, mode=None, config=None, filters=None, **kwargs):
         """Quantizes the weights; see `keras.Model.quantize`."""
@@ -214,6 +220,13 @@ class RoFormerModel:
         # Keras warns about every kind of layer that has nothing to quantize.
         filters = _can_be_quantized if filters is None else filters
         super().quantize(mode, config=config, filters=filters, **kwargs)
+        self._forget_graphs()
+
+    def _forget_graphs(self):
+        """Drops the graphs of all models of these layers, which lack a change of them."""
+        for model in self._relatives:
+            model.train_function = model.test_function = model.predict_function = None
+            model.generate_function = None
 
     def save_task_weights(self, filepath):
         with _without_optimizer(self):

@@ -475,7 +475,6 @@ class RoFormerTask(RoFormerModel):
         Reference: LoRA, arXiv 2106.09685.
         """
         self.backbone.enable_lora(rank, target_layer_names)
-        self.predict_function = self.test_function = self.train_function = None  # lack the updates
 
     def make_train_function(self, force=False):
         """Builds the optimizer before the first step, whose graph would build it twice."""

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
 import roformer_tf
+from tests.layers.harness import quantized
 from tests.models import builders
 from tests.oracles import numpy_roformer as oracle
 
@@ -63,6 +65,19 @@ def test_padding_to_a_fixed_length_changes_nothing(rng):
     for pooling in ("cls", "mean"):
         found = [model.embed(texts, pooling=pooling) for model in (wide, narrow)]
         np.testing.assert_allclose(*found, rtol=0, atol=2e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_graphs_made_before_int8_and_lora_are_not_used_after():
+    model = builders.task("masked_lm", preprocessor={})
+    vectors = [model.embed("天", pooling="mean")]
+    for change in (quantized, lambda model: model.enable_lora(2)):
+        change(model)
+        for weight in model.backbone.trainable_weights:
+            if "lora" in weight.name:
+                weight.assign(ops.ones_like(weight))
+        vectors.append(model.embed("天", pooling="mean"))
+    assert len({vector.tobytes() for vector in vectors}) == 3
 
 
 @pytest.mark.slow

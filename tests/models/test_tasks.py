@@ -171,7 +171,7 @@ def test_graphs_made_before_lora_are_not_used_after(rng):
     x, y, _ = data("classifier", rng)
     model.train_on_batch(x, y)
     before = model.predict(x, verbose=0)
-    model.enable_lora(2)
+    model.backbone.enable_lora(2)
     for weight in model.backbone.trainable_weights:
         weight.assign(keras.ops.ones_like(weight))
     after = model.predict(x, verbose=0)
