@@ -5,6 +5,24 @@ import inspect
 import keras
 
 
+def own_arguments(thing, base):
+    """Returns the arguments of the classes of `thing` below `base` as a config.
+
+    Reads attributes of the same name. Arguments stored under another name are those that Keras
+    noted when `thing` was made, if these were numbers and strings. Those of a class with its own
+    `get_config` are left out, as it adds them itself.
+    """
+    classes = type(thing).__mro__[: type(thing).__mro__.index(base)]
+    classes = [c for c in classes if "__init__" in vars(c) and "get_config" not in vars(c)]
+    names = [name for c in classes for name in inspect.signature(c.__init__).parameters]
+    noted = getattr(getattr(thing, "_auto_config", None), "config", {})
+    return {
+        name: keras.saving.serialize_keras_object(getattr(thing, name, noted.get(name)))
+        for name in names
+        if hasattr(thing, name) or name in noted
+    }
+
+
 def arguments_of(layer, cls, **values):
     """Returns the arguments of `cls.__init__` as a config, read from attributes of the same name.
 

@@ -44,9 +44,6 @@ class CosineFeatureMap(FeatureMap):
     def call(self, query, key, key_bias=None, training=None):
         return _one_and_direction(query), _one_and_direction(key), no_scale(key)
 
-    def get_config(self):
-        return {**super().get_config(), "rotate_inputs": self.rotate_inputs}
-
 
 def _one_and_direction(x):
     # under the root, since a root has no gradient at 0

@@ -3,7 +3,6 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.flat_dense import make_dense
 from roformer_tf.layers.self_attention import Attention
 
@@ -107,6 +106,3 @@ class CrossAttention(Attention):
         scores = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
         output, _ = self.average(scores, value, attention_bias, training)
         return self.merge(output, ops.shape(x)[:2])
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, CrossAttention)}

@@ -3,7 +3,6 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.relative_position import ClippedDistances, distance_products, near_distances
 
 
@@ -75,6 +74,3 @@ class DebertaPosition(ClippedDistances):
         # seen from the key the distances have the other sign
         added = distance_products(key, ops.flip(query_vectors, axis=1), context)
         return scores + ops.swapaxes(added, -1, -2)
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, DebertaPosition)}

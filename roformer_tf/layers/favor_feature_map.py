@@ -4,7 +4,6 @@ import random
 import keras
 from keras import ops
 
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.dropout import GivenSeed
 from roformer_tf.layers.feature_map import FeatureMap, scaled_exp
 
@@ -133,6 +132,3 @@ class FavorFeatureMap(FeatureMap):
         lengths = ops.sqrt(ops.sum(ops.square(normal[1]), axis=-1, keepdims=True))
         rows = ops.swapaxes(directions, -1, -2) * lengths
         return ops.reshape(rows, (blocks * head_dim, head_dim))[:num_features]
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, FavorFeatureMap)}

@@ -1,6 +1,8 @@
 import keras
 from keras import ops
 
+from roformer_tf.layers.config import own_arguments
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class FeatureMap(keras.layers.Layer):
@@ -51,6 +53,9 @@ class FeatureMap(keras.layers.Layer):
 
     def __init__(self, **kwargs):
         super().__init__(autocast=False, **kwargs)  # float32 under every dtype policy
+
+    def get_config(self):
+        return {**own_arguments(self, FeatureMap), **super().get_config()}
 
     def build(self, query_shape, key_shape):
         self.built = True

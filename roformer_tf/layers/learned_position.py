@@ -2,7 +2,6 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.cache import in_plain_graph
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import PositionScheme
 from roformer_tf.layers.token_embedding import TokenEmbedding
 
@@ -104,6 +103,3 @@ class LearnedPosition(PositionScheme):
         return keras.KerasTensor(
             (batch, token_ids.shape[1], self.embedding_dim), self.compute_dtype
         )
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, LearnedPosition)}

@@ -6,7 +6,6 @@ from keras import ops
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import bias_of_masks
 from roformer_tf.layers.chunked_attention import in_chunks, out_of_chunks
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.feature_map import no_scale
 from roformer_tf.layers.position_scheme import tokens_of
@@ -206,9 +205,6 @@ class LinearAttention(SelfAttention):
         output = scheme.apply_to_output(output, None, position)
         output = self.dropout_layer(ops.cast(output, self.compute_dtype), training=training)
         return self.merge(output), state
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, LinearAttention)}
 
 
 def _bias_of_keys(attention_bias, causal):

@@ -2,6 +2,8 @@ import keras
 from keras import ops
 from keras.src.backend.common.masking import get_keras_mask
 
+from roformer_tf.layers.config import own_arguments
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class MeanPooling(keras.layers.Layer):
@@ -34,6 +36,9 @@ class MeanPooling(keras.layers.Layer):
 
     def __init__(self, **kwargs):
         super().__init__(autocast=False, **kwargs)
+
+    def get_config(self):
+        return {**own_arguments(self, MeanPooling), **super().get_config()}
 
     def build(self, *shapes, **named_shapes):
         self.built = True

@@ -1,6 +1,8 @@
 import keras
 from keras import ops
 
+from roformer_tf.layers.config import own_arguments
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class PositionScheme(keras.layers.Layer):
@@ -49,7 +51,7 @@ class PositionScheme(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
 
     def get_config(self):
-        return super().get_config()  # Keras' own would fail on a dtype policy as argument
+        return {**own_arguments(self, PositionScheme), **super().get_config()}
 
     def compute_mask(self, inputs, previous_mask):
         return None  # a mask that Keras propagates belongs to features, not to their context

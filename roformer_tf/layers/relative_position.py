@@ -11,7 +11,6 @@ import keras
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import PositionScheme
 from roformer_tf.portable import custom_gradient
 
@@ -48,9 +47,6 @@ class ClippedDistances(PositionScheme):
             return None
         batch, length = position_ids.shape
         return keras.KerasTensor((batch, length, length), "int32")
-
-    def get_config(self):
-        return {**super().get_config(), "max_distance": self.max_distance}
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -119,9 +115,6 @@ class RelativePosition(ClippedDistances):
             return output
         table = ops.cast(self.value_table, weights.dtype)
         return output + distance_averages(weights, table, context)
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, RelativePosition)}
 
 
 def distance_rows(position_ids, max_distance):

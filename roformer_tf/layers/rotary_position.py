@@ -3,7 +3,6 @@ from keras import ops
 
 from roformer_tf import rotary
 from roformer_tf.checks import check_one_of
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import PositionScheme, positions_of
 from roformer_tf.layers.rotary_embedding import scaled_tables
 from roformer_tf.rope_scaling import make_rope_scaling
@@ -174,9 +173,6 @@ class RotaryPosition(PositionScheme):
             return rotate(x, cos, sin)
         rotated = rotate(x[..., : self.rotary_dim], cos, sin)
         return ops.concatenate([rotated, x[..., self.rotary_dim :]], axis=-1)
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, RotaryPosition)}
 
 
 def _given(context):

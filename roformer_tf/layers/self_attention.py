@@ -10,7 +10,7 @@ from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import bias_of_masks, causal_bias, dense_bias
 from roformer_tf.layers.cache import in_plain_graph, is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
-from roformer_tf.layers.config import arguments_of, deserialize_parts
+from roformer_tf.layers.config import deserialize_parts, own_arguments
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.flat_dense import make_dense
 from roformer_tf.layers.position_scheme import PositionScheme, tokens_of
@@ -76,6 +76,9 @@ class Attention(keras.layers.Layer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def get_config(self):
+        return {**own_arguments(self, Attention), **super().get_config()}
 
     def average(self, scores, value, attention_bias=None, training=None):
         """Averages values by the softmax of their scores, which sums in float32.
@@ -435,9 +438,6 @@ class SelfAttention(Attention):
         batch, length = x.shape[:2]
         shape = (batch, self.num_heads, length, length)
         return output, keras.KerasTensor(shape, self.compute_dtype)
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, SelfAttention)}
 
     @classmethod
     def from_config(cls, config):

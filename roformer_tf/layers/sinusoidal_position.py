@@ -2,7 +2,6 @@ import keras
 from keras import ops
 
 from roformer_tf import rotary
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import PositionScheme, positions_of
 
 
@@ -66,6 +65,3 @@ class SinusoidalPosition(PositionScheme):
         batch = 1 if position_ids is None else position_ids.shape[0]
         shape = (batch, token_ids.shape[1], self.embedding_dim)
         return keras.KerasTensor(shape, self.compute_dtype)
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, SinusoidalPosition)}

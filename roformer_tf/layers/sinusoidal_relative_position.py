@@ -62,6 +62,3 @@ class SinusoidalRelativePosition(ClippedDistances):
 
     def _table_in(self, dtype):
         return ops.cast(ops.convert_to_tensor(self._table), dtype)
-
-    def get_config(self):
-        return {**super().get_config(), "head_dim": self.head_dim}

@@ -46,6 +46,3 @@ class SoftmaxFeatureMap(FeatureMap):
             key = key + ops.expand_dims(key_bias, -1)
         key = ops.exp(key - ops.stop_gradient(ops.max(key, axis=-2, keepdims=True)))
         return query, key / ops.sum(key, axis=-2, keepdims=True), no_scale(key)
-
-    def get_config(self):
-        return {**super().get_config(), "normalize_keys": self.normalize_keys}

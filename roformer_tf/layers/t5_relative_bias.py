@@ -2,7 +2,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import BiasScheme, positions_of
 from roformer_tf.layers.relative_position import distance_rows
 
@@ -92,9 +91,6 @@ class T5RelativeBias(BiasScheme):
         table = ops.reshape(self.relative_bias, (self.num_buckets, self.num_heads))
         bias = ops.take(table, buckets, axis=0)  # (1 or batch, query, key, head)
         return ops.cast(ops.transpose(bias, (0, 3, 1, 2)), "float32")
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, T5RelativeBias)}
 
 
 def _buckets(num_buckets, max_distance, bidirectional):

@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from roformer_tf import rotary
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.position_scheme import PositionScheme
 from roformer_tf.layers.relative_position import distance_products
 
@@ -116,6 +115,3 @@ class TransformerXLPosition(PositionScheme):
         rotated = [of_cos * sin - of_sin * cos, of_sin * sin + of_cos * cos]
         rotated = ops.concatenate(rotated, axis=-1)  # (batch, head, query, num_heads * head_dim)
         return scores + ops.matmul(rotated, ops.swapaxes(context, -1, -2))
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, TransformerXLPosition)}

@@ -3,7 +3,6 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.learned_position import LearnedPosition
 from roformer_tf.layers.position_scheme import BiasScheme, positions_of
@@ -146,6 +145,3 @@ class TupePosition(BiasScheme):
         batch, length = ops.shape(x)[:2]
         x = ops.reshape(x, (batch, length, self.num_heads, self.head_dim))
         return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, length, self.head_dim))
-
-    def get_config(self):
-        return {**super().get_config(), **arguments_of(self, TupePosition)}

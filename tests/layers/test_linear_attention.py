@@ -11,6 +11,7 @@ from roformer_tf.layers import (
     EluFeatureMap,
     EncoderBlock,
     FavorFeatureMap,
+    FeatureMap,
     LinearAttention,
     PositionScheme,
     RotaryPosition,
@@ -374,6 +375,19 @@ def test_sizes_of_feature_maps():
         assert feature_map.rotated_dim(64) == rotated
     assert RotaryPosition(CosineFeatureMap().rotated_dim(HEAD_DIM)).head_dim == HEAD_DIM
     assert WIDTH == HEADS * HEAD_DIM
+
+
+class Power(FeatureMap):
+    def __init__(self, power, offset=0.1, **kwargs):
+        super().__init__(**kwargs)
+        self.power, self._offset = power, offset
+
+
+def test_a_map_of_your_own_keeps_its_arguments():
+    config = Power(3, 0.2).get_config()
+    assert (config["power"], config["offset"]) == (3, 0.2)
+    config = Power(3, dtype=keras.DTypePolicy("float64")).get_config()
+    assert Power.from_config(config).compute_dtype == "float64" and config["power"] == 3
 
 
 def test_block_with_a_feature_map(rng):

@@ -207,6 +207,30 @@ def test_wrong_options(name, options, message):
         make_position_schemes(name, 2, sizes_of_model(), options)
 
 
+class Shifted(layers.RotaryPosition):
+    def __init__(self, head_dim, shift=0, **kwargs):
+        super().__init__(head_dim, **kwargs)
+        self.shift = shift
+
+
+class Sloped(layers.RotaryPosition):
+    def __init__(self, head_dim, slopes=(), **kwargs):
+        super().__init__(head_dim, **kwargs)
+        self.slopes = SimpleNamespace(values=slopes)  # which Keras cannot save
+
+    def get_config(self):
+        return {**super().get_config(), "slopes": self.slopes.values}
+
+
+@pytest.mark.parametrize("make", [partial(Shifted, shift=3), partial(Sloped, slopes=[0.5])])
+def test_a_scheme_of_your_own_keeps_its_arguments(make):
+    scheme = make(8, max_wavelength=100.0, dtype=keras.DTypePolicy("mixed_float16"))
+    config = scheme.get_config()
+    assert config["max_wavelength"] == 100.0
+    assert type(scheme).from_config(config).get_config() == config
+    assert config.get("shift") == 3 or config["slopes"] == [0.5]
+
+
 def test_errors_of_schemes_and_attention():
     with pytest.raises(ValueError, match="`embedding_dim` must be a positive even integer"):
         layers.SinusoidalPosition(7)
