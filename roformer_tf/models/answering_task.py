@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import count_rows, is_dataset, is_stream, to_columns
 from roformer_tf.models.prediction import check_finite_outputs, predict_batches, predict_inputs
 from roformer_tf.models.roformer_task import RoFormerTask
@@ -80,6 +81,8 @@ class AnsweringTask(RoFormerTask):
             ValueError: As `fit`; and if the outputs are NaN.
             TypeError: As `fit`.
         """
+        if steps is not None:
+            check_positive_integer("steps", steps)
         is_batches = is_dataset(x) or is_stream(x)
         x = self._check_data(x)
         if (

@@ -294,6 +294,8 @@ def test_errors():
         task.fit([text, text], [[]], verbose=0)
     with pytest.raises(TypeError, match="Every example must be a string"):
         task.predict([text, 3], verbose=0)
+    with pytest.raises(ValueError, match="`steps` must be a positive integer"):
+        task.predict([text] * 40, steps=-1, verbose=0)
     with pytest.raises(ValueError, match="`labels` must be a list of strings"):
         roformer_tf.RoFormerTokenClassifier(backbone(), "PER")
     with pytest.raises(ValueError, match="`head` must be one of"):
