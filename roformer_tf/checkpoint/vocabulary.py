@@ -210,14 +210,14 @@ class Vocabulary:
             self.tokens = list_tokens(vocabulary)
         else:
             self.tokens = list(vocabulary)
-            if not self.tokens:
-                raise ValueError("The vocabulary is empty; expected a list of tokens.")
             for token in self.tokens:
                 if not isinstance(token, str) or len(token.split()) > 1 or token.strip() != token:
                     raise ValueError(
                         "Every token of the vocabulary must be a string without white space, as in "
                         f"a vocabulary file. Received: {token!r}"
                     )
+        if not self.tokens:
+            raise ValueError("The vocabulary is empty; expected a list of tokens.")
         self.ids = assign_ids(self.tokens)
         self.size = max(self.ids.values()) + 1
         self._token_of = {i: token for token, i in self.ids.items()}

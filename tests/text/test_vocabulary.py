@@ -77,6 +77,7 @@ def test_broken_files(content, error, message, tmp_path):
     ("vocabulary", "message"),
     [
         ([], "empty"),
+        ({}, "empty"),
         ([*SPECIAL, "a b"], "without white space"),
         ([*SPECIAL, " "], "without white space"),
         ([*SPECIAL, 7], "without white space"),
