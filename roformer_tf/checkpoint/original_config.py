@@ -133,7 +133,7 @@ def sizes_of_config(config, source=CONFIG_FILE):
 
 
 def _num_positions(config):
-    return config.get("max_position", config.get("max_position_embeddings", 512))
+    return next((config[name] for name in _POSITIONS if config.get(name) is not None), 512)
 
 
 def original_config(backbone):

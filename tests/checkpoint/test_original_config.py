@@ -48,6 +48,19 @@ def test_defaults_are_those_of_bert4keras():
 
 
 @pytest.mark.parametrize(
+    ("settings", "positions"),
+    [
+        ({"max_position": 64}, 64),
+        ({"max_position": None}, 1024),
+        ({"max_position": None, "max_position_embeddings": None}, 512),
+    ],
+)
+def test_a_number_of_positions_that_is_null_is_not_there(settings, positions):
+    config = small_config(**{"max_position_embeddings": 1024, **settings})
+    assert backbone_arguments(config, "bert")["max_sequence_length"] == positions
+
+
+@pytest.mark.parametrize(
     "changes, message",
     [
         ({"hidden_size": None}, "lacks `hidden_size`"),
