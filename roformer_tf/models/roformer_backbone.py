@@ -177,7 +177,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             masking=masking,
             initializer=initializer_of(norm, num_layers, mode="fan_out"),
         )
-        scheme_options = dict(position_options or {})
+        scheme_options = position_options or {}
         if rope_scaling is not None:
             if position_scheme != "rotary":
                 raise ValueError(
@@ -185,7 +185,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
                     f"`position_scheme='rotary'`. Received: rope_scaling={rope_scaling!r}, "
                     f"position_scheme={position_scheme!r}"
                 )
-            scheme_options["rope_scaling"] = rope_scaling
+            if isinstance(scheme_options, dict):  # others are refused below
+                scheme_options = {**scheme_options, "rope_scaling": rope_scaling}
         # One scheme for each block, or the same one for all.
         self.position_schemes = make_position_schemes(
             position_scheme, num_layers, scheme_sizes, scheme_options, dtype

@@ -326,6 +326,7 @@ def test_initial_weights():
         ({"norm": "batch"}, "`norm` must be 'layer_norm' or 'rms_norm'. Received: norm='batch'"),
         ({"masking": "prefix"}, "`masking` must be one of .* Received: masking='prefix'"),
         ({"activation": "gelo"}, "gelo"),
+        ({"position_options": "clipped"}, "must be a dictionary.*position_options='clipped'"),
         ({"max_wavelength": 0}, "`base` must be positive"),
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
