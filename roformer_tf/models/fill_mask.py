@@ -260,13 +260,18 @@ def _ids_of_words(masked_lm, words):
         raise ValueError(
             f"`words` must be a dictionary from labels to words. Received: words={words!r}"
         )
-    ids = masked_lm.preprocessor.tokenizer(list(words.values()))
+    ids = _tokens(masked_lm.preprocessor.tokenizer, list(words.values()))
     empty = [label for label, word in zip(words, ids, strict=True) if not word]
     if empty:
         raise ValueError(
             f"Every word must have tokens. Received: {words[empty[0]]!r} for {empty[0]!r}"
         )
     return ids
+
+
+def _tokens(tokenizer, texts):
+    """Returns a list of token ids for each text, without the padding of some tokenizers."""
+    return tokenizer.tokenize_with_offsets(texts)[0]
 
 
 def _prompts(masked_lm, texts, pattern, count):
@@ -278,7 +283,8 @@ def _prompts(masked_lm, texts, pattern, count):
     preprocessor = masked_lm.preprocessor
     tokenizer = preprocessor.tokenizer
     pattern = pattern.replace(MASK, tokenizer.mask_token * count)
-    rest = sum(map(len, tokenizer(pattern.replace(tokenizer.mask_token, TEXT).split(TEXT))))
+    parts = pattern.replace(tokenizer.mask_token, TEXT).split(TEXT)
+    rest = sum(map(len, _tokens(tokenizer, parts)))
     room = preprocessor.sequence_length - 2 - count - rest
     if room < 1:
         raise ValueError(

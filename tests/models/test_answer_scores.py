@@ -13,7 +13,7 @@ from roformer_tf.models import (
     reading_scores,
     zero_shot,
 )
-from tests.models.answering import backbone, random_text, tokenizer
+from tests.models.answering import VOCABULARY, backbone, random_text
 from tests.models.builders import randomized
 from tests.models.test_token_classifier import sentences, tagger
 
@@ -88,10 +88,9 @@ def test_best_weights_are_kept(rng):
         task.fit(texts, entities, callbacks=[wrong], verbose=0)
 
 
-def masked_lm(sequence_length=32, num_layers=1):
-    preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(
-        tokenizer(), sequence_length=sequence_length
-    )
+def masked_lm(num_layers=1, **options):
+    words = roformer_tf.RoFormerTokenizer(VOCABULARY, word_level=False, **options)
+    preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(words, sequence_length=32)
     return randomized(roformer_tf.RoFormerMaskedLM(backbone(num_layers=num_layers), preprocessor))
 
 
@@ -118,6 +117,15 @@ def test_zero_shot_is_the_models_distribution(rng):
             np.testing.assert_allclose(share, np.exp(scores[label]) / total, rtol=1e-4)
     alone = zero_shot(task, texts[0], "{text}在{mask}。", words)
     assert [label for label, _ in alone] == [label for label, _ in answers[0]]
+
+
+def test_the_padding_of_a_tokenizer_is_not_counted(monkeypatch):
+    task = masked_lm(sequence_length=8)
+    monkeypatch.setattr(task.preprocessor, "as_graph", lambda name, pack, texts: pack(texts))
+    x, y, _ = cloze_examples(task, ["天" * 60], ["a"], "{text}在{mask}。", {"a": "玄黄"})
+    ids = {token: i for i, token in enumerate(task.preprocessor.tokenizer.get_vocabulary())}
+    assert y.tolist() == [[ids["玄"], ids["黄"]]]
+    assert x["token_ids"].tolist() == [[2, *[ids["天"]] * 26, ids["在"], 4, 4, ids["。"], 3]]
 
 
 @pytest.mark.slow
