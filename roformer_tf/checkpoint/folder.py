@@ -280,17 +280,18 @@ class CheckpointFolder:
         family = family or self.identity().family
         return backbone_arguments(self.config, family, str(self.config_file))
 
-    def check_tokenizer_class(self, name):
-        """Raises an error unless the folder contains a tokenizer of the class `name`."""
+    def check_tokenizer_class(self, cls):
+        """Raises an error unless the folder contains a tokenizer of a class or one of its bases."""
         if self.tokenizer_class is None:
             file = "tokenizer.json" if self.layout == "preset" else VOCABULARY_FILE
             raise FileNotFoundError(
                 f"{self.path} has no vocabulary: expected {file}. A model saved without a "
                 "preprocessor has none; original and Hugging Face releases have one."
             )
-        if self.tokenizer_class != name and self.tokenizer_class.startswith("RoFormer"):
+        is_other = self.tokenizer_class not in {base.__name__ for base in cls.__mro__}
+        if is_other and self.tokenizer_class.startswith("RoFormer"):
             raise ValueError(
-                f"{name} cannot be built from {self.path}, which holds the vocabulary of a "
+                f"{cls.__name__} cannot be built from {self.path}, which holds the vocabulary of a "
                 f"{self.tokenizer_class}. Use `{self.tokenizer_class}.from_preset`."
             )
 

@@ -69,7 +69,6 @@ class TokenizerFromPreset(SavedWhole):
     """
 
     from_pretrained = FamiliarName()
-    saved_class = None  # the name by which a folder knows the kind of tokenizer
 
     def __init__(self, *args, name=None, **kwargs):
         super().__init__(*args, name=name or automatic_name(type(self)), **kwargs)
@@ -95,7 +94,7 @@ class TokenizerFromPreset(SavedWhole):
         if is_kerashub_source(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), **kwargs)
         with checked_folder(preset, weights=False) as folder:
-            folder.check_tokenizer_class(cls.saved_class)
+            folder.check_tokenizer_class(cls)
             if folder.layout == "preset":
                 return super().from_preset(str(folder.path), **kwargs)
             return cls(**folder.tokenizer_arguments(**kwargs))

@@ -113,8 +113,6 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
     as in `train.py` of the original repository.
     """
 
-    saved_class = "RoFormerTokenizer"
-
     def __init__(
         self,
         vocabulary=None,

@@ -61,8 +61,6 @@ class RoFormerSentencePieceTokenizer(
     Reference: Kudo and Richardson, arXiv 1808.06226.
     """
 
-    saved_class = "RoFormerSentencePieceTokenizer"
-
     def __init__(self, proto=None, **kwargs):
         for name, token in zip(("pad", "unk", "start", "end"), SPECIAL.values(), strict=True):
             self._add_special_token(token, f"{name}_token")

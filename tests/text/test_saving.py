@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.text import RoFormerTokenizer
+from tests.models.builders import backbone
 from tests.text.conftest import SPECIAL, VOCABULARY
 
 
@@ -107,6 +108,21 @@ def test_preset_assets(tokenizer, tmp_path):
     again = keras.layers.deserialize(config)
     again.load_preset_assets(str(tmp_path))
     assert again(["追一科技"]) == tokenizer(["追一科技"])
+
+
+@keras.saving.register_keras_serializable(package="tests.text")
+class RoFormerNames(RoFormerTokenizer):
+    """A tokenizer of a user's own, with a name like ours."""
+
+
+def test_the_preset_of_a_subclass(tmp_path):
+    tokenizer = RoFormerNames(VOCABULARY, word_level=False)
+    backbone(num_layers=1).save_to_preset(tmp_path)  # a folder needs a model
+    tokenizer.save_to_preset(tmp_path)
+    again = RoFormerNames.from_preset(tmp_path)
+    assert type(again) is RoFormerNames and again.get_vocabulary() == tokenizer.get_vocabulary()
+    with pytest.raises(ValueError, match="RoFormerTokenizer cannot.*`RoFormerNames.from_preset`"):
+        RoFormerTokenizer.from_preset(tmp_path)
 
 
 def test_the_folder_of_an_original_checkpoint(dictionary, tmp_path):
