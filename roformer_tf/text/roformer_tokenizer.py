@@ -15,6 +15,7 @@ from roformer_tf.text.graph_detokenizer import GraphDetokenizer, detokenize_pair
 from roformer_tf.text.graph_tokenizer import GraphTokenizer, tokenize_with_word_starts
 from roformer_tf.text.marked_tokens import MarkedTokens, checked_new_tokens
 from roformer_tf.text.pair_packer import encode_texts, to_ragged_ids
+from roformer_tf.text.segmentation_dictionary import list_user_words
 from roformer_tf.text.strings import checked_texts, map_strings, to_string_tensor
 from roformer_tf.text.tokenizer_tables import (
     TokenizerTables,
@@ -137,6 +138,8 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
             raise ValueError(f"Token ids are int32; `dtype` must be 'int32'. Received: {dtype!r}")
         self.word_level = word_level
         self.lowercase = lowercase
+        if hasattr(user_words, "items"):  # such as a pandas Series, which no config can hold
+            user_words = dict(list_user_words(user_words))
         self.user_words = user_words
         self.dictionary = None if dictionary is None else os.fspath(dictionary)
         self.word_maxlen = word_maxlen

@@ -166,7 +166,7 @@ def list_user_words(user_words):
             f"Received the string {user_words!r}; did you mean [{user_words!r}]?"
         )
     if hasattr(user_words, "items"):
-        return list(user_words.items())
+        return [(word, n if n is None else int(n)) for word, n in user_words.items()]
     return [(word, None) for word in user_words or ()]
 
 

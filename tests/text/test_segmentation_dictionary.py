@@ -1,9 +1,12 @@
 """Compares the dictionary with jieba's."""
 
 import gzip
+import json
 import lzma
+from types import MappingProxyType
 
 import jieba
+import numpy as np
 import pytest
 
 from roformer_tf.text import RoFormerTokenizer, SegmentationDictionary
@@ -41,6 +44,14 @@ def test_user_words_are_added_in_order(theirs):
     theirs.del_word("公司")
     ours = SegmentationDictionary(user_words={"追一科技": None, "科技公司": 9, "公司": 0})
     assert (ours.frequencies, ours.total) == (theirs.FREQ, theirs.total)
+
+
+def test_frequencies_of_numpy_in_another_mapping(dictionary):
+    vocabulary = [*SPECIAL, "追一", "科技", "追一科技"]
+    words = MappingProxyType({"追一科技": np.int64(500)})  # a pandas Series is like it
+    tokenizer = RoFormerTokenizer(vocabulary, dictionary=dictionary, user_words=words)
+    assert tokenizer(["追一科技"]) == [[7]]
+    assert json.dumps(tokenizer.get_config()["user_words"]) == json.dumps({"追一科技": 500})
 
 
 def test_compressed_dictionary(dictionary, tmp_path):
