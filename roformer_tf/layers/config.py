@@ -5,8 +5,8 @@ import inspect
 import keras
 
 
-def own_arguments(thing, base):
-    """Returns the arguments of the classes of `thing` below `base` as a config.
+def own_arguments(thing, base, parts=()):
+    """Returns the arguments of the classes of `thing` below `base` as a config, without `parts`.
 
     Reads attributes of the same name. Arguments stored under another name are those that Keras
     noted when `thing` was made, if these were numbers and strings. Those of a class with its own
@@ -19,7 +19,7 @@ def own_arguments(thing, base):
     return {
         name: keras.saving.serialize_keras_object(getattr(thing, name, noted.get(name)))
         for name in names
-        if hasattr(thing, name) or name in noted
+        if name not in parts and (hasattr(thing, name) or name in noted)
     }
 
 

@@ -421,6 +421,3 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         # a new token for the longest prompt is enough
         longest = int(ops.max(self.preprocessor.count_tokens(texts)))
         self.generate(texts, max_length=min(longest + 1, self.preprocessor.sequence_length))
-
-    def get_config(self):
-        return {**super().get_config(), "head_epsilon": self.head_epsilon}

@@ -83,9 +83,6 @@ class RoFormerMaskedLM(RoFormerTask, keras_hub.models.MaskedLM):
         inputs, _ = self.preprocessor.pack_masks([mask_token + text for text in texts])
         keras.Model.predict_on_batch(self, inputs)
 
-    def get_config(self):
-        return {**super().get_config(), "head_epsilon": self.head_epsilon}
-
 
 def token_loss(loss):
     """Returns the loss of a language model: for `"auto"` the mean over the tokens that count.

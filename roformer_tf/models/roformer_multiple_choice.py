@@ -148,9 +148,6 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         """Returns a list of `(index, choice, probability)` for each question."""
         return answer_lists(tensors, ("index", "choice", "probability"))
 
-    def get_config(self):
-        return {**super().get_config(), "dropout": self.dropout, "pooling": self.pooling}
-
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 def choice_crossentropy(y_true, y_pred):

@@ -226,11 +226,3 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
     def to_answers(self, tensors):
         """Returns a list of `(start, end, text, score)` for each question."""
         return answer_lists(tensors, ("start", "end", "text", "score"))
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "head": self.head,
-            "head_dim": self.head_dim,
-            "dropout": self.dropout,
-        }

@@ -123,9 +123,6 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     def check_labels(self, y):
         check_class_labels(y, sum(self.groups))
 
-    def get_config(self):
-        return {**super().get_config(), "groups": self.groups}
-
 
 class _PairVectors(keras.layers.Layer):
     """Returns the pooled vectors `(batch, 2, hidden_dim)` of pairs, all from one batch."""

@@ -3,6 +3,7 @@ import warnings
 import keras
 
 from roformer_tf.checks import check_positive_integer
+from roformer_tf.layers.config import own_arguments
 from roformer_tf.layers.self_attention import inputs_up_to, short_up_to
 from roformer_tf.models.batches import (
     batched,
@@ -438,10 +439,9 @@ class RoFormerTask(RoFormerModel):
         return string_tensors(x)
 
     def get_config(self):
-        config = super().get_config()
-        if self.optimizer is not None and self.optimizer.built:
-            config["optimizer_built"] = True
-        return config
+        config = own_arguments(self, RoFormerTask, parts=("backbone", "preprocessor"))
+        is_built = self.optimizer is not None and self.optimizer.built
+        return {**config, **super().get_config(), **({"optimizer_built": True} if is_built else {})}
 
     @classmethod
     def from_config(cls, config):

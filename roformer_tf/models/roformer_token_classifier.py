@@ -198,16 +198,6 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
             for rows in zip(*columns)
         ]
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "labels": self.labels,
-            "head": self.head,
-            "head_dim": self.head_dim,
-            "dropout": self.dropout,
-            "lr_multiplier": self.lr_multiplier,
-        }
-
 
 # === Labels ===
 
