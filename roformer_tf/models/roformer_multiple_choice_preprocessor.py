@@ -153,11 +153,6 @@ class RoFormerMultipleChoicePreprocessor(RoFormerPreprocessor, TextPreprocessor)
         counts += sum(row_lengths(self.tokenizer.graph(x[n])) for n in names if n != "choices")
         return tf.minimum(counts, self.sequence_length)
 
-    def get_config(self):
-        config = super().get_config()
-        config.pop("truncate_from")
-        return {**config, "pair_segments": self.pair_segments}
-
 
 def form_of(x):
     """Returns the names of the parts of a sequence in their order, or raises `ValueError`."""

@@ -8,6 +8,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.checks import check_one_of
+from roformer_tf.layers.config import own_arguments
 from roformer_tf.models.presets import (
     TOKENIZER_ARGUMENTS,
     check_backbone_class,
@@ -202,7 +203,9 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
     def get_config(self):
         config = super().get_config()
         config.pop("truncate", None)  # KerasHub's own rule, which `truncate_from` replaces
-        return {**config, "truncate_from": self.truncate_from, "padding": self.padding}
+        own = own_arguments(self, RoFormerPreprocessor, parts=("tokenizer",))
+        names = ("sequence_length", "truncate_from", "padding")
+        return {**own, **config, **{name: getattr(self, name) for name in names}}
 
 
 class TextPreprocessor(keras_hub.models.Preprocessor):
@@ -212,9 +215,6 @@ class TextPreprocessor(keras_hub.models.Preprocessor):
         super().__init__(**kwargs)
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
-
-    def get_config(self):
-        return {**super().get_config(), "sequence_length": self.sequence_length}
 
 
 def row_lengths(ids):

@@ -134,16 +134,6 @@ class RoFormerQuestionAnsweringPreprocessor(RoFormerPreprocessor, TextPreprocess
         """Returns the number of tokens of each sequence; `embed` counts single texts."""
         return super().count_tokens(x if tf.is_tensor(x) else question_and_context(x))
 
-    def get_config(self):
-        config = super().get_config()
-        config.pop("truncate_from")  # no context is truncated
-        return {
-            **config,
-            "stride": self.stride,
-            "max_question_length": self.max_question_length,
-            "pair_segments": self.pair_segments,
-        }
-
 
 def question_and_context(x):
     """Returns the two columns of `x`, or raises `ValueError` if it has others."""

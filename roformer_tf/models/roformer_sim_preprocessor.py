@@ -109,9 +109,6 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
             first_random_id=1,  # 0 is padding
         )
 
-    def get_config(self):
-        return {**super().get_config(), "source_mask_rate": self.source_mask_rate}
-
     @classmethod
     def from_config(cls, config):
         config = dict(config)

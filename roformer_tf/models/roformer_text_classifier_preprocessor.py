@@ -64,6 +64,3 @@ class RoFormerTextClassifierPreprocessor(
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
         return keras.utils.pack_x_y_sample_weight(self.pack(x), y, sample_weight)
-
-    def get_config(self):
-        return {**super().get_config(), "pair_segments": self.pair_segments}

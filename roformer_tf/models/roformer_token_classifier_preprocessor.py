@@ -98,11 +98,6 @@ class RoFormerTokenClassifierPreprocessor(RoFormerPreprocessor, TextPreprocessor
         details["shift"] = tf.ones_like(details["begin"])  # after `[CLS]`
         return inputs, {**details, "token_starts": starts, "token_ends": ends}
 
-    def get_config(self):
-        config = super().get_config()
-        config.pop("truncate_from")  # nothing is truncated
-        return {**config, "stride": self.stride}
-
 
 def check_stride(stride):
     """Returns a stride, or raises `ValueError` if it is no number of tokens."""
