@@ -271,9 +271,11 @@ class Sizes:
         return lengths[symbol]
 
 
-@dataclass(frozen=True)
-class Variable:
+@dataclass(frozen=True, kw_only=True)
+class Variable(Row):
     """One variable of a checkpoint: a `Row` of the table for a known family and known sizes.
+
+    Its names have the number of the layer.
 
     Attributes:
         shape: tuple of int. Shape in the original checkpoint.
@@ -282,16 +284,10 @@ class Variable:
         row_order: Array of int, or `None`. `ours = original[row_order]`.
     """
 
-    name: str
-    group: str
     shape: tuple
-    weight: str
-    hugging_face: str | None
     columns: slice
     order: np.ndarray | None
     row_order: np.ndarray | None
-    transposed: bool
-    token_axis: bool
 
     def from_original(self, array):
         """Returns the part of our weight that an array of the original checkpoint becomes."""
@@ -364,15 +360,10 @@ def _fill(row, traits, sizes, layer, rotary_values):
             order = half
         if rotary_values and row.from_values and len(row.shape) == 2:
             row_order = half
-    return Variable(
-        name=row.name.format(i=layer),
-        group=row.group,
-        shape=tuple(sizes.axis(symbol) for symbol in row.shape),
-        weight=row.weight.format(i=layer),
-        hugging_face=row.hugging_face and row.hugging_face.format(i=layer),
-        columns=columns,
-        order=order,
-        row_order=row_order,
-        transposed=row.transposed,
-        token_axis=row.token_axis,
-    )
+    known = {
+        "name": row.name.format(i=layer),
+        "shape": tuple(sizes.axis(symbol) for symbol in row.shape),
+        "weight": row.weight.format(i=layer),
+        "hugging_face": row.hugging_face and row.hugging_face.format(i=layer),
+    }
+    return Variable(**{**vars(row), **known}, columns=columns, order=order, row_order=row_order)
