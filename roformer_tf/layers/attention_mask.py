@@ -76,9 +76,6 @@ class AttentionMask(keras.layers.Layer):
         self.masking = masking
         self.dense = dense
 
-    def build(self, *shapes, **named_shapes):
-        self.built = True
-
     def call(self, padding_mask, segment_ids=None, document_ids=None):
         # (batch, 1, 1, key), without a strided slice, of which LiteRT knows simple ones only
         real = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))

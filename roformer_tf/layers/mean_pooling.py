@@ -40,9 +40,6 @@ class MeanPooling(keras.layers.Layer):
     def get_config(self):
         return {**own_arguments(self, MeanPooling), **super().get_config()}
 
-    def build(self, *shapes, **named_shapes):
-        self.built = True
-
     def compute_mask(self, inputs, previous_mask):
         return None  # there is no length axis left
 
