@@ -431,11 +431,8 @@ def check_sizes(sizes):
 
 def call_position_schemes(schemes, token_ids, position_ids, padding_mask):
     """Calls each position scheme once, and returns its output for each block that uses it."""
-    outputs = {}
-    for scheme in schemes:
-        if id(scheme) not in outputs:
-            outputs[id(scheme)] = scheme(token_ids, position_ids, padding_mask)
-    return [outputs[id(scheme)] for scheme in schemes]
+    outputs = {s: s(token_ids, position_ids, padding_mask) for s in dict.fromkeys(schemes)}
+    return [outputs[s] for s in schemes]
 
 
 def initializer_of(norm, num_layers, mode="fan_in"):
