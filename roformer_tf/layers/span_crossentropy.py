@@ -47,6 +47,4 @@ class SpanCrossentropy(keras.losses.Loss):
 
 def _crossentropy(label, scores):
     """Returns the cross entropy `(batch,)` of labels `(batch, 1)` and scores `(batch, classes)`."""
-    peak = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
-    total = ops.log(ops.sum(ops.exp(scores - peak), axis=-1)) + peak[..., 0]
-    return total - ops.take_along_axis(scores, label, axis=-1)[..., 0]
+    return ops.logsumexp(scores, axis=-1) - ops.take_along_axis(scores, label, axis=-1)[..., 0]
