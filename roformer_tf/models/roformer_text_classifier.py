@@ -134,15 +134,14 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
         """See `keras_hub.models.TextClassifier.compile`, and the class for the default losses."""
-        if self.num_classes == 1:
+        defaults = None
+        if self.activation is keras.activations.sigmoid:
+            defaults = keras.losses.BinaryCrossentropy(), keras.metrics.BinaryAccuracy()
+        elif self.num_classes == 1:
             defaults = keras.losses.MeanSquaredError(), keras.metrics.MeanAbsoluteError()
-            if self.activation is keras.activations.sigmoid:
-                defaults = keras.losses.BinaryCrossentropy(), keras.metrics.BinaryAccuracy()
+        if defaults is not None:
             loss = defaults[0] if loss == "auto" else loss
             metrics = [defaults[1]] if metrics == "auto" else metrics
-        elif self._has_several_labels():
-            loss = keras.losses.BinaryCrossentropy() if loss == "auto" else loss
-            metrics = [keras.metrics.BinaryAccuracy()] if metrics == "auto" else metrics
         elif metrics == "auto" and str(getattr(loss, "name", loss)).startswith("categorical"):
             metrics = [keras.metrics.CategoricalAccuracy()]  # of one-hot labels
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
