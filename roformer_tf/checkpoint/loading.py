@@ -1,5 +1,6 @@
 """Loads the variables of a checkpoint into the weights of a model."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 
 import keras
@@ -223,34 +224,29 @@ def load_checkpoint(
 
     Reference: `load_weights_from_checkpoint` and `load_embeddings` of bert4keras' `models.py`.
     """
-    if not hasattr(path, "arrays"):
-        with checked_folder(path) as folder:
-            return load_checkpoint(
-                model, folder, strict, family, keep_tokens, compound_tokens, nsp_head
+    with nullcontext(path) if hasattr(path, "arrays") else checked_folder(path) as folder:
+        if folder.layout == "preset":
+            raise ValueError(
+                f"{folder.path} was written by `save_to_preset`. Build the model with "
+                "`from_preset(folder)`, or call `model.load_weights` with its model.weights.h5."
             )
-    folder = path
-    if folder.layout == "preset":
-        raise ValueError(
-            f"{folder.path} was written by `save_to_preset`. Build the model with "
-            "`from_preset(folder)`, or call `model.load_weights` with its model.weights.h5."
-        )
-    edits = {"keep_tokens": keep_tokens, "compound_tokens": compound_tokens}
-    edits = {name: tokens for name, tokens in edits.items() if tokens is not None}
-    reader, binding = folder.arrays, ModelBinding(model, nsp_head)
-    _check_family(folder, binding, family)
-    report = _compare(reader, binding, edits)
-    if strict and not report.complete:
-        raise ValueError(_complaint(report, binding, edits))
-    loaded = set(report.loaded)
-    for name, variables in binding.by_weight().items():
-        variables = [v for v in variables if v.name in loaded]
-        if variables:
-            weight = binding.variable(name)
-            _assign(weight, variables, reader, edits)
-            if strict:
-                names = " and ".join(v.name for v in variables)
-                check_finite([weight], reader.source, names)
-    return report
+        edits = {"keep_tokens": keep_tokens, "compound_tokens": compound_tokens}
+        edits = {name: tokens for name, tokens in edits.items() if tokens is not None}
+        reader, binding = folder.arrays, ModelBinding(model, nsp_head)
+        _check_family(folder, binding, family)
+        report = _compare(reader, binding, edits)
+        if strict and not report.complete:
+            raise ValueError(_complaint(report, binding, edits))
+        loaded = set(report.loaded)
+        for name, variables in binding.by_weight().items():
+            variables = [v for v in variables if v.name in loaded]
+            if variables:
+                weight = binding.variable(name)
+                _assign(weight, variables, reader, edits)
+                if strict:
+                    names = " and ".join(v.name for v in variables)
+                    check_finite([weight], reader.source, names)
+        return report
 
 
 def check_finite(weights, source, name=None):
