@@ -53,6 +53,11 @@ def _reason(message):
     return (reason if len(reason) < 400 else f"{reason[:400]} …").rstrip(".") or "no message"
 
 
+def first_line(error):
+    """Returns the first line of an error's message, without a full stop, or else its kind."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 def check_file(file, purpose):
     """Raises an error unless a path is a regular file, and not a Git LFS pointer.
 

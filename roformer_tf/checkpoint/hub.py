@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 
+from roformer_tf.checkpoint.damage import first_line
 from roformer_tf.checkpoint.model_files import is_model, needed_files
 from roformer_tf.checkpoint.original_files import nothing_found
 
@@ -216,5 +217,4 @@ def _named(source, revision, endpoint):
 
 def _reason(error):
     """Returns the first line of an error's message, as a sentence."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"{line.rstrip('.'):.300}."
+    return f"{first_line(error):.300}."

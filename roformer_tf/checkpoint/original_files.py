@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from roformer_tf.checkpoint.damage import check_file
+from roformer_tf.checkpoint.damage import check_file, first_line
 
 CONFIG_FILE = "bert_config.json"
 VOCABULARY_FILE = "vocab.txt"
@@ -164,8 +164,9 @@ def _explain(problem):
     try:
         yield
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(f"{problem}: {reason}. Copy the file again from its source.") from error
+        raise ValueError(
+            f"{problem}: {first_line(error)}. Copy the file again from its source."
+        ) from error
 
 
 def write_tensors(prefix, tensors):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roformer_tf.checkpoint.damage import COPY
+from roformer_tf.checkpoint.damage import COPY, first_line
 
 # What `torch.save` writes for a dict of tensors, with Python 2 or 3.
 _OPCODES = frozenset(
@@ -159,10 +159,9 @@ class TorchTensors:
         except _Refused as error:
             raise ValueError(f"{file} {error}") from error
         except Exception as error:  # UnpicklingError, BadZipFile, EOFError, struct.error, …
-            reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
             raise ValueError(
                 f"{file} is damaged, cut off ({size:,} bytes) or not a file of weights: "
-                f"{reason[0].rstrip('.'):.200}. {COPY}"
+                f"{first_line(error):.200}. {COPY}"
             ) from error
         tensors = state.values() if isinstance(state, dict) else [state]
         kind = next((type(tensor).__name__ for tensor in tensors if type(tensor) is not _Tensor), 0)
