@@ -238,12 +238,11 @@ def _sums(pairs, rows, count):
 def _indices(rows, shape):
     """Returns the indices of `rows` in a flat `(batch, num_heads, length, rows of the table)`."""
     batch, heads, length, count = shape
-    numbers = batch, heads, length, count
-    if all(isinstance(number, int) for number in numbers) and math.prod(numbers) > _MOST:
+    if all(isinstance(number, int) for number in shape) and math.prod(shape) > _MOST:
         raise ValueError(
             "Relative positions look up at most 2^31 - 1 numbers at once: "
             "batch * num_heads * length * distances. Use smaller batches or shorter sequences. "
-            f"Received: {' * '.join(map(str, numbers))}"
+            f"Received: {' * '.join(map(str, shape))}"
         )
     starts = ops.arange(batch * heads * length, dtype="int32") * count
     return ops.reshape(starts, (batch, heads, length, 1)) + rows[:, None]

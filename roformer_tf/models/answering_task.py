@@ -40,11 +40,11 @@ class AnsweringTask(RoFormerTask):
                 Scores such as `entity_f1` need whole answers: see `AnswerMetrics`.
             **kwargs: Arguments of `keras.Model.compile`.
         """
-        if isinstance(optimizer, str) and optimizer == "auto":
+        if optimizer == "auto":
             optimizer = keras.optimizers.Adam(5e-5)
-        if isinstance(loss, str) and loss == "auto":
+        if loss == "auto":
             loss = self.default_loss()
-        if isinstance(metrics, str) and metrics == "auto":
+        if metrics == "auto":
             metrics = self.default_metrics()
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 

@@ -13,13 +13,9 @@ from roformer_tf.models.presets import arguments_of
 from roformer_tf.models.roformer_model import RoFormerModel
 
 POOLINGS = ("pooler", "cls", "mean")
-TOKEN_INPUTS = {  # (batch, length) each
-    "token_ids": "int32",
-    "segment_ids": "int32",
-    "padding_mask": "int32",
-    "position_ids": "float32",
-    "document_ids": "int32",
-}
+# the inputs that a preprocessor makes of texts, and all of tokens; (batch, length) each
+TEXT_INPUTS = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "int32"}
+TOKEN_INPUTS = {**TEXT_INPUTS, "position_ids": "float32", "document_ids": "int32"}
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -222,10 +218,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
             self.pooler = Pooler(pooler, initializer, dtype=dtype, name="pooler")
 
         # === Functional model ===
-        inputs = {
-            name: keras.Input((None,), dtype="int32", name=name)
-            for name in ("token_ids", "segment_ids", "padding_mask")
-        }
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in TEXT_INPUTS}
         super().__init__(inputs, dtype=dtype, **kwargs)
 
         # === Config ===

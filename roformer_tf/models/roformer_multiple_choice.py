@@ -8,6 +8,7 @@ from roformer_tf.models.answer_spans import answer_lists, answers_of_logits
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import (
+    TEXT_INPUTS,
     RoFormerBackbone,
     check_head_pooling,
     head_dense,
@@ -73,7 +74,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerMultipleChoicePreprocessor
-    input_dtypes = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "int32"}
+    input_dtypes = TEXT_INPUTS
     text_ranks = (1, 2)  # choices are a matrix
 
     def __init__(self, backbone, preprocessor=None, dropout=0.1, pooling="cls", **kwargs):

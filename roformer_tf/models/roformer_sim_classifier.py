@@ -5,6 +5,7 @@ from keras import ops
 from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy, grouped_accuracy
 from roformer_tf.models.labels import check_class_labels
 from roformer_tf.models.roformer_backbone import (
+    TEXT_INPUTS,
     RoFormerBackbone,
     check_pooler,
     head_dense,
@@ -67,7 +68,7 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     preprocessor_cls = RoFormerSimClassifierPreprocessor
     needs_pooler = True
     loss_is_mean_over_examples = True
-    input_dtypes = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "int32"}
+    input_dtypes = TEXT_INPUTS
 
     def __init__(self, backbone, preprocessor=None, groups=(2, 3), **kwargs):
         check_pooler(backbone, "RoFormerSimClassifier")

@@ -186,9 +186,9 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
             raise ValueError("A regression model has no classes: its numbers come from `predict`.")
         check_positive_integer("top_k", top_k, optional=True)
         self.check_preprocessor()
-        parts = texts if isinstance(texts, tuple) else (texts,)
-        parts, is_single = prompt_columns(parts)
-        texts = tuple(parts) if isinstance(texts, tuple) else parts[0]
+        is_pair = isinstance(texts, tuple)
+        parts, is_single = prompt_columns(texts if is_pair else (texts,))
+        texts = parts if is_pair else parts[0]
         outputs = self.predict(texts, batch_size=batch_size, verbose=0).astype("float64")
         if self.activation is keras.activations.linear:
             outputs = softmax(outputs)
