@@ -5,6 +5,10 @@ import contextvars
 
 from keras import ops
 
+# Attributes of a `tf.function` that other graphs call: each of them calls it, and none copies it.
+# TensorFlow then prepares it once, which takes some 0.1 s for a tokenizer.
+NO_INLINE = {"_noinline": True}
+
 _portable = contextvars.ContextVar("portable", default=False)
 _inference_only = contextvars.ContextVar("inference_only", default=False)
 

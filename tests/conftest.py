@@ -129,7 +129,7 @@ def _little_to_collect(request):
     gc.freeze()
     yield
     for value in list(vars(request.module).values()):
-        if hasattr(value, "cache_clear"):
+        if hasattr(value, "cache_clear") and value.__module__ == request.module.__name__:
             value.cache_clear()
     gc.collect()
 

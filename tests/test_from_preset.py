@@ -87,7 +87,9 @@ def source(kind):
     cls = roformer_tf.RoFormerSim if kind == "sim" else roformer_tf.RoFormerMaskedLM
     if kind == "gpt":
         options["masking"], cls = "causal", roformer_tf.RoFormerCausalLM
-    preprocessor = cls.preprocessor_cls(builders.tokenizer(), sequence_length=16)
+    preprocessor = builders.shared_preprocessor(
+        cls.preprocessor_cls, builders.tokenizer(), sequence_length=16
+    )
     return builders.randomized(cls(roformer_tf.RoFormerBackbone(**options), preprocessor))
 
 

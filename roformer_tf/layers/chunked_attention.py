@@ -5,7 +5,7 @@ from keras import ops
 from roformer_tf.layers.attention_mask import HIDDEN, dense_bias
 from roformer_tf.layers.cache import in_plain_graph
 from roformer_tf.layers.dropout import block_seeds, stateless_dropout
-from roformer_tf.portable import custom_gradient
+from roformer_tf.portable import NO_INLINE, custom_gradient
 
 BLOCK_SIZE = 256
 
@@ -118,9 +118,7 @@ def _traced_once(function):
 def _graph_function(function):
     import tensorflow as tf
 
-    # do not copy it into each branch that calls it
-    attributes = {"_noinline": True}
-    return tf.function(function, autograph=False, experimental_attributes=attributes)
+    return tf.function(function, autograph=False, experimental_attributes=NO_INLINE)
 
 
 def _attended(inputs, masks, seed, dropout, block_size):

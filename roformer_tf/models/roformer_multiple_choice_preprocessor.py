@@ -8,7 +8,7 @@ from roformer_tf.models.roformer_preprocessor import (
     TextPreprocessor,
     row_lengths,
 )
-from roformer_tf.text.ragged_ops import ranges
+from roformer_tf.text.ragged_ops import lengths_to_splits, ranges
 from roformer_tf.text.strings import to_string_tensor
 
 FORMS = (("question", "choices"), ("context", "question", "choices"), ("left", "choices", "right"))
@@ -200,7 +200,8 @@ def _part(rows, counts, skipped=0):
     """Returns the first tokens of each row, or those after the first `skipped`."""
     starts = tf.cast(rows.row_starts(), tf.int32) + skipped
     values = tf.gather(rows.values, ranges(starts, counts))
-    return tf.RaggedTensor.from_row_lengths(values, tf.cast(counts, tf.int64))
+    splits = tf.cast(lengths_to_splits(counts), tf.int64)
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
 
 def choice_tensor(choices):

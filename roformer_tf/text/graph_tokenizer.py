@@ -5,6 +5,7 @@ import types
 
 import tensorflow as tf
 
+from roformer_tf.portable import NO_INLINE
 from roformer_tf.text.ragged_ops import (
     indices_to_mask,
     lengths_to_splits,
@@ -16,6 +17,7 @@ from roformer_tf.text.ragged_ops import (
 )
 from roformer_tf.text.tokenizer_tables import CAPITAL_SIGMA, CONTROL, ISOLATED, LETTER
 
+TEXTS = [tf.TensorSpec([None], tf.string)]
 UNROLLED = 16  # positions of the longest run in a step of the loop
 
 
@@ -76,7 +78,7 @@ class GraphTokenizer(tf.Module):
                 tf.lookup.KeyValueTensorInitializer(tables.edge_key, tables.edge_child), -1
             )
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    @tf.function(input_signature=TEXTS, autograph=False, experimental_attributes=NO_INLINE)
     def __call__(self, texts):
         with tf.device("CPU"):
             symbols, splits = self._symbols(texts)
@@ -85,7 +87,7 @@ class GraphTokenizer(tf.Module):
             ids = tf.gather(self._tables.entry_ids, index)
             return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    @tf.function(input_signature=TEXTS, autograph=False, experimental_attributes=NO_INLINE)
     def tokenize_with_offsets(self, texts):
         """Returns token ids, and where each token begins and ends in its text.
 
@@ -158,7 +160,7 @@ class GraphTokenizer(tf.Module):
         position = true_indices(count > 0)
         entries, count = tf.gather(entries, position), tf.gather(count, position)
         index = ranges(tf.gather(self._tables.entry_start, entries), count)
-        return index, tf.repeat(position, count), splits
+        return index, tf.gather(position, repeat_indices(count)), splits
 
     # -- characters
 
@@ -197,12 +199,13 @@ class GraphTokenizer(tf.Module):
         def expanded():
             many = tf.maximum(-symbols, 0)
             count = tf.where(symbols < 0, tf.gather(t.expand_count, many), 1)
-            own = tf.repeat(symbols, count)
+            row = repeat_indices(count)
+            own = tf.gather(symbols, row)
             position = tf.where(own < 0, ranges(tf.gather(t.expand_start, many), count), 0)
             return (
                 tf.where(own < 0, tf.gather(t.expand_symbols, position), own),
                 tf.gather(lengths_to_splits(count), splits),
-                *(tf.repeat(x, count) for x in extra),
+                *(tf.gather(x, row) for x in extra),
             )
 
         if self._lowercase:

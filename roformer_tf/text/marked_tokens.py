@@ -4,6 +4,9 @@ import re
 
 import tensorflow as tf
 
+from roformer_tf.portable import NO_INLINE
+from roformer_tf.text.graph_tokenizer import TEXTS
+
 # Stands around such a token in a string. No string has it: its bytes are not UTF-8.
 _MARK = b"\xff\x00\xff"
 
@@ -55,13 +58,13 @@ class MarkedTokens(tf.Module):
                 tf.lookup.KeyValueTensorInitializer(tokens, values), -1
             )
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    @tf.function(input_signature=TEXTS, autograph=False, experimental_attributes=NO_INLINE)
     def __call__(self, texts):
         with tf.device("CPU"):
             parts, ids, others = self._split(texts)
             return _merge(parts, self._graph(others), ids, ids)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    @tf.function(input_signature=TEXTS, autograph=False, experimental_attributes=NO_INLINE)
     def tokenize_with_offsets(self, texts):
         """Returns ids, starts and ends; see `GraphTokenizer.tokenize_with_offsets`."""
         with tf.device("CPU"):

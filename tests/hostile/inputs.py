@@ -79,12 +79,15 @@ def model(name):
         made.compile(sampler="greedy")
     elif name in ANSWERING:
         cls, options = ANSWERING[name]
-        tokenizer = builders.tokenizer()
-        preprocessor = cls.preprocessor_cls(tokenizer, sequence_length=16)
+        preprocessor = builders.shared_preprocessor(
+            cls.preprocessor_cls, builders.tokenizer(), sequence_length=16
+        )
         made = cls(builders.backbone(num_layers=1), preprocessor=preprocessor, **options)
     elif name == "sim":
         backbone = builders.backbone("sim", num_layers=1)
-        preprocessor = roformer_tf.RoFormerSimPreprocessor(builders.tokenizer(), sequence_length=16)
+        preprocessor = builders.shared_preprocessor(
+            roformer_tf.RoFormerSimPreprocessor, builders.tokenizer(), sequence_length=16
+        )
         made = roformer_tf.RoFormerSim(backbone, preprocessor)
     else:
         made = builders.task(name, preprocessor={})

@@ -111,6 +111,12 @@ def tokenizer():
     return new_tokenizer()
 
 
+@functools.cache
+def shared_preprocessor(cls, tokenizer, **options):
+    """Returns the one for tests that do not change it, as tracing its graphs takes a second."""
+    return cls(tokenizer, **options)
+
+
 def texts(rng, count, shortest=2, longest=12):
     return [
         "".join(rng.choice(list(CHARACTERS), size=rng.integers(shortest, longest + 1)))
@@ -200,7 +206,8 @@ def task(name, preprocessor=None, dtype=None, num_layers=1, **options):
         lm = name.startswith("masked_lm")
         cls = roformer_tf.RoFormerMaskedLM if lm else roformer_tf.RoFormerCausalLM
     if preprocessor is not None:
-        preprocessor = cls.preprocessor_cls(tokenizer(), **{"sequence_length": 16, **preprocessor})
+        preprocessor = {"sequence_length": 16, **preprocessor}
+        preprocessor = shared_preprocessor(cls.preprocessor_cls, tokenizer(), **preprocessor)
     return randomized(cls(model, preprocessor=preprocessor, **options))
 
 

@@ -9,6 +9,7 @@ from roformer_tf import rotary
 from roformer_tf.text import train_sentencepiece
 from tests.layers import decoder_cases as decoder
 from tests.layers.harness import randomize, weights_by_path
+from tests.models.builders import shared_preprocessor
 
 TEXTS = ["a cat and a dog", "a dog ran", "eine Katze und ein Hund", "ein Hund lief", "a", "ein"]
 SIZES = {
@@ -39,7 +40,9 @@ def backbone(position_scheme="rotary", **options):
 
 
 def translator(position_scheme="rotary", preprocessing=None, **options):
-    preprocessor = roformer_tf.RoFormerSeq2SeqLMPreprocessor(tokenizer(), **(preprocessing or {}))
+    preprocessor = shared_preprocessor(
+        roformer_tf.RoFormerSeq2SeqLMPreprocessor, tokenizer(), **(preprocessing or {})
+    )
     return roformer_tf.RoFormerSeq2SeqLM(backbone(position_scheme, **options), preprocessor)
 
 

@@ -15,13 +15,16 @@ from tests.models.answering import (
     random_text,
     tokenizer,
 )
-from tests.models.builders import V2, randomized
+from tests.models.builders import V2, randomized, shared_preprocessor
 from tests.oracles.run_original import small_config
 
 
 def chooser(sequence_length=48, kind=None, pooling="cls", **options):
-    preprocessor = roformer_tf.RoFormerMultipleChoicePreprocessor(
-        tokenizer(), sequence_length=sequence_length, **options
+    preprocessor = shared_preprocessor(
+        roformer_tf.RoFormerMultipleChoicePreprocessor,
+        tokenizer(),
+        sequence_length=sequence_length,
+        **options,
     )
     return randomized(
         roformer_tf.RoFormerMultipleChoice(backbone(kind), preprocessor, pooling=pooling)

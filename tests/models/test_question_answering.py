@@ -16,7 +16,7 @@ from tests.models.answering import (
     random_text,
     tokenizer,
 )
-from tests.models.builders import randomized
+from tests.models.builders import randomized, shared_preprocessor
 from tests.oracles.run_original import small_config
 
 EACH_HEAD = ["joint", pytest.param("separate", marks=pytest.mark.slow)]
@@ -25,8 +25,12 @@ EACH_HEAD = ["joint", pytest.param("separate", marks=pytest.mark.slow)]
 def reader(head="joint", sequence_length=64, stride=8, num_layers=1, **options):
     names = ("max_question_length", "pair_segments")
     settings = {name: options.pop(name) for name in names if name in options}
-    preprocessor = roformer_tf.RoFormerQuestionAnsweringPreprocessor(
-        tokenizer(), sequence_length=sequence_length, stride=stride, **settings
+    preprocessor = shared_preprocessor(
+        roformer_tf.RoFormerQuestionAnsweringPreprocessor,
+        tokenizer(),
+        sequence_length=sequence_length,
+        stride=stride,
+        **settings,
     )
     return randomized(
         roformer_tf.RoFormerQuestionAnswering(

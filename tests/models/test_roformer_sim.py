@@ -17,6 +17,7 @@ from tests.models.builders import (
     expected_outputs,
     hidden_states,
     randomized,
+    shared_preprocessor,
     texts,
     tokenizer,
 )
@@ -25,8 +26,8 @@ from tests.oracles.run_original import small_config
 
 
 def sim(**options):
-    preprocessor = roformer_tf.RoFormerSimPreprocessor(
-        tokenizer(), sequence_length=32, source_mask_rate=0.0
+    preprocessor = shared_preprocessor(
+        roformer_tf.RoFormerSimPreprocessor, tokenizer(), sequence_length=32, source_mask_rate=0.0
     )
     return randomized(
         roformer_tf.RoFormerSim(backbone("sim", num_layers=1, **options), preprocessor)

@@ -20,7 +20,7 @@ from tests.models.answering import (
     random_text,
     tokenizer,
 )
-from tests.models.builders import V2, randomized
+from tests.models.builders import V2, randomized, shared_preprocessor
 from tests.oracles.run_original import small_config
 
 LABELS = ["PER", "LOC", "ORG"]
@@ -28,8 +28,11 @@ EACH_HEAD = [HEADS[0], *(pytest.param(head, marks=pytest.mark.slow) for head in 
 
 
 def tagger(head="global_pointer", kind=None, sequence_length=64, stride=8, **options):
-    preprocessor = roformer_tf.RoFormerTokenClassifierPreprocessor(
-        tokenizer(), sequence_length=sequence_length, stride=stride
+    preprocessor = shared_preprocessor(
+        roformer_tf.RoFormerTokenClassifierPreprocessor,
+        tokenizer(),
+        sequence_length=sequence_length,
+        stride=stride,
     )
     return randomized(
         roformer_tf.RoFormerTokenClassifier(
