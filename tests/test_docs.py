@@ -67,7 +67,10 @@ OPTIONAL = {
 }
 # Each of their models is trained for a step or two, and tracing these takes ten times as long. The
 # graphs of every task are tested with the models.
-FEW_STEPS = ("answers.md", "recipes.md", "similarity.md", "long_documents.md")
+FEW_STEPS = (
+    *("answers.md", "recipes.md", "similarity.md", "long_documents.md"),
+    *("generate.md", "load.md", "search.md", "start.md"),
+)
 # the text that they draw may differ with the processor, after a rounding
 SAMPLED = ("generate", "similar")
 
