@@ -8,7 +8,7 @@ from roformer_tf.models.roformer_preprocessor import (
     TextPreprocessor,
     row_lengths,
 )
-from roformer_tf.text.ragged_ops import lengths_to_splits, ranges
+from roformer_tf.text.ragged_ops import ragged_rows, ranges
 from roformer_tf.text.strings import to_string_tensor
 
 FORMS = (("question", "choices"), ("context", "question", "choices"), ("left", "choices", "right"))
@@ -199,9 +199,7 @@ def _dense(texts):
 def _part(rows, counts, skipped=0):
     """Returns the first tokens of each row, or those after the first `skipped`."""
     starts = tf.cast(rows.row_starts(), tf.int32) + skipped
-    values = tf.gather(rows.values, ranges(starts, counts))
-    splits = tf.cast(lengths_to_splits(counts), tf.int64)
-    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+    return ragged_rows(tf.gather(rows.values, ranges(starts, counts)), counts)
 
 
 def choice_tensor(choices):
