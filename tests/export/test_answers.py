@@ -55,7 +55,7 @@ def test_reading(ask, rng, tmp_path, head):
         assert found == [entity[:3] for entity in row]
         assert all(context == contexts[i][start:end] for start, end, context in found)
     assert ((answer["no_answer"] > 0) & (answer["no_answer"] <= 1)).all()  # 1 is a rounded one
-    every_span = task.predict(x, n_best=2000, no_answer=True, verbose=0)
+    every_span = task.predict(x, n_best=20_000, no_answer=True, verbose=0)
     none = [score for row in every_span for _, _, text, score in row if not text]
     np.testing.assert_allclose(answer["no_answer"], none, rtol=1e-5)
     assert ask(folder, question=[], context=[])["text"].shape == (0, 3)
