@@ -118,11 +118,12 @@ lock: ## resolves setup.cfg again and writes requirements.lock
 	mv requirements.lock.new requirements.lock
 	rm -rf $(VENV)-lock
 
-# With the versions of requirements.lock, where a package is in both.
+# With the versions of requirements.lock, where a package is in both. pymdown-extensions 13 needs
+# Python 3.11.5, and Debian 12 has 3.11.2.
 lock-docs: ## resolves what `make docs` needs again and writes requirements-docs.lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet -c requirements.lock \
-		jieba latex2mathml mkdocs-material 'mkdocstrings[python]' pandas ruff
+		jieba latex2mathml mkdocs-material 'mkdocstrings[python]' pandas 'pymdown-extensions<13' ruff
 	{ head -2 requirements-docs.lock; $(VENV)-lock/bin/python -m pip freeze \
 		| LC_ALL=C sort -f -t= -k1,1; } > requirements-docs.lock.new
 	mv requirements-docs.lock.new requirements-docs.lock

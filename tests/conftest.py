@@ -135,6 +135,17 @@ def _little_to_collect(request):
 
 
 @pytest.fixture(autouse=True)
+def _without_graphs(request):
+    """Runs the functions of a test marked `eager` without graphs."""
+    eager = request.node.get_closest_marker("eager") is not None
+    if eager:
+        tf.config.run_functions_eagerly(True)
+    yield
+    if eager:
+        tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(autouse=True)
 def _same_start(seed):
     """Seeds Python, NumPy, TensorFlow and Keras, and restores the global dtype policy after a test."""
     # Seeding drops the kernels of every graph, and each takes a tenth of a second to be made again.

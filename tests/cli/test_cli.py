@@ -70,6 +70,7 @@ def test_wrong_arguments(arguments, capsys):
     assert "usage:" in capsys.readouterr().err
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("name", ["original", "preset", "masked_lm.keras"])
 def test_fill_mask(folders, masked_lm, printed_json, name):
     expected = fill_mask(masked_lm, [TEXT], top_k=3)[0]
@@ -83,6 +84,7 @@ def test_fill_mask(folders, masked_lm, printed_json, name):
         np.testing.assert_allclose([x["probability"] for x in mask], probabilities, rtol=1e-4)
 
 
+@pytest.mark.eager
 def test_fill_mask_prints_a_table(folders, masked_lm, capsys):
     assert run("fill-mask", folders / "preset", TEXT, "玄[MASK]", "--top-k", 2) == 0
     printed = capsys.readouterr().out
@@ -198,6 +200,7 @@ def test_no_text_and_no_model(error_of, monkeypatch, tmp_path, command):
     assert "No checkpoint at" in message and "save_to_preset" in message
 
 
+@pytest.mark.eager
 def test_inspect_and_convert(folders, tmp_path, capsys, error_of):
     assert run("inspect", folders / "original", "--json") == 0
     assert json.loads(capsys.readouterr().out)["family"] == "roformer"

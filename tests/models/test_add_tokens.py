@@ -9,6 +9,7 @@ from roformer_tf.models import add_tokens, fill_mask
 from tests.models import builders
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("unused", [0, pytest.param(5, marks=pytest.mark.slow)])
 def test_add_tokens(unused, tmp_path):
     """`unused` is the number of the model's rows that the vocabulary leaves."""

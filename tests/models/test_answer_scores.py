@@ -94,6 +94,7 @@ def masked_lm(num_layers=1, **options):
     return randomized(roformer_tf.RoFormerMaskedLM(backbone(num_layers=num_layers), preprocessor))
 
 
+@pytest.mark.eager
 def test_zero_shot_is_the_models_distribution(rng):
     """Words of one and two tokens, long texts: as a softmax over the masks written out."""
     task = masked_lm()
@@ -119,6 +120,7 @@ def test_zero_shot_is_the_models_distribution(rng):
     assert [label for label, _ in alone] == [label for label, _ in answers[0]]
 
 
+@pytest.mark.eager
 def test_the_padding_of_a_tokenizer_is_not_counted(monkeypatch):
     task = masked_lm(sequence_length=8)
     monkeypatch.setattr(task.preprocessor, "as_graph", lambda name, pack, texts: pack(texts))
@@ -143,6 +145,7 @@ def test_few_shots_learn(rng):
     task.fit(*examples, verbose=0)
 
 
+@pytest.mark.eager
 def test_wrong_patterns_are_named():
     task = masked_lm()
     for pattern, words, message in (

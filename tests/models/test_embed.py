@@ -27,6 +27,7 @@ def expected(model, text, pooling):
     }[pooling]()
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize(
     "name",
     [
@@ -58,6 +59,7 @@ def test_vectors_are_those_of_numpy(name, rng):
             np.testing.assert_array_equal(model.embed(texts), found)
 
 
+@pytest.mark.eager
 def test_padding_to_a_fixed_length_changes_nothing(rng):
     texts = builders.texts(rng, 4)
     wide = builders.task("masked_lm", preprocessor={"padding": "max_length"})

@@ -44,6 +44,7 @@ def test_names_train_as_numbers_do(rng):
     assert model.evaluate(x, names, verbose=0) == model.evaluate(x, numbers, verbose=0)
 
 
+@pytest.mark.eager
 def test_classify(rng):
     model, x = classifier(), texts(rng, 5)
     logits = model.predict(x, verbose=0).astype("float64")
@@ -67,6 +68,7 @@ def test_probabilities_of_other_activations(activation, rng):
         np.testing.assert_allclose([p for _, p in found], np.sort(row)[::-1], rtol=1e-6)
 
 
+@pytest.mark.eager
 def test_a_single_probability_has_two_names(rng):
     model = classifier(num_classes=1, activation="sigmoid", labels=["no", "yes"])
     x = texts(rng, 2)
@@ -75,6 +77,7 @@ def test_a_single_probability_has_two_names(rng):
     model.fit(x, ["no", "yes"], verbose=0)
 
 
+@pytest.mark.eager
 def test_names_are_saved(rng, tmp_path):
     model, text = classifier(), texts(rng, 1)[0]
     assert saved_and_loaded(model, tmp_path).classify(text) == model.classify(text)
@@ -88,6 +91,7 @@ def test_names_are_saved(rng, tmp_path):
     assert new.num_classes == 2 and new.labels == ["x", "y"]
 
 
+@pytest.mark.eager
 def test_wrong_names(rng):
     model, x = classifier(), texts(rng, 2)
     message = "Labels must be among .*Received: 'great'"

@@ -63,6 +63,7 @@ def test_warmup_builds_the_graph(rng, monkeypatch):
     check_warmup(chooser(), questions(rng, 5), monkeypatch)
 
 
+@pytest.mark.eager
 def test_packing():
     """`[CLS] context [SEP] question [SEP] choice [SEP]`, each cut at its end."""
     task = chooser(sequence_length=16)
@@ -80,6 +81,7 @@ def test_packing():
     assert np.asarray(flat["token_ids"]).tolist() == [[[2, *ids("天"), 3, *ids("地"), 3]]]
 
 
+@pytest.mark.eager
 def test_gaps():
     """`[CLS] left [SEP] choice [SEP] right [SEP]`: the text nearest to the gap is kept."""
     task = chooser(sequence_length=12)
@@ -138,6 +140,7 @@ def test_original_weights(original, tmp_path, rng):
         np.testing.assert_allclose(found[i], hidden[:, 0] @ kernel[:, 0] + bias, atol=2e-5)
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("pooling", ["mean", "pooler"])
 def test_pooling(rng, pooling):
     """A choice is judged by the mean of its tokens, or by the backbone's pooler."""
@@ -180,6 +183,7 @@ def test_learns(rng):
     assert np.mean([row[0][0] for row in task.predict(x, verbose=0)] == right) > 0.95
 
 
+@pytest.mark.eager
 @pytest.mark.slow
 def test_every_form_of_data(rng):
     task = chooser()
@@ -205,6 +209,7 @@ def test_every_form_of_data(rng):
     assert task.predict({**x, "choices": padded}, verbose=0) == expected
 
 
+@pytest.mark.eager
 @pytest.mark.slow
 def test_files(tmp_path, rng):
     check_files(chooser(), questions(rng, 3), tmp_path)

@@ -34,6 +34,7 @@ def test_arguments_reach_their_parts(classifier, preset):
         np.testing.assert_array_equal(numpy(ours), numpy(saved))
 
 
+@pytest.mark.eager
 def test_arguments_of_the_tokenizer_of_a_checkpoint(repository):
     preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor.from_preset(
         repository / "checkpoints" / "chinese_roformer_tiny",
@@ -45,6 +46,7 @@ def test_arguments_of_the_tokenizer_of_a_checkpoint(repository):
     assert preprocessor.sequence_length == 6 and preprocessor.tokenizer.sequence_length is None
 
 
+@pytest.mark.eager
 def test_another_task_takes_the_backbone(classifier, preset):
     causal_lm = roformer_tf.RoFormerCausalLM.from_preset(preset, sequence_length=9)
     assert causal_lm.backbone.masking == "causal"

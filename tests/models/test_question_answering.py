@@ -64,6 +64,7 @@ def test_warmup_builds_the_graph(rng, monkeypatch):
     check_warmup(reader(), data, monkeypatch)
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("head", HEADS)
 def test_answers_come_back(rng, head):
     """Characters -> tokens of chunks -> characters is the identity, however long the contexts."""
@@ -89,6 +90,7 @@ def test_answers_come_back(rng, head):
         assert text == context[start:end] and score > 0.99
 
 
+@pytest.mark.eager
 def test_packing():
     """`[CLS] question [SEP] context [SEP]`; only `[CLS]` and the context may be answers."""
     task = reader(sequence_length=20, max_question_length=3)
@@ -108,6 +110,7 @@ def test_packing():
     assert np.isfinite(np.asarray(reader("separate")(inputs))[0, allowed]).all()
 
 
+@pytest.mark.eager
 def test_answers_in_other_chunks_are_none(rng):
     task = reader(sequence_length=24, stride=8)
     context = random_text(rng, 60).replace(" ", "天")
@@ -204,12 +207,14 @@ def test_original_weights(original, tmp_path, rng):
     np.testing.assert_allclose(found[finite], want[finite], atol=2e-5)
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("head", EACH_HEAD)
 def test_files(tmp_path, rng, head):
     data = columns(["谁", "天地"], [random_text(rng, 30), "北京"])
     assert check_files(reader(head), data, tmp_path).head == head
 
 
+@pytest.mark.eager
 @pytest.mark.slow
 @pytest.mark.parametrize("head", EACH_HEAD)
 def test_every_form_of_data(rng, head):

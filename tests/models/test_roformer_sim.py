@@ -112,6 +112,7 @@ def test_preprocessor(model, rng):
             model.preprocessor(x)
 
 
+@pytest.mark.eager
 def test_masked_sources(rng):
     """15 % of the tokens of half the sources are masked, and no token of a target."""
     preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer(), source_mask_rate=0.5)
@@ -193,6 +194,7 @@ def test_fit_learns_pairs(rng):
     np.testing.assert_array_equal((a @ b.T).argmax(axis=1), np.arange(8))
 
 
+@pytest.mark.eager
 def test_from_a_checkpoint_without_pooler(tmp_path, rng):
     """As the original started: weights of a masked language model and a new pooler."""
     masked_lm = randomized(roformer_tf.RoFormerMaskedLM(backbone("v1", num_layers=1)))
@@ -310,6 +312,7 @@ def test_supervised_stage(model, rng):
         classifier.predict(first, verbose=0)
 
 
+@pytest.mark.eager
 def test_saving(model, tmp_path, rng):
     drawn = texts(rng, 3)
     model.save_to_preset(str(tmp_path / "sim"))

@@ -81,6 +81,7 @@ def token_entities(rng, task, text, overlap):
 
 
 # what it tests is the same for both pointers
+@pytest.mark.eager
 @pytest.mark.parametrize("head", [head for head in HEADS if head != "efficient_global_pointer"])
 def test_entities_come_back(rng, head):
     """Characters -> tokens of chunks -> characters is the identity, however long the texts."""
@@ -117,6 +118,7 @@ def test_offsets_of_hard_texts():
     ]
 
 
+@pytest.mark.eager
 def test_entities_inside_tokens_are_left_out():
     """ "ab" is one token with its later piece: an entity may not begin inside of a character run."""
     task = tagger()
@@ -174,6 +176,7 @@ def test_padding_and_batches_change_nothing(rng, head):
     assert len(task.predict(x, verbose=0)) == len(x["token_ids"])
 
 
+@pytest.mark.eager
 @pytest.mark.slow
 def test_every_form_of_data(rng):
     """Lists, datasets, generators and preprocessed inputs give the same loss."""
@@ -230,6 +233,7 @@ def test_nan_is_seen_in_the_loss(head):
     assert np.isnan(float(tagger(head).default_loss()(np.array([[[1, 2, 0]]]), outputs)))
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("head", EACH_HEAD)
 def test_files(tmp_path, rng, head):
     """A `.keras` file and a preset give the same answers; a preset gives new labels a new head."""
