@@ -34,7 +34,9 @@ def arguments_of(layer, cls, **values):
     Returns:
         Dict, without `name` and `**kwargs`, which the base class adds.
     """
-    names = [n for n in inspect.signature(cls).parameters if n not in ("name", "kwargs")]
+    # not of `cls`: that of a layer is the one of its `__new__` for Python 3.11.2
+    parameters = inspect.signature(cls.__init__).parameters
+    names = [name for name in parameters if name not in ("self", "name", "kwargs")]
     return {
         name: values[name]
         if name in values

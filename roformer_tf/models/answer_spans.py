@@ -4,6 +4,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from roformer_tf.text.ragged_ops import ragged_rows
+
 # === Entities ===
 
 
@@ -57,7 +59,7 @@ def entities_of_spans(spans, details, num_texts):
         order = tf.gather(order, tf.argsort(tf.gather(key, order), stable=True))
     counts = tf.math.bincount(text, minlength=num_texts, maxlength=num_texts)
     return {
-        name: tf.RaggedTensor.from_row_lengths(tf.gather(x, order), counts)
+        name: ragged_rows(tf.gather(x, order), counts)
         for name, x in (("start", start), ("end", end), ("type", kind), ("score", score))
     }
 
@@ -109,8 +111,7 @@ def answers_of_scores(
     counts = tf.math.bincount(text, minlength=num_examples, maxlength=num_examples)
 
     def by_question(x, default):
-        rows = tf.RaggedTensor.from_row_lengths(x, counts)
-        dense = rows.to_tensor(default)
+        dense = ragged_rows(x, counts).to_tensor(default)
         return tf.reshape(dense, [num_examples, tf.reduce_prod(tf.shape(dense)[1:])])
 
     scores, start, end = by_question(scores, -1.0), by_question(start, 0), by_question(end, 0)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from roformer_tf.portable import NO_INLINE
 from roformer_tf.text.graph_tokenizer import TEXTS
+from roformer_tf.text.ragged_ops import ragged_rows
 
 # Stands around such a token in a string. No string has it: its bytes are not UTF-8.
 _MARK = b"\xff\x00\xff"
@@ -109,8 +110,6 @@ def _spans(parts):
 def _merge(parts, of_text, of_token, ids):
     """Joins the tokens of each text's parts. A part with an id is a token itself."""
     is_token = ids >= 0
-    tokens = tf.RaggedTensor.from_row_lengths(
-        tf.boolean_mask(of_token, is_token), tf.cast(is_token, tf.int64)
-    )
+    tokens = ragged_rows(tf.boolean_mask(of_token, is_token), tf.cast(is_token, tf.int32))
     of_text = of_text.with_row_splits_dtype(tf.int64)
     return parts.with_values(tf.concat([of_text, tokens], axis=1)).merge_dims(1, 2)
