@@ -8,13 +8,13 @@ import keras
 import pytest
 
 from benchmarks import onnx_runtime, records, starting, training_calls
+from roformer_tf.__main__ import main
 from tests.processes import run_program
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = {
     "accelerator": (["torch", "transformers", "jax"], ["--repeats", "1"], 10),
     "onnx_runtime": (["torch", "transformers", "tf2onnx", "onnxruntime"], ["--repeats", "1"], 9),
-    "starting": ([], ["--repeats", "1"], 6),
     "training_calls": (["snownlp"], ["--repeats", "1", "--count", "20"], 6),
 }
 
@@ -32,6 +32,28 @@ def test_runs(name, tmp_path):
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
     run_program(*command, "--output", output, cwd=tmp_path, env=environment)
     assert len(records.read(output)["results"]) == count
+
+
+@pytest.mark.slow
+def test_starting(tmp_path, monkeypatch, capsys):
+    """Its programs run, here in this process."""
+    assert starting.run(["-c", "print(1)", "print(2.5)"], printed=True) == 1
+
+    def run(arguments, printed=False):
+        kind, program, *words = arguments
+        monkeypatch.setattr("sys.argv", ["-c", *words])
+        if kind == "-c":
+            exec(program, {})
+        else:
+            assert (program, main(words)) == ("roformer_tf", 0)
+        return float(capsys.readouterr().out) if printed else 1.0
+
+    output = tmp_path / "results.jsonl"
+    command = ["starting", "--quick", "--repeats", "1", "--output", str(output)]
+    monkeypatch.setattr("sys.argv", command)
+    monkeypatch.setattr(starting, "run", run)
+    starting.main()
+    assert len(records.read(output)["results"]) == 6
 
 
 def test_tables():
