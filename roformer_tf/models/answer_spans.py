@@ -58,8 +58,9 @@ def entities_of_spans(spans, details, num_texts):
     for key in (kind, end, start, text):
         order = tf.gather(order, tf.argsort(tf.gather(key, order), stable=True))
     counts = tf.math.bincount(text, minlength=num_texts, maxlength=num_texts)
+    rows = ragged_rows(order, counts)
     return {
-        name: ragged_rows(tf.gather(x, order), counts)
+        name: rows.with_values(tf.gather(x, order))
         for name, x in (("start", start), ("end", end), ("type", kind), ("score", score))
     }
 
@@ -109,9 +110,10 @@ def answers_of_scores(
     # the candidates of all chunks of a question, side by side
     text = details["text"]
     counts = tf.math.bincount(text, minlength=num_examples, maxlength=num_examples)
+    rows = ragged_rows(text, counts)
 
     def by_question(x, default):
-        dense = ragged_rows(x, counts).to_tensor(default)
+        dense = rows.with_values(x).to_tensor(default)
         return tf.reshape(dense, [num_examples, tf.reduce_prod(tf.shape(dense)[1:])])
 
     scores, start, end = by_question(scores, -1.0), by_question(start, 0), by_question(end, 0)
