@@ -14,7 +14,6 @@ import tomllib
 
 import keras
 import pytest
-import tensorflow as tf
 
 from roformer_tf.__main__ import COMMANDS, main, make_parser
 from roformer_tf.pretraining import PretrainingSettings
@@ -44,8 +43,16 @@ TRANSLATED = {  # page: that of which it is the translation
     },
 }
 CHINESE = {"good": "好评", "positive": "好评", "bad": "差评", "negative": "差评"}  # labels
+# Each of their models is trained for a step or two, and tracing these takes ten times as long. The
+# graphs of every task are tested with the models.
+FEW_STEPS = (
+    *("answers.md", "recipes.md", "similarity.md", "long_documents.md"),
+    *("generate.md", "load.md", "search.md", "start.md"),
+)
 WITH_PYTHON = [
-    pytest.param(page, id=name_of(page))
+    pytest.param(
+        page, id=name_of(page), marks=[pytest.mark.eager] if page.name in FEW_STEPS else []
+    )
     for page in pages()
     if blocks(page, "python")
     and (page.parent.name != "layers" or page.name == "README.md")
@@ -65,12 +72,6 @@ OPTIONAL = {
     "litert": "ai_edge_litert",
     "tensorflow_text": "tensorflow_text",
 }
-# Each of their models is trained for a step or two, and tracing these takes ten times as long. The
-# graphs of every task are tested with the models.
-FEW_STEPS = (
-    *("answers.md", "recipes.md", "similarity.md", "long_documents.md"),
-    *("generate.md", "load.md", "search.md", "start.md"),
-)
 # the text that they draw may differ with the processor, after a rounding
 SAMPLED = ("generate", "similar")
 
@@ -123,15 +124,6 @@ def test_every_block_has_a_language():
 
 
 @pytest.fixture
-def without_graphs(page):
-    """Runs the functions of `FEW_STEPS` eagerly, which takes half of the time."""
-    if page.name in FEW_STEPS:
-        tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
-@pytest.fixture
 def names():
     """The names that the blocks of a page define; their models do not outlive the page."""
     names = {"__name__": "__main__"}
@@ -144,7 +136,7 @@ def names():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # a reader's Python does not stop at them
 @pytest.mark.parametrize("page", WITH_PYTHON)
-def test_python_runs(page, copy_of_the_repository, names, without_graphs):
+def test_python_runs(page, copy_of_the_repository, names):
     """The blocks of a page run one after the other, with the names of those before."""
     lacking = set()
     for block in blocks(page, "python"):
