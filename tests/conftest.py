@@ -83,6 +83,15 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(SEED_LINE)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _path_of_programs():
+    """Programs that tests run find the repository from any folder, and start sooner."""
+    folders = ROOT / "tests" / "fewer_libraries", ROOT, os.environ.get("PYTHONPATH")
+    path = os.pathsep.join(str(folder) for folder in folders if folder)
+    with mock.patch.dict(os.environ, PYTHONPATH=path):
+        yield
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The top folder of the repository."""

@@ -1,7 +1,6 @@
 """`docs/make_notebooks.py` makes notebooks of pages, and each of them runs."""
 
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -70,5 +69,4 @@ def test_a_notebook_runs(page, tmp_path):
     program = f"for cell in {cells!r}:\n    exec(compile(cell, '<cell>', 'exec'), globals())\n"
     if page.stem == "fine_tune":  # each model is trained for few steps: see tests/test_docs.py
         program = f"import tensorflow as tf\ntf.config.run_functions_eagerly(True)\n{program}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run_program(sys.executable, "-c", program, cwd=path.parent, env=environment)
+    run_program(sys.executable, "-c", program, cwd=path.parent)

@@ -109,5 +109,5 @@ def test_errors_are_those_of_generate(task):
 
 @pytest.mark.slow
 def test_on_jax_the_text_comes_at_once(repository):
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(repository)}
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
     run_program(sys.executable, "-c", ON_JAX, env=environment, cwd=repository)

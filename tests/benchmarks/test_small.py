@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import keras
 import pytest
@@ -11,7 +10,6 @@ from benchmarks import onnx_runtime, records, starting, training_calls
 from roformer_tf.__main__ import main
 from tests.processes import run_program
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = {
     "accelerator": (["torch", "transformers", "jax"], ["--repeats", "1"], 10),
     "onnx_runtime": (["torch", "transformers", "tf2onnx", "onnxruntime"], ["--repeats", "1"], 9),
@@ -29,7 +27,7 @@ def test_runs(name, tmp_path):
     output = tmp_path / "results.jsonl"
     command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", *options]
     backend = "jax" if name == "accelerator" else "tensorflow"
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "KERAS_BACKEND": backend}
     run_program(*command, "--output", output, cwd=tmp_path, env=environment)
     assert len(records.read(output)["results"]) == count
 

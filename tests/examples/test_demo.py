@@ -14,7 +14,7 @@ def test_demo_runs_where_there_is_no_terminal(examples, repository, tmp_path):
         *(sys.executable, examples / "demo.py", "--train-examples", "16", "--test-examples", "16"),
         *("--epochs", "1", "--output", tmp_path),
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(repository), "COLUMNS": "160", "NO_COLOR": "1"},
+        env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1"},
     )
     for line in ("Fill masks", "Fine-tune, random weights", "Summary", "seconds: all"):
         assert line in process.stdout

@@ -84,7 +84,6 @@ def start(settings, output, *arguments, environment=None, log=None, command="pre
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_NUM_INTRAOP_THREADS": "2",
         "TF_NUM_INTEROP_THREADS": "2",
-        "PYTHONPATH": str(ROOT),
         **(environment or {}),
     }
     command = [sys.executable, "-m", "roformer_tf", command, str(settings)]
