@@ -7,4 +7,4 @@ import os
 import sys
 
 if os.environ.get("KERAS_BACKEND") != "jax":
-    sys.modules.update(dict.fromkeys(["jax", "matplotlib.pyplot", "pandas", "sklearn"]))
+    sys.modules.update(dict.fromkeys(["grain", "jax", "matplotlib.pyplot", "pandas", "sklearn"]))
