@@ -18,8 +18,6 @@ BENCHMARK_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Python compiles what it imports; pip would compile all 23,000 files.
-export PIP_COMPILE ?= 0
 
 .PHONY: help demo test test-slow hf app notebooks benchmark docs docs-serve docs-pages dist types platforms format \
 	lock lock-docs clean
