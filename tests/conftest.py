@@ -40,6 +40,8 @@ if keras.backend.backend() == "tensorflow":
     )
 
 ROOT = Path(__file__).resolve().parent.parent
+FEWER_LIBRARIES = ROOT / "tests" / "fewer_libraries"
+collect_ignore = [FEWER_LIBRARIES]  # not even to look for doctests: what it hides is for programs
 # the files whose slow tests take over half a minute, the longest first
 LONGEST = (
     "test_kill_points.py",
@@ -86,7 +88,7 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(scope="session", autouse=True)
 def _path_of_programs():
     """Programs that tests run find the repository from any folder, and start sooner."""
-    folders = ROOT / "tests" / "fewer_libraries", ROOT, os.environ.get("PYTHONPATH")
+    folders = FEWER_LIBRARIES, ROOT, os.environ.get("PYTHONPATH")
     path = os.pathsep.join(str(folder) for folder in folders if folder)
     with mock.patch.dict(os.environ, PYTHONPATH=path):
         yield
