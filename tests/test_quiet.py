@@ -1,12 +1,11 @@
 """The journeys of a user print nothing on standard error that is no problem."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
-from tests.processes import run_program
+from tests.processes import environment_of_a_user, run_program
 
 HEAD = """
 import sys
@@ -66,7 +65,7 @@ keras.saving.load_model(f"{folder}/model.keras").predict(texts, verbose=0)
 
 @pytest.mark.slow
 def test_nothing_on_standard_error(tmp_path, repository):
-    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    environment = environment_of_a_user()
     program = HEAD + "".join(f"print('{name}')\n{code}" for name, code in JOURNEYS.items())
     command = [sys.executable, "-c", program, repository / "checkpoints", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -76,8 +75,8 @@ def test_nothing_on_standard_error(tmp_path, repository):
 @pytest.mark.slow
 def test_nothing_of_the_graph_when_tensorflow_comes_first(tmp_path, repository):
     """TensorFlow then shows its start-up lines, which only an earlier import could silence."""
-    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-    environment["TF_ENABLE_ONEDNN_OPTS"] = "1"  # on any processor: its line is among them
+    # on any processor: its line is among them
+    environment = environment_of_a_user(TF_ENABLE_ONEDNN_OPTS="1")
     program = "import tensorflow\n" + HEAD + "make().fit(texts, labels, verbose=0)"
     command = [sys.executable, "-c", program, repository / "checkpoints", tmp_path]
     done = run_program(*command, env=environment)

@@ -14,6 +14,7 @@ import pytest
 import roformer_tf
 from roformer_tf import startup
 from tests.models import builders
+from tests.processes import environment_of_a_user
 
 LOAD_IN_A_FRESH_PROCESS = """
 import gc
@@ -41,8 +42,8 @@ np.save(f"{folder}/logits.npy", [m.predict([text], verbose=0) for m in (model, p
 
 
 def run(*arguments):
-    """Runs a fresh process with TensorFlow's own log level."""
-    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    """Runs a fresh process with all libraries and TensorFlow's own log level."""
+    environment = environment_of_a_user()
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 

@@ -1,7 +1,6 @@
 """Models from the Hugging Face hub: a server on the loopback plays it, with and without faults."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from roformer_tf.checkpoint.folder import open_folder
 from tests.checkpoint.golden import numpy
 from tests.checkpoint.hub_server import TOKEN, HubServer
 from tests.models import builders
+from tests.processes import environment_of_a_user
 
 pytest.importorskip("safetensors")
 NAME = "junnyu/roformer_chinese_base"
@@ -289,8 +289,9 @@ def test_an_uploaded_preset_loads_again(hub, folders, masked_lm, monkeypatch, tm
 @pytest.mark.slow
 def test_the_command_line_and_environment_variables(hub, cache, tmp_path, folders):
     """Nothing is patched here: only the variables that a user sets."""
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": hub.url}
-    environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    environment = environment_of_a_user(
+        HF_HOME=str(tmp_path / "home"), HF_ENDPOINT=hub.url, HF_HUB_DISABLE_PROGRESS_BARS="1"
+    )
 
     def run(*arguments, **variables):
         command = [sys.executable, "-m", "roformer_tf", *arguments]
