@@ -13,6 +13,7 @@ import pytest
 import roformer_tf
 from roformer_tf.app.entities import find, surest
 from roformer_tf.models import fill_mask
+from tests.processes import environment_of_a_user
 
 pytestmark = pytest.mark.slow
 # A shell starts its background jobs deaf to Ctrl-C, and so are the programs that these start.
@@ -37,7 +38,10 @@ WATCH = """() => {
 def running_app(folder):
     """Gives the address of the app of a folder, and ends it as a person would, with Ctrl-C."""
     command = [sys.executable, "-c", COMMAND, "app", str(folder)]
-    app = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = environment_of_a_user()  # Gradio needs pandas
+    app = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     try:
         line = app.stdout.readline()
         found = re.match(r"Open (http://127\.0\.0\.1:\d+/) in a browser", line)
