@@ -175,6 +175,8 @@ def main(arguments=None):
     parser.add_argument("--output", type=Path, help="file for the results, a table beside it")
     given = parser.parse_args(arguments)
     output = given.output or FOLDER / "results" / f"training_calls{'_quick' * given.quick}.jsonl"
+    import roformer_tf  # noqa: F401  before TensorFlow, as its users do: see `libraries`
+
     import_tensorflow()
     sizes, shapes = (QUICK, QUICK_SHAPES) if given.quick else (BASE, SHAPES)
     record = {
