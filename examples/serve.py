@@ -9,6 +9,7 @@ classes of a model without labels are numbers.
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # faster on processors without AVX-512
 
 import json
 import sys
