@@ -33,6 +33,8 @@ assert type(small.layers[0]) is roformer_tf.layers.RMSNorm
 assert small.layers[1].activation is roformer_tf.layers.gelu
 assert type(small.optimizer) is roformer_tf.optimizers.OriginalAdamW
 assert "keras_hub" not in sys.modules
+from tensorflow.python.util import _pywrap_util_port  # has no public name
+assert _pywrap_util_port.IsMklEnabled() or sys.platform != "linux"  # also without AVX-512
 import keras_hub
 model = keras.saving.load_model(f"{folder}/model.keras")
 preset = keras_hub.models.TextClassifier.from_preset(f"{folder}/preset")

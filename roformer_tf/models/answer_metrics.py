@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import keras
 
 
@@ -8,7 +10,7 @@ class AnswerMetrics(keras.callbacks.Callback):
     they come later in the list.
 
     Args:
-        x: Examples, as for `predict`.
+        x: Examples, as for `predict`; not a generator, as every epoch reads them.
         y: What the answers are compared with.
         score: Function of `(y, answers)` that returns a dictionary of numbers, such as `entity_f1`,
             `reading_scores` or `choice_accuracy`.
@@ -22,7 +24,7 @@ class AnswerMetrics(keras.callbacks.Callback):
         best_epoch: int.
 
     Raises:
-        ValueError: If `monitor` is not among the scores.
+        ValueError: If `x` is a generator, or `monitor` is not among the scores.
 
     Example:
 
@@ -47,6 +49,11 @@ class AnswerMetrics(keras.callbacks.Callback):
 
     def __init__(self, x, y, score, monitor=None, restore_best_weights=True, **options):
         super().__init__()
+        if isinstance(x, Iterator):
+            raise ValueError(
+                "`x` is read after every epoch, and a generator only once: pass a list, or a "
+                f"`tf.data.Dataset` of it. Received: x={x!r}"
+            )
         self.x, self.y, self.score = x, y, score
         self.monitor = monitor
         self.restore_best_weights = restore_best_weights

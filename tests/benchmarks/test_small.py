@@ -33,6 +33,18 @@ def test_runs(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="TensorFlow has oneDNN on Linux alone")
+def test_our_side_has_onednn_as_its_users_have():
+    program = """
+from benchmarks.worker import libraries
+libraries("ours")
+from tensorflow.python.util import _pywrap_util_port  # has no public name
+assert _pywrap_util_port.IsMklEnabled()
+"""
+    run_program(sys.executable, "-c", program)
+
+
+@pytest.mark.slow
 def test_starting(tmp_path, monkeypatch, capsys):
     """Its programs run, here in this process."""
     assert starting.run(["-c", "print('a')\nprint(2.5)"], printed=True) == 2.5

@@ -88,6 +88,11 @@ def test_best_weights_are_kept(rng):
         task.fit(texts, entities, callbacks=[wrong], verbose=0)
 
 
+def test_answers_of_a_generator_are_refused():
+    with pytest.raises(ValueError, match="`x` is read after every epoch.* Received: x=<generator"):
+        AnswerMetrics((text for text in ["天气"]), [[]], choice_accuracy)
+
+
 def masked_lm(num_layers=1, **options):
     words = roformer_tf.RoFormerTokenizer(VOCABULARY, word_level=False, **options)
     preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(words, sequence_length=32)
