@@ -15,8 +15,9 @@ from statistics import median
 import numpy as np
 
 from benchmarks import corpus, records
-from benchmarks.models import LEARNING_RATE, import_tensorflow
+from benchmarks.models import LEARNING_RATE
 from benchmarks.sizes import BASE, MEDIUM, QUICK, Sizes
+from benchmarks.worker import libraries
 
 FOLDER = Path(__file__).resolve().parent
 SHAPES = ((8, 128), (4, 512), (1, 1536))
@@ -175,9 +176,7 @@ def main(arguments=None):
     parser.add_argument("--output", type=Path, help="file for the results, a table beside it")
     given = parser.parse_args(arguments)
     output = given.output or FOLDER / "results" / f"training_calls{'_quick' * given.quick}.jsonl"
-    import roformer_tf  # noqa: F401  before TensorFlow, as its users do: see `libraries`
-
-    import_tensorflow()
+    libraries("ours")
     sizes, shapes = (QUICK, QUICK_SHAPES) if given.quick else (BASE, SHAPES)
     record = {
         **records.made_by("benchmarks.training_calls", arguments),
