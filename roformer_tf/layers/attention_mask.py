@@ -257,3 +257,45 @@ def causal_bias(x, cache_update_index, max_length):
     queries = cache_update_index + ops.arange(ops.shape(x)[1], dtype="int32")
     keys = ops.arange(max_length, dtype="int32")
     return dense_bias({"bias": ops.zeros((1, 1, 1, 1)), "order": (queries[None], keys[None])})
+
+
+def bias_at(bias, positions):
+    """Returns the bias of the queries at some positions.
+
+    Args:
+        bias: One without a row for each query: what `AttentionMask(dense=False)` returns, a tensor
+            `(batch, 1, 1, key)`, or `None`.
+        positions: int tensor `(batch, count)`.
+
+    Returns:
+        What `dense_bias` takes, or `bias` itself.
+    """
+    if not isinstance(bias, dict):
+        return bias
+
+    def pair(part):
+        if part.shape[0] == 1:  # the order of causal masks
+            return ops.take(part[0], positions, axis=0), part
+        return tokens_at(part[..., None], positions)[..., 0], part
+
+    rules = {name: part for name, part in bias.items() if name != "bias" and part is not None}
+    return {"bias": bias["bias"], **{name: pair(part) for name, part in rules.items()}}
+
+
+def tokens_at(x, positions):
+    """Returns the vectors `(batch, count, dim)` at positions of sequences.
+
+    Args:
+        x: Tensor `(batch, length, dim)` or `(batch, num_heads, length, head_dim)`.
+        positions: int tensor `(batch, count)`, or `None` for all.
+    """
+    if positions is None:
+        return x
+    positions = ops.cast(positions, "int32")
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.gather(x, positions, axis=len(x.shape) - 2, batch_dims=1)  # Keras transposes `x`
+    if len(x.shape) == 4:
+        positions = ops.expand_dims(positions, 1)
+    return ops.take_along_axis(x, ops.expand_dims(positions, -1), axis=-2)

@@ -3,7 +3,7 @@ from functools import partial
 import keras
 from keras import ops
 
-from roformer_tf.layers.attention_mask import bias_of_masks
+from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feature_map import check_no_scores
@@ -44,7 +44,7 @@ class EncoderBlock(keras.layers.Layer):
         attention_bias: See `SelfAttention`. Takes the place of the masks and of `causal`.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
         output_positions: int tensor `(batch, count)`, or `None` for all. The positions to return:
-            the feed-forward network runs at these alone.
+            the feed-forward network runs at these alone, and where it can, attention too.
 
     The first ones are those of `keras_hub.layers.TransformerEncoder`. A model with many blocks
     computes `attention_bias` and `position` once and passes them to each.
@@ -176,9 +176,14 @@ class EncoderBlock(keras.layers.Layer):
         if return_attention_scores:
             x = ops.cast(x, self.compute_dtype)
             update, scores = self.attention(
-                x, attention_bias, position, return_attention_scores=True, training=training
+                x,
+                attention_bias,
+                position,
+                return_attention_scores=True,
+                training=training,
+                output_positions=output_positions,
             )
-            return self._after_attention(x, update, training, output_positions), scores
+            return self._after_attention(tokens_at(x, output_positions), update, training), scores
         return self._run(self._forward, training, x, attention_bias, position, output_positions)
 
     def _run(self, function, training, x, *args):
@@ -197,9 +202,13 @@ class EncoderBlock(keras.layers.Layer):
 
     def _forward(self, x, attention_bias, position, output_positions, training):
         update = self.attention(
-            x, attention_bias=attention_bias, position=position, training=training
+            x,
+            attention_bias=attention_bias,
+            position=position,
+            training=training,
+            output_positions=output_positions,
         )
-        return self._after_attention(x, update, training, output_positions)
+        return self._after_attention(tokens_at(x, output_positions), update, training)
 
     def build_cache(self, batch_size, max_length):
         """Creates an empty cache; see the `build_cache` of the attention layer."""
@@ -219,8 +228,7 @@ class EncoderBlock(keras.layers.Layer):
         )
         return self._after_attention(x, update), cache
 
-    def _after_attention(self, x, update, training=None, output_positions=None):
-        x, update = (tokens_at(part, output_positions) for part in (x, update))
+    def _after_attention(self, x, update, training=None):
         x = self._add(self.attention_norm, x, update, training)
         return self._add(self.feed_forward_norm, x, self.feed_forward(x), training)
 
@@ -246,23 +254,6 @@ class EncoderBlock(keras.layers.Layer):
     @classmethod
     def from_config(cls, config):
         return cls(**deserialize_parts(config))
-
-
-def tokens_at(x, positions):
-    """Returns the vectors `(batch, count, hidden_dim)` at positions of sequences.
-
-    Args:
-        x: Tensor `(batch, length, hidden_dim)`.
-        positions: int tensor `(batch, count)`, or `None` for all.
-    """
-    if positions is None:
-        return x
-    positions = ops.cast(positions, "int32")
-    if keras.config.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.gather(x, positions, batch_dims=1)  # Keras would transpose all of `x`
-    return ops.take_along_axis(x, ops.expand_dims(positions, -1), axis=1)
 
 
 def recompute(function, *args):

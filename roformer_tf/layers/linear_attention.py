@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.layers.attention_mask import bias_of_masks
+from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at
 from roformer_tf.layers.chunked_attention import in_chunks, out_of_chunks
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.feature_map import no_scale
@@ -57,9 +57,11 @@ class LinearAttention(SelfAttention):
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
             that Keras propagates with `x`.
         attention_mask: Must be `None`: linear attention has no mask that differs by query.
+        output_positions: See `SelfAttention`.
 
     Returns:
-        Tensor `(batch, length, num_heads * head_dim)`.
+        Tensor `(batch, length, num_heads * head_dim)`, or `(batch, count, num_heads * head_dim)`
+        with `output_positions`.
 
     Raises:
         ValueError: If the position scheme needs scores or has the wrong size, the feature map
@@ -133,12 +135,14 @@ class LinearAttention(SelfAttention):
         padding_mask=None,
         attention_mask=None,
         training=None,
+        output_positions=None,
     ):
         if attention_bias is None:
             attention_bias = bias_of_masks(x, padding_mask, attention_mask)
         if position is None:
             position = self.position_scheme(tokens_of(x), padding_mask=padding_mask)
-        return self._sums(x, attention_bias, position, training=training)[0]
+        output, _ = self._sums(x, attention_bias, position, training=training)
+        return tokens_at(output, output_positions)
 
     def build_cache(self, batch_size, max_length=None):
         """Creates a cache of sums. Its size does not depend on the length.

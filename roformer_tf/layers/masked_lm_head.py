@@ -2,9 +2,9 @@ import keras
 from keras import ops
 
 from roformer_tf.activations import get_activation
+from roformer_tf.layers.attention_mask import tokens_at
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.encoder_block import tokens_at
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.rms_norm import make_norm
 

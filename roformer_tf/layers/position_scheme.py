@@ -68,6 +68,11 @@ class PositionScheme(keras.layers.Layer):
         """
         return cls(**options)
 
+    @property
+    def changes_output(self):
+        """Whether `apply_to_output` does anything, and so needs the outputs of all queries."""
+        return type(self).apply_to_output is not PositionScheme.apply_to_output
+
     def build(self, *shapes, **named_shapes):
         self.built = True
 

@@ -103,6 +103,11 @@ class RotaryPosition(PositionScheme):
         """Whether the rotations change as the sequence grows, as with dynamic NTK and LongRoPE."""
         return self._scaling.needs_length
 
+    @property
+    def changes_output(self):
+        """Whether the averages of rotated values are rotated back."""
+        return self.on_values is True
+
     def build(self, *shapes, **named_shapes):
         if self.learned:
             self.theta = self.add_weight(
@@ -163,7 +168,7 @@ class RotaryPosition(PositionScheme):
         return self._rotate(rotary.rotate, value, context) if self.on_values else value
 
     def apply_to_output(self, output, weights, context):
-        if not self.on_values or self.on_values == "absolute":
+        if not self.changes_output:
             return output
         return self._rotate(rotary.rotate_inverse, output, context)
 

@@ -7,7 +7,13 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.layers.attention_mask import bias_of_masks, causal_bias, dense_bias
+from roformer_tf.layers.attention_mask import (
+    bias_at,
+    bias_of_masks,
+    causal_bias,
+    dense_bias,
+    tokens_at,
+)
 from roformer_tf.layers.cache import in_plain_graph, is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.config import deserialize_parts, own_arguments
@@ -183,12 +189,15 @@ class SelfAttention(Attention):
         attention_mask: bool tensor `(batch, query, key)`, True where a query sees a key.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         return_attention_scores: bool. Whether to return the attention probabilities too.
+        output_positions: int tensor `(batch, count)`, or `None` for all. The positions whose
+            outputs to return. Other queries are left out where they would take time.
 
     A model with many layers computes `attention_bias` and `position` once and passes them to each.
 
     Returns:
-        Tensor `(batch, length, num_heads * head_dim)`; with `return_attention_scores` a tuple of it
-        and the probabilities `(batch, num_heads, query, key)`.
+        Tensor `(batch, length, num_heads * head_dim)`, or `(batch, count, num_heads * head_dim)`
+        with `output_positions`. With `return_attention_scores` a tuple of it and the probabilities
+        `(batch, num_heads, query, key)` of all queries.
 
     Attributes:
         chunked_above: int. Longest input whose scores are held at once, or `None` for any length.
@@ -264,6 +273,7 @@ class SelfAttention(Attention):
         use_causal_mask=False,
         return_attention_scores=False,
         training=None,
+        output_positions=None,
     ):
         if attention_bias is None:
             attention_bias = bias_of_masks(x, padding_mask, attention_mask, use_causal_mask)
@@ -272,9 +282,13 @@ class SelfAttention(Attention):
         query, key, value = self._with_positions(*self.split(x), position)
         if return_attention_scores:
             output, weights = self._plain(query, key, value, attention_bias, position, training)
-            return self.merge(output), weights
+            return tokens_at(self.merge(output), output_positions), weights
+        if self._can_leave_out_queries(ops.shape(x)[1], attention_bias, output_positions):
+            query = tokens_at(query, output_positions)
+            bias = bias_at(attention_bias, output_positions)
+            return self.merge(self._plain(query, key, value, bias, position, training)[0])
         output = self._attend(query, key, value, attention_bias, position, training)
-        return self.merge(output)
+        return tokens_at(self.merge(output), output_positions)
 
     def build_cache(self, batch_size, max_length):
         """Creates an empty key/value cache.
@@ -383,7 +397,7 @@ class SelfAttention(Attention):
             return scheme.apply_to_output(output, None, position)
 
         seed = None
-        long = self._can_be_chunked(attention_bias) and length > self.chunked_above
+        long = self._can_be_chunked(length, attention_bias) and length > self.chunked_above
         if long is False:
             return plain()
         if training and self.dropout:
@@ -403,15 +417,21 @@ class SelfAttention(Attention):
         qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
         return ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
 
-    def _can_be_chunked(self, bias):
+    def _can_be_chunked(self, length, bias):
         if self.chunked_above is None or self.position_scheme.needs_scores or is_portable():
             return False
-        longest = _longest.get()
-        if longest is not None and longest <= self.chunked_above:
+        for known in (length, _longest.get()):
+            if isinstance(known, int) and known <= self.chunked_above:
+                return False
+        return _has_no_rows(bias)
+
+    def _can_leave_out_queries(self, length, bias, output_positions):
+        scheme = self.position_scheme
+        if output_positions is None or scheme.needs_scores or scheme.changes_output:
             return False
-        if bias is None or isinstance(bias, dict):
-            return True
-        return len(bias.shape) == 4 and bias.shape[2] == 1
+        if output_positions.shape[1] != 1 and self._can_be_chunked(length, bias):
+            return False  # the scores of the others may be too many to hold
+        return _has_no_rows(bias)
 
     def _plain(self, query, key, value, attention_bias, position, training=False):
         """Computes the averages `(batch, head, query, head_dim)` with all scores at once."""
@@ -431,8 +451,13 @@ class SelfAttention(Attention):
         output, weights = self.average(scores, value, attention_bias, training)
         return scheme.apply_to_output(output, weights, position), weights
 
-    def compute_output_spec(self, x, *args, return_attention_scores=False, **kwargs):
+    def compute_output_spec(
+        self, x, *args, return_attention_scores=False, output_positions=None, **kwargs
+    ):
         output = super().compute_output_spec(x)
+        if output_positions is not None:
+            shape = (x.shape[0], output_positions.shape[1], output.shape[2])
+            output = keras.KerasTensor(shape, self.compute_dtype)
         if not return_attention_scores:
             return output
         batch, length = x.shape[:2]
@@ -442,3 +467,8 @@ class SelfAttention(Attention):
     @classmethod
     def from_config(cls, config):
         return cls(**deserialize_parts(config))
+
+
+def _has_no_rows(bias):
+    """Returns whether the bias has no row for each query."""
+    return bias is None or isinstance(bias, dict) or (len(bias.shape) == 4 and bias.shape[2] == 1)

@@ -1,6 +1,6 @@
 import tensorflow as tf
 
-from roformer_tf.layers.encoder_block import tokens_at
+from roformer_tf.layers.attention_mask import tokens_at
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.pretraining.pretrainer import Pretrainer, cross_entropy_sums
 

@@ -15,6 +15,7 @@ MASK = np.random.default_rng(4).integers(0, 2, size=(2, LENGTH, LENGTH)).astype(
 MASK |= np.eye(LENGTH, dtype="bool")
 SCHEMES = {
     "rotary": lambda: layers.RotaryPosition(HEAD_DIM),
+    "rotary values": lambda: layers.RotaryPosition(HEAD_DIM, on_values=True),
     "t5": lambda: layers.T5RelativeBias(HEADS),
     "nezha": lambda: layers.SinusoidalRelativePosition(HEAD_DIM),
     "none": lambda: None,
@@ -205,3 +206,34 @@ def test_schemes_take_features():
     scheme = layers.RotaryPosition(HEAD_DIM)
     for ids, features in zip(scheme(np.zeros((2, LENGTH), "int32")), scheme(X)):
         np.testing.assert_array_equal(numpy(ids), numpy(features))
+
+
+@pytest.mark.parametrize("chunked_above", [2048, 4])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "scheme"), [*(("attention", scheme) for scheme in SCHEMES), ("linear", "rotary")]
+)
+def test_outputs_at_positions(kind, scheme, count, chunked_above, monkeypatch):
+    """They are those of the whole sequence, whatever decides which keys a query sees."""
+    layer = made(kind, scheme)
+    monkeypatch.setattr(layer, "chunked_above", chunked_above)
+    positions = np.array([[0, 3, 3], [5, 0, 1]])[:, :count]
+    documents = np.array([[1, 1, 2, 2, 3, 3], [1, 1, 1, 2, 2, 2]])
+    masks = [{}, {"padding_mask": PADDING}, parts(layer, PADDING)]
+    if kind == "attention":
+        masks += [{"use_causal_mask": True}, {"attention_mask": MASK}]
+        unilm = layers.AttentionMask("unilm", dense=False)(PADDING, documents - 1, documents)
+        masks += [{"attention_bias": unilm}]
+    for options in masks:
+        whole = np.take_along_axis(numpy(layer(X, **options)), positions[..., None], axis=1)
+        found = layer(X, output_positions=positions, **options)
+        np.testing.assert_allclose(numpy(found), whole, atol=NOISE)
+        if kind == "attention":
+            asked = layer(X, output_positions=positions, return_attention_scores=True, **options)
+            np.testing.assert_allclose(numpy(asked[0]), whole, atol=NOISE)
+            assert asked[1].shape == (2, HEADS, LENGTH, LENGTH)
+    inputs = keras.Input((LENGTH, WIDTH)), keras.Input((count,), dtype="int32")
+    model = keras.Model(inputs, layer(inputs[0], output_positions=inputs[1]))
+    assert model.output_shape == (None, count, WIDTH)
+    whole = np.take_along_axis(numpy(layer(X)), positions[..., None], axis=1)
+    np.testing.assert_allclose(numpy(model((X, positions))), whole, atol=NOISE)

@@ -214,15 +214,22 @@ def test_compiled(kind, rng):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_at_positions(kind, rng, monkeypatch):
-    """They are those of the whole sequence, and the last feed-forward network runs at no others."""
+    """They are those of the whole sequence, and the end of the last block runs at no others."""
     model, given = backbone(kind), inputs(rng)
     positions = np.array([[0, 3, 3], [1, 0, 0], [8, 2, 5]])
     whole, seen = named_outputs(model, given), []
-    last = model.encoder_blocks[-1].feed_forward
-    call = type(last).call
-    monkeypatch.setattr(last, "call", lambda x: seen.append(tuple(x.shape)) or call(last, x))
+
+    def watch(layer):
+        def call(x):
+            seen.append(tuple(x.shape))
+            return type(layer).call(layer, x)
+
+        monkeypatch.setattr(layer, "call", call)
+
+    watch(model.encoder_blocks[-1].attention.output_dense)
+    watch(model.encoder_blocks[-1].feed_forward)
     found = named_outputs(model, {**given, "output_positions": positions})
-    assert seen == [(3, 3, 16)]
+    assert seen == [(3, 3, 16)] * 2
     expected = np.take_along_axis(numpy(whole["sequence_output"]), positions[..., None], axis=1)
     assert_close([numpy(found["sequence_output"])], [expected], NOISE, kind)
     if model.pooler is not None:  # of the first of the positions, in the first sequence [CLS]
