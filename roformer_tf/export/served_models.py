@@ -54,23 +54,24 @@ class ServedModel(tf.Module):
             self.seeds = [variable.value for variable in task.sampler.variables]
 
     def signatures(self):
-        """Returns the traced function of every signature, by name.
+        """Returns the function of every signature, by name.
 
-        The function of `serving_default` is also that of a call: `served(["…"])`.
+        The function of `serving_default` is also that of a call: `served(["…"])`. TensorFlow traces
+        it when it saves it, and would do so again if it was traced before.
         """
         signatures = {}
         for name, arguments in self.inputs.items():
             # `pack` truncates texts; token ids, and texts that are generated, have any length
             is_packed = not {"token_ids", "max_length"} & {*arguments}
             longest = longest_input(self._python.preprocessor) if is_packed else None
-            function = tf.function(inputs_up_to(longest)(getattr(self, name)), autograph=False)
-            specs = {argument: _spec(argument) for argument in arguments}
+            function, specs = inputs_up_to(longest)(getattr(self, name)), map(_spec, arguments)
             if name == "serving_default":
-                self.__call__ = function
-                if "texts" in specs:  # by position, or TensorFlow traces it again to save it
-                    signatures[name] = function.get_concrete_function(*specs.values())
-                    continue
-            signatures[name] = function.get_concrete_function(**specs)
+                function = tf.function(function, input_signature=[*specs], autograph=False)
+                signatures[name] = self.__call__ = function
+            else:
+                function = tf.function(function, autograph=False)
+                specs = dict(zip(arguments, specs))
+                signatures[name] = function.get_concrete_function(**specs)
         return signatures
 
     def serving_default(self, texts):
@@ -198,12 +199,15 @@ class ServedMultipleChoice(ServedModel):
         "gaps": ("left", "choices", "right"),
     }
 
-    def serving_default(self, **x):
+    def serving_default(self, context, question, choices):
+        return self.questions(context=context, question=question, choices=choices)
+
+    def questions(self, **x):
         x = _of_one_length(**x)
         outputs = self.outputs(self._python.preprocessor.pack(x))
         return self._python.task.decode(outputs, {"choices": x["choices"]}, None)
 
-    questions = gaps = serving_default
+    gaps = questions
 
 
 class ServedMaskedLM(ServedModel):
