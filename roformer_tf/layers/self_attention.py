@@ -190,7 +190,7 @@ class SelfAttention(Attention):
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         return_attention_scores: bool. Whether to return the attention probabilities too.
         output_positions: int tensor `(batch, count)`, or `None` for all. The positions whose
-            outputs to return. Other queries are left out where they would take time.
+            outputs to return. With a count of 1, queries at other positions are left out.
 
     A model with many layers computes `attention_bias` and `position` once and passes them to each.
 
@@ -283,7 +283,7 @@ class SelfAttention(Attention):
         if return_attention_scores:
             output, weights = self._plain(query, key, value, attention_bias, position, training)
             return tokens_at(self.merge(output), output_positions), weights
-        if self._can_leave_out_queries(ops.shape(x)[1], attention_bias, output_positions):
+        if self._can_leave_out_queries(attention_bias, output_positions):
             query = tokens_at(query, output_positions)
             bias = bias_at(attention_bias, output_positions)
             return self.merge(self._plain(query, key, value, bias, position, training)[0])
@@ -397,7 +397,7 @@ class SelfAttention(Attention):
             return scheme.apply_to_output(output, None, position)
 
         seed = None
-        long = self._can_be_chunked(length, attention_bias) and length > self.chunked_above
+        long = self._can_be_chunked(attention_bias) and length > self.chunked_above
         if long is False:
             return plain()
         if training and self.dropout:
@@ -417,21 +417,20 @@ class SelfAttention(Attention):
         qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
         return ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
 
-    def _can_be_chunked(self, length, bias):
+    def _can_be_chunked(self, bias):
         if self.chunked_above is None or self.position_scheme.needs_scores or is_portable():
             return False
-        for known in (length, _longest.get()):
-            if isinstance(known, int) and known <= self.chunked_above:
-                return False
+        longest = _longest.get()
+        if longest is not None and longest <= self.chunked_above:
+            return False
         return _has_no_rows(bias)
 
-    def _can_leave_out_queries(self, length, bias, output_positions):
-        scheme = self.position_scheme
-        if output_positions is None or scheme.needs_scores or scheme.changes_output:
+    def _can_leave_out_queries(self, bias, output_positions):
+        # more than one may have more scores than can be held at once
+        if output_positions is None or output_positions.shape[1] != 1:
             return False
-        if output_positions.shape[1] != 1 and self._can_be_chunked(length, bias):
-            return False  # the scores of the others may be too many to hold
-        return _has_no_rows(bias)
+        scheme = self.position_scheme
+        return not (scheme.needs_scores or scheme.changes_output) and _has_no_rows(bias)
 
     def _plain(self, query, key, value, attention_bias, position, training=False):
         """Computes the averages `(batch, head, query, head_dim)` with all scores at once."""

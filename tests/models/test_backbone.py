@@ -212,11 +212,12 @@ def test_compiled(kind, rng):
     )
 
 
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_at_positions(kind, rng, monkeypatch):
+def test_outputs_at_positions(kind, count, rng, monkeypatch):
     """They are those of the whole sequence, and the end of the last block runs at no others."""
     model, given = backbone(kind), inputs(rng)
-    positions = np.array([[0, 3, 3], [1, 0, 0], [8, 2, 5]])
+    positions = np.array([[0, 3, 3], [1, 0, 0], [8, 2, 5]])[:, :count]
     whole, seen = named_outputs(model, given), []
 
     def watch(layer):
@@ -229,7 +230,7 @@ def test_outputs_at_positions(kind, rng, monkeypatch):
     watch(model.encoder_blocks[-1].attention.output_dense)
     watch(model.encoder_blocks[-1].feed_forward)
     found = named_outputs(model, {**given, "output_positions": positions})
-    assert seen == [(3, 3, 16)] * 2
+    assert seen == [(3, 1 if count == 1 else 9, 16), (3, count, 16)]
     expected = np.take_along_axis(numpy(whole["sequence_output"]), positions[..., None], axis=1)
     assert_close([numpy(found["sequence_output"])], [expected], NOISE, kind)
     if model.pooler is not None:  # of the first of the positions, in the first sequence [CLS]
