@@ -43,8 +43,8 @@ class EncoderBlock(keras.layers.Layer):
         return_attention_scores: bool. Whether to return the attention probabilities too.
         attention_bias: See `SelfAttention`. Takes the place of the masks and of `causal`.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
-        output_positions: int tensor `(batch, count)`, or `None` for all. The positions to return:
-            the feed-forward network runs at these alone, and of attention see `SelfAttention`.
+        output_positions: int tensor `(batch, count)`, or `None` for all. The positions to return.
+            The feed-forward network runs at these alone. `SelfAttention` says what it leaves out.
 
     The first ones are those of `keras_hub.layers.TransformerEncoder`. A model with many blocks
     computes `attention_bias` and `position` once and passes them to each.
