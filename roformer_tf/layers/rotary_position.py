@@ -106,7 +106,7 @@ class RotaryPosition(PositionScheme):
     @property
     def changes_output(self):
         """Whether the averages of rotated values are rotated back."""
-        return self.on_values is True
+        return self.on_values not in (False, "absolute")
 
     def build(self, *shapes, **named_shapes):
         if self.learned:

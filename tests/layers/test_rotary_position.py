@@ -140,6 +140,9 @@ def test_values_are_rotated_and_back():
     plain = scheme()
     assert plain.apply_to_value(value, context) is value
     assert plain.apply_to_output(value, None, context) is value
+    kinds = {False: False, True: True, "absolute": False}
+    assert {kind: RotaryPosition(4, on_values=kind).changes_output for kind in kinds} == kinds
+    assert RotaryPosition(4, on_values=1).changes_output  # equals True
 
 
 # Dynamic scaling
