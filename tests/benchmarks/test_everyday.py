@@ -51,3 +51,9 @@ def test_reviews_of_a_table(tmp_path):
     assert sorted(found) == ['"差"的房间', "服务周到，下次还来"]
     with pytest.raises(ValueError, match="2 lines of 2 to 20 characters.*count=3"):
         corpus.lines(3, 0, 2, 20, table=table)
+
+
+def test_a_missing_table_is_named_before_models_are_made(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        everyday.main(["--quick", "--reviews", str(tmp_path / "none.tsv")])
+    assert "none.tsv: --reviews must name a table" in capsys.readouterr().err
