@@ -64,13 +64,13 @@ class ServedModel(tf.Module):
             # `pack` truncates texts; token ids, and texts that are generated, have any length
             is_packed = not {"token_ids", "max_length"} & {*arguments}
             longest = longest_input(self._python.preprocessor) if is_packed else None
-            function, specs = inputs_up_to(longest)(getattr(self, name)), map(_spec, arguments)
+            function = inputs_up_to(longest)(getattr(self, name))
+            specs = {argument: _spec(argument) for argument in arguments}
             if name == "serving_default":
-                function = tf.function(function, input_signature=[*specs], autograph=False)
-                signatures[name] = self.__call__ = function
+                self.__call__ = tf.function(function, [*specs.values()], autograph=False)
+                signatures[name] = self.__call__
             else:
                 function = tf.function(function, autograph=False)
-                specs = dict(zip(arguments, specs))
                 signatures[name] = function.get_concrete_function(**specs)
         return signatures
 
