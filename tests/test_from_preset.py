@@ -12,7 +12,7 @@ import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, save_checkpoint
 from tests.checkpoint.hub_server import HubServer
 from tests.checkpoint.other_files import write_tf_h5, write_torch
-from tests.layers.harness import variables
+from tests.layers.harness import assert_equal, variables
 from tests.models import builders, seq_2_seq
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -202,8 +202,7 @@ def test_table(folders, folder, name, cell, rng):
     if cell == "logits" and "Token" not in name and "Preprocessor" not in name:
         inputs = seq_2_seq.inputs(rng)
         model = source(kind) if name.endswith("LM") else source(kind).backbone
-        for x, y in zip(*(keras.tree.flatten(m(inputs)) for m in (loaded, model)), strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_equal(loaded(inputs), model(inputs))
     elif cell in ("ids", "logits"):
         check_ids(loaded, kind)
     else:
@@ -268,8 +267,7 @@ def test_a_missing_head_is_an_error(name, tmp_path):
         type(model).from_preset(tmp_path)
     assert type(model).from_preset(tmp_path, load_weights=False).built
     backbone = roformer_tf.RoFormerBackbone.from_preset(tmp_path)
-    for mine, other in zip(backbone.get_weights(), model.backbone.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, other)
+    assert_equal(backbone.get_weights(), model.backbone.get_weights())
     if name == "classifier":
         new = roformer_tf.RoFormerTextClassifier.from_preset(tmp_path, num_classes=5)
         assert new.num_classes == 5

@@ -18,7 +18,7 @@ from tests.checkpoint.conftest import (
     write_original,
 )
 from tests.checkpoint.golden import numpy
-from tests.layers.harness import quantized
+from tests.layers.harness import assert_equal, quantized
 from tests.oracles.run_original import small_config
 
 
@@ -81,8 +81,7 @@ def test_one_error_lists_every_difference(rng, config, tmp_path):
         "from_preset(folder)",
     ):
         assert line in message
-    for old, new in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_equal(model.get_weights(), before)
 
     report = load_checkpoint(model, folder, strict=False)
     assert not report.complete

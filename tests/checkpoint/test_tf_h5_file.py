@@ -12,6 +12,7 @@ from roformer_tf.checkpoint import convert, inspect_checkpoint, load_checkpoint
 from tests.checkpoint.conftest import random_folder
 from tests.checkpoint.golden import numpy
 from tests.checkpoint.other_files import write_tf_h5
+from tests.layers.harness import assert_equal
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -93,8 +94,7 @@ def test_the_weights_are_those_of_safetensors(hf, tmp_path):
     shutil.copytree(folder, other)
     (other / "model.safetensors").unlink()
     write_tf_h5(other / "tf_model.h5", tensors)
-    for one, two in zip(load(folder).weights, load(other).weights, strict=True):
-        np.testing.assert_array_equal(numpy(one), numpy(two))
+    assert_equal(load(folder).weights, load(other).weights)
     report = inspect_checkpoint(other)
     assert report.complete and report.source.endswith("tf_model.h5")
     convert(other, tmp_path / "original again")
@@ -109,10 +109,7 @@ def test_a_backbone_alone(hf):
     write_tf_h5(folder / "tf_model.h5", tensors, "tf_ro_former_model")
     with h5py.File(folder / "tf_model.h5", "r+") as stored:
         del stored["mlm___cls"]
-    for one, two in zip(
-        roformer_tf.RoFormerBackbone.from_preset(folder).weights, wanted.weights, strict=True
-    ):
-        np.testing.assert_array_equal(numpy(one), numpy(two))
+    assert_equal(roformer_tf.RoFormerBackbone.from_preset(folder).weights, wanted.weights)
     with pytest.raises(ValueError, match="needs a masked-LM head, and .*tf_model.h5 has none"):
         load(folder)
 
@@ -134,8 +131,7 @@ def test_shards(h5):
                     weight_map[f"tf_ro_former_for_masked_lm/{name}"] = file
     (h5 / "tf_model.h5").unlink()
     (h5 / "tf_model.h5.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    for one, two in zip(load(h5).weights, wanted.weights, strict=True):
-        np.testing.assert_array_equal(numpy(one), numpy(two))
+    assert_equal(load(h5).weights, wanted.weights)
 
 
 def test_the_order_of_files(h5, hf):

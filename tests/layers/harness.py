@@ -136,6 +136,14 @@ def flat(outputs):
     return [numpy(x) for x in keras.tree.flatten(outputs)]
 
 
+def assert_equal(found, expected, **tolerance):
+    """Checks that two structures hold the same arrays, up to `rtol` and `atol` if they are given."""
+    found, expected = flat(found), flat(expected)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, **{"rtol": 0, **tolerance})
+
+
 def assert_close(outputs, expected, share, context=""):
     """Checks that each array's error is at most `share` of its largest value (at least 1)."""
     assert len(outputs) == len(expected)

@@ -7,6 +7,7 @@ import pytest
 from tests.layers.cases import CASES
 from tests.layers.harness import (
     assert_close,
+    assert_equal,
     compiled,
     flat,
     float_inputs,
@@ -74,8 +75,7 @@ def test_config_and_file(case, tmp_path):
     assert again.get_config() == layer.get_config()
     again(**case.inputs, **case.constants)
     again.set_weights(layer.get_weights())
-    for one, other in zip(expected, flat(again(**case.inputs, **case.constants)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(again(**case.inputs, **case.constants), expected)
 
     inputs = keras.tree.map_structure(
         lambda x: keras.Input(x.shape[1:], dtype=x.dtype.name), case.inputs
@@ -89,8 +89,7 @@ def test_config_and_file(case, tmp_path):
         assert tensor.shape[0] in (None, output.shape[0])
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for one, other in zip(flat(model(given)), flat(loaded(given)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(loaded(given), model(given))
 
 
 def test_mixed_precision(case):

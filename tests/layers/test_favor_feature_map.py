@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.layers import EncoderBlock, FavorFeatureMap, LinearAttention
-from tests.layers.harness import numpy
+from tests.layers.harness import assert_equal, numpy
 
 HEAD_DIM = 16
 SHAPE = (None, 2, None, HEAD_DIM)
@@ -182,8 +182,7 @@ def test_redraws_in_fit_and_goes_on_after_loading(tmp_path):
     half = keras.saving.load_model(tmp_path / "half.keras")
     half.fit(X[12:], X[12:], batch_size=4, verbose=0, shuffle=False)
     np.testing.assert_array_equal(of_model(half), of_model(whole))
-    for one, other in zip(half.weights, whole.weights, strict=True):
-        np.testing.assert_allclose(numpy(one.value), numpy(other.value), atol=1e-6)
+    assert_equal(half.weights, whole.weights, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -200,8 +199,7 @@ def test_all_replicas_draw_the_same():
     values = both.get_layer("attention").feature_map.projection.value.values
     for replica in values:
         np.testing.assert_array_equal(numpy(replica), of_model(alone))
-    for one, other in zip(both.weights, alone.weights, strict=True):
-        np.testing.assert_allclose(numpy(one.value), numpy(other.value), atol=1e-5)
+    assert_equal(both.weights, alone.weights, atol=1e-5)
 
 
 def test_recomputed_activations_are_refused():

@@ -7,7 +7,7 @@ from keras import ops
 
 from roformer_tf.layers import AttentionMask, RotaryPosition, SelfAttention
 from roformer_tf.rope_scaling import make_rope_scaling
-from tests.layers.harness import built, compiled, flat, numpy
+from tests.layers.harness import assert_equal, built, compiled, flat, numpy
 
 HEAD_DIM, TRAINED = 8, 8
 LENGTHS = (3, 8, 14)  # of three rows: shorter than, as long as, and longer than the trained length
@@ -157,8 +157,7 @@ def test_dynamic_is_plain_up_to_the_trained_length():
             np.testing.assert_array_equal(table[:2], np.broadcast_to(other, table.shape)[:2])
             assert np.abs(table[2] - other[0]).max() > 0.1
     positions = np.arange(TRAINED, dtype="float32")[None] - 3.5
-    for table, other in zip(flat(dynamic(IDS[:1, :8], positions)), flat(plain(IDS, positions))):
-        np.testing.assert_array_equal(table, other)
+    assert_equal(dynamic(IDS[:1, :8], positions), plain(IDS, positions))
 
 
 def test_dynamic_is_ntk_of_the_current_length():
@@ -219,17 +218,15 @@ def test_step_by_step_with_rotated_keys_kept(form):
 def test_current_length_of_each_row():
     layer = scheme("dynamic")
     given = flat(layer(IDS, current_length=np.array(LENGTHS, "int32")))
-    for table, other in zip(given, flat(layer(IDS, None, PADDING))):
-        np.testing.assert_array_equal(table, other)
+    assert_equal(given, layer(IDS, None, PADDING))
 
 
 # Learned frequencies
 
 
 def test_learned_frequencies_start_as_the_fixed_ones():
-    tables = flat(scheme("learned")(IDS))
-    for table, other in zip(tables, flat(scheme()(IDS))):
-        np.testing.assert_allclose(table, other, atol=5e-6)  # theta is rounded to float32
+    # theta is rounded to float32
+    assert_equal(scheme("learned")(IDS), scheme()(IDS), atol=5e-6)
     (theta,) = scheme("learned").trainable_weights
     np.testing.assert_allclose(numpy(theta.value), [1, 0.1, 0.01, 0.001], rtol=1e-6)
 

@@ -9,6 +9,7 @@ from roformer_tf.layers.feature_maps import FEATURE_MAPS
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES
 from tests.layers.harness import (
     assert_close,
+    assert_equal,
     compiled,
     flat,
     gradients,
@@ -278,8 +279,7 @@ def test_config_and_file(kind, options, rng, tmp_path):
     loaded = saved_and_loaded(model, tmp_path)
     assert isinstance(loaded, roformer_tf.RoFormerBackbone) and loaded.get_config() == config
     for other in (again, loaded):
-        for one, two in zip(expected, flat(other(given)), strict=True):
-            np.testing.assert_array_equal(one, two)
+        assert_equal(other(given), expected)
 
 
 def test_number_of_weights():

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
-from tests.layers.harness import gradients, numpy, variables
+from tests.layers.harness import assert_equal, gradients, numpy, variables
 from tests.layers.numpy_adam import NumpyAdam
 from tests.models.builders import NUM_CLASSES, data, task
 
@@ -93,8 +93,7 @@ def test_phantom_step_of_moving_averages(rng):
         model.fit(**source, epochs=2, shuffle=False, verbose=0)
         assert int(model.optimizer.iterations) == 8
         finals.append(model.get_weights())  # fit leaves the averages in the weights
-    for one, other in zip(*finals, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-7)
+    assert_equal(*finals, atol=1e-7)
 
 
 def test_sample_weights(rng):

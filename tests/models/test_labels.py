@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import roformer_tf
+from tests.layers.harness import assert_equal
 from tests.models.builders import backbone, saved_and_loaded, task, texts, tokenizer
 
 NAMES = ["bad", "fair", "good"]
@@ -32,15 +33,13 @@ def test_names_train_as_numbers_do(rng):
         model = classifier()
         model.compile("sgd", "auto", run_eagerly=True)
         model.fit(*data, verbose=0, shuffle=False, steps_per_epoch=1)
-        for a, b in zip(model.get_weights(), expected.get_weights(), strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_equal(model.get_weights(), expected.get_weights())
     for given in (np.array(names), np.array(names, object), tf.constant(names)):
         np.testing.assert_array_equal(model.encode_labels(given), numbers)
     model = classifier()
     model.compile("sgd", "auto", run_eagerly=True)
     model.train_on_batch(x, names)
-    for a, b in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(model.get_weights(), expected.get_weights())
     assert model.evaluate(x, names, verbose=0) == model.evaluate(x, numbers, verbose=0)
 
 
@@ -144,8 +143,7 @@ def test_several_labels_for_each_text(rng, tmp_path):
         model.compile(keras.optimizers.SGD(0.5))
         model.fit(x, y, batch_size=3, shuffle=False, validation_data=(x, y), verbose=0)
         results.append((model.get_weights(), model.evaluate(x, y, verbose=0)))
-    for a, b in zip(results[0][0], results[1][0], strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(results[0][0], results[1][0])
     assert results[0][1] == results[1][1]
     p = np.clip(model.predict(x, verbose=0).astype("float64"), 1e-7, 1 - 1e-7)
     expected = -(matrix * np.log(p) + (1 - matrix) * np.log(1 - p)).mean()

@@ -6,7 +6,7 @@ import pytest
 
 from roformer_tf.models import fill_mask
 from roformer_tf.pretraining.strategies import choose_strategy
-from tests.layers.harness import numpy, variables
+from tests.layers.harness import assert_equal, numpy, variables
 from tests.models import seq_2_seq
 from tests.models.builders import NUM_CLASSES, task, texts, tokenizer
 
@@ -90,5 +90,4 @@ def test_vectors_scores_and_masks_equal_one_device(rng):
                 np.array([[p for _, p in row[0]] for row in masks]),
             )
         )
-    for one, two in zip(*found, strict=True):
-        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
+    assert_equal(*reversed(found), rtol=1e-5, atol=1e-6)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.layers.harness import numpy, quantized
+from tests.layers.harness import assert_equal, numpy, quantized
 from tests.models.builders import TASKS, data, expected_outputs, saved_and_loaded, task, texts
 from tests.oracles import numpy_roformer as oracle
 
@@ -90,8 +90,7 @@ def test_life(name, rng, tmp_path):
     assert int(loaded.optimizer.iterations) == 12
     for each in (model, loaded):
         each.fit(x, y, weights, batch_size=4, epochs=2, shuffle=False, verbose=0)
-    for one, other in zip(loaded.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-7)
+    assert_equal(loaded.get_weights(), model.get_weights(), atol=1e-7)
 
     model.save_weights(tmp_path / "model.weights.h5")
     fresh = type(model).from_config(model.get_config())
@@ -125,8 +124,7 @@ def test_raw_strings_and_preset(name, rng, tmp_path):
         np.testing.assert_allclose(predicted(loaded, raw), expected, atol=1e-5)
     assert loaded.preprocessor.get_config() == model.preprocessor.get_config()
     backbone = type(model.backbone).from_preset(tmp_path / "preset")
-    for a, b in zip(backbone.get_weights(), model.backbone.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(backbone.get_weights(), model.backbone.get_weights())
 
     before = model.get_weights()
     model.compile(run_eagerly=y is None)  # a graph does not pay for two steps

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
+from tests.layers.harness import assert_equal
 
 BACKEND = keras.config.backend()
 only_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's own")
@@ -136,8 +137,7 @@ def test_graph_and_xla_equal_eager(k, jit_compile, rng):
 
     eager = trained(lambda step: step)
     graph = trained(tf.function(jit_compile=jit_compile))
-    for one, other in zip(eager, graph, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)  # float64
+    assert_equal(eager, graph, atol=1e-12)  # float64
 
 
 @only_tensorflow
@@ -195,8 +195,7 @@ def test_continues_from_a_saved_model_in_the_middle_of_accumulation(tmp_path, rn
     assert int(again.optimizer.iterations) == 5
     for m in (model, again):
         m.fit(x[5:], y[5:], batch_size=1, shuffle=False, verbose=0)
-    for one, other in zip(values(model.weights), values(again.weights), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(again.weights, model.weights)
     one, other = values(model.optimizer.variables), values(again.optimizer.variables)
     assert len(one) == 1 + 3 * 4  # iterations; moments and sums of four weights
     for a, b in zip(one, other, strict=True):
@@ -216,8 +215,7 @@ def test_checkpoint_of_tensorflow_restores_it(tmp_path, rng):
     restored.assert_existing_objects_matched()
     for m in (model, again):
         m.fit(x[5:], y[5:], batch_size=1, shuffle=False, verbose=0)
-    for one, other in zip(values(model.weights), values(again.weights), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(again.weights, model.weights)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import roformer_tf
 from roformer_tf.layers import SpanCrossentropy
 from roformer_tf.optimizers import OriginalLAMB, PiecewiseLinear
 from roformer_tf.pretraining import MultiTaskPretrainer, Pretrainer, choose_strategy
+from tests.layers.harness import assert_equal
 from tests.pretraining import readings
 from tests.pretraining.builders import (
     TOLERANCE,
@@ -198,8 +199,7 @@ def test_idle_heads_keep_their_moments(data, prepared):
     assert all(abs(x).max() > 0 for x in before)
     train(pretrainer, batches[2:3])  # task 2
     assert int(inner.iterations) == 3
-    for slot, value in zip(slots, before):
-        np.testing.assert_array_equal(slot, value)
+    assert_equal(slots, before)
 
 
 @pytest.mark.slow

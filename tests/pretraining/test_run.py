@@ -22,6 +22,7 @@ from roformer_tf.pretraining import (
 )
 from roformer_tf.pretraining.models import make_optimizer, make_tokenizer
 from roformer_tf.pretraining.settings import ModelSettings
+from tests.layers.harness import assert_equal
 from tests.pretraining import small_corpus
 from tests.pretraining.builders import make_batches, make_pretrainer, rows, train
 
@@ -81,16 +82,14 @@ def test_a_run_passes_through_all_stages(texts, whole):
 
     # the exported model is the trained one, and the original's format
     loaded = roformer_tf.RoFormerMaskedLM.from_preset(str(folder / "stage-2-64"))
-    for a, b in zip(loaded.get_weights(), result.task.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(loaded.get_weights(), result.task.get_weights())
     assert (folder / "stage-1-32" / "bert_model.ckpt.index").exists()
 
     # a completed run stays as it is
     before = (folder / "log.csv").read_bytes()
     again = pretrain(make_settings(texts), folder, verbose=False)
     assert again.completed
-    for a, b in zip(again.task.get_weights(), result.task.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(again.task.get_weights(), result.task.get_weights())
     assert (folder / "log.csv").read_bytes() == before
 
 
@@ -174,8 +173,7 @@ def test_a_checkpoint_is_trained_and_bad_lines_are_reported(texts, whole, tmp_pa
     model = {"checkpoint": str(folder / "stage-2-64")}
     settings = make_settings(texts, stages=stages, data=data, model=model)
     trained = pretrain(settings, tmp_path / "run", verbose=False)
-    for a, b in zip(trained.task.get_weights(), result.task.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(trained.task.get_weights(), result.task.get_weights())
     assert "1 lines of the texts cannot be read" in caplog.text and "bad.jsonl:31" in caplog.text
     strict = make_settings(texts, stages=stages, data={**data, "max_bad_lines": 0})
     with pytest.raises(ValueError, match="data.max_bad_lines"):
@@ -192,8 +190,7 @@ def test_a_scheme_without_original_format_is_exported_as_a_preset(texts, tmp_pat
     result = pretrain(settings, tmp_path, verbose=False)
     loaded = roformer_tf.RoFormerMaskedLM.from_preset(str(tmp_path / "stage-1-32"))
     assert loaded.backbone.position_options == {"max_distance": 3}
-    for a, b in zip(loaded.get_weights(), result.task.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(loaded.get_weights(), result.task.get_weights())
     assert (
         loaded.preprocessor.tokenizer.get_vocabulary() == small_corpus.tokenizer().get_vocabulary()
     )
