@@ -9,7 +9,7 @@ from roformer_tf.layers import AttentionMask, EncoderBlock, RotaryPosition, Self
 from roformer_tf.layers.chunked_attention import BLOCK_SIZE
 from roformer_tf.layers.dropout import dropout_seeds
 from tests.layers.chunked_cases import HEADS, LENGTH, MASKINGS, PADDING, B, mask, seed_of
-from tests.layers.harness import flat, gradients, numpy, randomize
+from tests.layers.harness import assert_close, flat, gradients, numpy, randomize
 
 
 def layer(length_above, dtype="float32", cls=SelfAttention, **options):
@@ -58,11 +58,8 @@ def test_layer_of_several_blocks(rng):
     for above in (None, 0):
         made = layer(above)
         results.append(gradients(lambda x, made=made: call(made, x, parts), [x], weights, made))
-    for one, other in zip(
-        results[0][0] + results[0][1], results[1][0] + results[1][1], strict=True
-    ):
-        # sums of up to 1100 terms in another order
-        np.testing.assert_allclose(one, other, atol=1e-5 * max(1, np.abs(one).max()))
+    plain, chunked = (outputs + found for outputs, found in results)
+    assert_close(chunked, plain, 1e-5)  # sums of up to 1100 terms in another order
 
 
 def test_what_keeps_to_the_plain_way(rng, monkeypatch):
@@ -130,8 +127,7 @@ def test_length_known_at_run_time_only(masking, xla, rng):
     for length in (8, 9, 5):
         x, padding = inputs(rng, length), PADDING[:, :length]
         expected = flat(step_of(layer(None))(tf.constant(x), tf.constant(padding)))
-        for one, other in zip(flat(function(x, padding)), expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=5e-6 * max(1, np.abs(other).max()))
+        assert_close(flat(function(x, padding)), expected, 5e-6)
     assert function.experimental_get_tracing_count() == 1
 
 
@@ -222,6 +218,4 @@ def test_recomputed_activations(rng):
                 return output, tape.gradient(loss, x)
 
         found.append([y for x in given for y in flat(step(x, PADDING[:, : x.shape[1]]))])
-    for one, other in zip(*found, strict=True):
-        # gradients of up to 10, whose roundings are shares of the largest
-        np.testing.assert_allclose(one, other, atol=5e-6 * max(1, np.abs(other).max()))
+    assert_close(*found, 5e-6)  # gradients of up to 10, whose roundings are shares of the largest
