@@ -12,7 +12,7 @@ from tests.layers.harness import (
     flat,
     float_inputs,
     gradients,
-    relu_signs,
+    slope_at_zero,
     variables,
     weights_by_path,
 )
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("case", CASES, ids=str)
 ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-def test_values_and_gradients(case, rng, monkeypatch):
+def test_values_and_gradients(case, rng):
     """Compares values with the float64 oracle, and gradients with its finite differences."""
     layer = case.layer()
     names = float_inputs(case.inputs)
@@ -41,28 +41,21 @@ def test_values_and_gradients(case, rng, monkeypatch):
     assert_close(outputs, expected, case.noise, case.name)
     assert len(found) == len(names) + len(layer.trainable_variables)
 
-    signs = relu_signs(monkeypatch)
-
     def oracle_loss(point):
-        signs.clear()
         changed = {name: point[name] for name in names}
         given = {path: point[path] for path in weights}
         outputs = flat(case.oracle(given, **{**case.inputs, **changed}))
-        loss = sum((o * c).sum() for o, c in zip(outputs, cotangents, strict=True))
-        return loss, np.concatenate([*map(np.ravel, signs), []])
+        return sum((o * c).sum() for o, c in zip(outputs, cotangents, strict=True))
 
     point = {**weights, **{name: case.inputs[name].astype("float64") for name in names}}
     keys = names + [paths[id(weight)] for weight in layer.trainable_variables]
     for key, gradient in zip(keys, found, strict=True):
         direction = rng.normal(size=np.shape(point[key]))
-        # A difference must not step over the kink of a ReLU, where there is no derivative.
-        for step in (1e-5, 1e-6, 1e-7, 1e-8):
-            (after, signs_after), (before, signs_before) = (
-                oracle_loss({**point, key: point[key] + s * direction}) for s in (step, -step)
-            )
-            if (signs_after == signs_before).all():
-                break
-        numeric = (after - before) / (2 * step)
+
+        def moved_loss(step, key=key, direction=direction):
+            return oracle_loss({**point, key: point[key] + step * direction})
+
+        numeric = slope_at_zero(moved_loss)
         size = np.linalg.norm(gradient) + 1
         assert abs((gradient * direction).sum() - numeric) < 1e-5 * size, f"{case.name}: {key}"
 

@@ -53,9 +53,9 @@ def run(layer, x=X, bias=None, start=0):
 
 
 @pytest.mark.parametrize("case", [c for c in LINEAR_CASES if c not in TYPICAL_CASES], ids=str)
-def test_equations(case, rng, monkeypatch):
+def test_equations(case, rng):
     """Equations 18 and 19 for every map, both directions, with RoPE and without."""
-    check_values_and_gradients(case, rng, monkeypatch)
+    check_values_and_gradients(case, rng)
 
 
 @pytest.mark.parametrize("rotary", [False, True])

@@ -14,7 +14,7 @@ from tests.layers.harness import (
     flat,
     gradients,
     numpy,
-    relu_signs,
+    slope_at_zero,
     variables,
     weights_by_path,
 )
@@ -58,7 +58,7 @@ def test_equals_float64(kind, rng):
 
 
 @pytest.mark.parametrize("kind", ["v1_pooler", "factorised", "sim", "v2_factorised"])
-def test_gradients_equal_finite_differences_of_float64(kind, rng, monkeypatch):
+def test_gradients_equal_finite_differences_of_float64(kind, rng):
     model = backbone(kind)
     given = inputs(rng)
     expected = hidden_states(model, given)
@@ -69,24 +69,16 @@ def test_gradients_equal_finite_differences_of_float64(kind, rng, monkeypatch):
     found = {paths[id(w)]: g for w, g in zip(model.trainable_variables, found, strict=True)}
     assert set(found) == set(paths.values())
 
-    signs = relu_signs(monkeypatch)
     start = weights_by_path(model)
     for path, gradient in found.items():
         direction = rng.normal(size=gradient.shape)
 
         def oracle_loss(step, path=path, direction=direction):
-            signs.clear()
             moved = original_names(model, {**start, path: start[path] + step * direction})
             outputs = hidden_states(model, given, moved)
-            loss = sum((outputs[name] * c).sum() for name, c in cotangents.items())
-            return loss, np.concatenate([*map(np.ravel, signs), []])
+            return sum((outputs[name] * c).sum() for name, c in cotangents.items())
 
-        # a difference must not step over the kink of a ReLU, where there is no derivative
-        for step in (1e-5, 1e-6, 1e-7):
-            (after, signs_after), (before, signs_before) = oracle_loss(step), oracle_loss(-step)
-            if (signs_after == signs_before).all():
-                break
-        numeric = (after - before) / (2 * step)
+        numeric = slope_at_zero(oracle_loss)
         size = np.linalg.norm(gradient) * np.linalg.norm(direction)
         assert abs((gradient * direction).sum() - numeric) < 1e-5 * (size + 1), path
 
