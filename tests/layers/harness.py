@@ -159,6 +159,15 @@ def assert_close(outputs, expected, share, context=""):
         )
 
 
+def check_keras_mask(call, width, atol):
+    """Checks that the mask that Keras carries along hides padding: `call` maps vectors to vectors."""
+    inputs = keras.Input((None,), dtype="int32")
+    x = call(keras.layers.Embedding(10, width, mask_zero=True)(inputs))
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(x))
+    short, padded = model(np.array([[3, 4]])), model(np.array([[3, 4, 0, 0]]))
+    np.testing.assert_allclose(numpy(short), numpy(padded), atol=atol)
+
+
 def gradients(function, inputs, cotangents, layer=None):
     """Computes `function(*inputs)` and the gradients of <cotangents, outputs>.
 
