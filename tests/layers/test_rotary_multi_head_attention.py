@@ -105,6 +105,18 @@ def test_equals_keras_where_all_positions_are_equal(rng):
         np.testing.assert_allclose(numpy(found), numpy(expected), atol=5e-5)
 
 
+def in_parts(layer, x, cache, is_causal=lambda count: True):
+    """The outputs of three calls with a cache, of 3, 1 and 2 tokens."""
+    outputs, start = [], 0
+    for count in (3, 1, 2):
+        part = x[:, start : start + count]
+        options = {"cache": cache, "cache_update_index": start}
+        output, cache = layer(part, part, use_causal_mask=is_causal(count), **options)
+        outputs.append(numpy(output))
+        start += count
+    return np.concatenate(outputs, 1)
+
+
 @pytest.mark.parametrize("num_key_value_heads", [4, 2])
 def test_cached_equals_uncached(num_key_value_heads, rng):
     layer = attention(num_key_value_heads=num_key_value_heads)
@@ -112,15 +124,7 @@ def test_cached_equals_uncached(num_key_value_heads, rng):
     whole = numpy(layer(x, x, use_causal_mask=True))
     cache = layer.build_cache(2, LENGTH + 3)  # with positions that are never written
     assert tuple(cache.shape) == (2, 2, LENGTH + 3, num_key_value_heads, 4)
-    outputs, start = [], 0
-    for count in (3, 1, 2):
-        part = x[:, start : start + count]
-        output, cache = layer(
-            part, part, cache=cache, cache_update_index=start, use_causal_mask=True
-        )
-        outputs.append(numpy(output))
-        start += count
-    np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=2e-6)
+    np.testing.assert_allclose(in_parts(layer, x, cache), whole, atol=2e-6)
 
 
 def elu_plus_one(x):
@@ -198,15 +202,9 @@ def test_every_feature_map_gives_the_numbers_of_linear_attention(feature_map, rn
     whole = numpy(ours(x, x, use_causal_mask=True))
     np.testing.assert_allclose(whole, numpy(linear(x)), atol=2e-6)
 
-    cache = ours.build_cache(2, None)
-    outputs, start = [], 0
-    for count in (3, 1, 2):
-        part = x[:, start : start + count]
-        options = {"cache": cache, "cache_update_index": start, "use_causal_mask": count > 1}
-        output, cache = ours(part, part, **options)
-        outputs.append(numpy(output))
-        start += count
-    np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=5e-6)
+    # one token needs no mask
+    found = in_parts(ours, x, ours.build_cache(2, None), is_causal=lambda count: count > 1)
+    np.testing.assert_allclose(found, whole, atol=5e-6)
 
 
 @pytest.mark.parametrize("feature_map", [None, EluFeatureMap()], ids=["softmax", "linear"])
