@@ -11,6 +11,12 @@ from tests.layers.harness import numpy
 MASKING = {"encoder": "bidirectional", "lm": "causal", "unilm": "unilm"}
 
 
+def assert_same_model(found, expected):
+    """Checks that two models give the same numbers for a text."""
+    inputs = {"token_ids": np.array([[2, 7, 9, 3]])}
+    np.testing.assert_array_equal(numpy(found(inputs)), numpy(expected(inputs)))
+
+
 def read_manifest(shared_dir):
     return json.loads((shared_dir / "golden" / "manifest.json").read_text(encoding="utf-8"))
 

@@ -15,7 +15,7 @@ import pytest
 import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, save_checkpoint
 from roformer_tf.checkpoint.folder import open_folder
-from tests.checkpoint.golden import numpy
+from tests.checkpoint.golden import assert_same_model, numpy
 from tests.checkpoint.hub_server import TOKEN, HubServer
 from tests.models import builders
 from tests.processes import environment_of_a_user
@@ -77,9 +77,7 @@ def half_written(cache):
 
 def test_first_from_the_hub_then_from_the_cache(hub, masked_lm, cache):
     model = load()
-    np.testing.assert_array_equal(
-        numpy(model({"token_ids": IDS})), numpy(masked_lm({"token_ids": IDS}))
-    )
+    assert_same_model(model, masked_lm)
     assert model.preprocessor.tokenizer.get_vocabulary() == (
         masked_lm.preprocessor.tokenizer.get_vocabulary()
     )
@@ -90,9 +88,7 @@ def test_first_from_the_hub_then_from_the_cache(hub, masked_lm, cache):
     assert not hub.fetched()
     hub.stop()
     again = load()
-    np.testing.assert_array_equal(
-        numpy(again({"token_ids": IDS})), numpy(model({"token_ids": IDS}))
-    )
+    assert_same_model(again, model)
     assert not half_written(cache)
 
 
@@ -121,15 +117,12 @@ def test_a_tokenizer_needs_no_weights(hub, masked_lm):
 
 def test_revisions(hub, folders, tmp_path):
     model = builders.task("masked_lm", preprocessor={})
-    model.backbone.token_embedding.embeddings.assign_add(
-        np.ones(model.backbone.token_embedding.embeddings.shape, "float32")
-    )
+    table = model.backbone.token_embedding.embeddings
+    table.assign_add(np.ones(table.shape, "float32"))
     save_checkpoint(model, tmp_path / "other")
     hub.add(NAME, tmp_path / "other", revision="v2")
     other = load(f"hf://{NAME}@v2")
-    np.testing.assert_array_equal(
-        numpy(other({"token_ids": IDS})), numpy(model({"token_ids": IDS}))
-    )
+    assert_same_model(other, model)
     commit = hub.commit(NAME, "main")[0]
     first = load(f"hf://{NAME}@{commit}")
     assert not np.array_equal(numpy(first({"token_ids": IDS})), numpy(other({"token_ids": IDS})))
@@ -274,14 +267,10 @@ def test_an_uploaded_preset_loads_again(hub, folders, masked_lm, monkeypatch, tm
     assert published["README.md"] == card
     assert {"config.json", "model.weights.h5", "task.json", "SHA256SUMS"} <= set(published)
     model = load("hf://me/mine")
-    np.testing.assert_array_equal(
-        numpy(model({"token_ids": IDS})), numpy(masked_lm({"token_ids": IDS}))
-    )
+    assert_same_model(model, masked_lm)
     assert "README.md" not in hub.fetched()
     theirs = keras_hub.models.MaskedLM.from_preset("hf://me/mine")  # KerasHub's own way
-    np.testing.assert_array_equal(
-        numpy(theirs({"token_ids": IDS})), numpy(masked_lm({"token_ids": IDS}))
-    )
+    assert_same_model(theirs, masked_lm)
     hub.repos["me/mine"]["main"]["README.md"] = b"# Edited on the hub"
     load("hf://me/mine")
 
