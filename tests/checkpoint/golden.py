@@ -23,23 +23,31 @@ def read_manifest(shared_dir):
 
 def model_inputs(npz):
     """Our inputs for those of a golden file."""
-    ids = npz["input_token_ids"].astype("int32")
+    ids = npz["input_token_ids"]
     segments = npz["input_segment_ids"] if "input_segment_ids" in npz else np.zeros_like(ids)
-    inputs = {
-        "token_ids": ids,
-        "segment_ids": segments.astype("int32"),
-        "padding_mask": original_padding_mask(ids),
-    }
+    inputs = inputs_of(ids, segments)
     if "input_position_ids" in npz:
         inputs["position_ids"] = npz["input_position_ids"].astype("float32")
     return inputs
 
 
-def original_padding_mask(ids):
-    """The original's mask is `ids != 0` and never masks position 0."""
+def inputs_of(ids, segments):
+    """With the original's mask, which is `ids != 0` and never masks position 0."""
     mask = (ids != 0).astype("int32")
     mask[:, 0] = 1
-    return mask
+    return {
+        "token_ids": ids.astype("int32"),
+        "segment_ids": segments.astype("int32"),
+        "padding_mask": mask,
+    }
+
+
+def training_loss(model, inputs, labels):
+    """The loss of the original's `train.py`, without dropout: a mean over labels that are not 0."""
+    logits = model(inputs, training=False)
+    mask = keras.ops.cast(labels != 0, "float32")
+    losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    return keras.ops.sum(losses * mask) / keras.ops.sum(mask)
 
 
 def compound_tokens(items):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.checkpoint.loading import ModelBinding
-from tests.checkpoint.golden import model_inputs, original_padding_mask, read_manifest, run_case
+from tests.checkpoint.golden import inputs_of, model_inputs, read_manifest, run_case, training_loss
 
 # Each case is a test of its own. A test fails if the manifest has a case that is not listed here.
 CASES = """
@@ -82,18 +82,10 @@ def test_gradients(shared_dir):
         layer_norm_epsilon=1e-7,
     )
     ids, segments, labels = (batches[k][0] for k in ("token_ids", "segment_ids", "labels"))
-    inputs = {
-        "token_ids": ids,
-        "segment_ids": segments,
-        "padding_mask": original_padding_mask(ids),
-    }
     binding = ModelBinding(model)
     weights = {path: binding.variable(path) for path in binding.by_weight()}
     with tf.GradientTape() as tape:
-        logits = model(inputs, training=False)
-        mask = tf.cast(labels != 0, "float32")
-        losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-        loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+        loss = training_loss(model, inputs_of(ids, segments), labels)
     gradients = tape.gradient(loss, [weight.value for weight in weights.values()])
     assert abs(float(loss) - expected["loss"]) <= 1e-6 * expected["loss"]
     compared = {"loss"}

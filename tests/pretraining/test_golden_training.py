@@ -9,7 +9,7 @@ import pytest
 import roformer_tf
 from roformer_tf.checkpoint.loading import ModelBinding
 from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
-from tests.checkpoint.golden import original_padding_mask
+from tests.checkpoint.golden import inputs_of, training_loss
 from tests.oracles.run_original import small_config
 
 tf = pytest.importorskip("tensorflow")
@@ -56,10 +56,7 @@ def train(folder, arguments, batches, snapshots):
     @tf.function
     def step(inputs, labels):
         with tf.GradientTape() as tape:
-            logits = model(inputs, training=False)
-            mask = tf.cast(labels != 0, "float32")
-            losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-            loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+            loss = training_loss(model, inputs, labels)
         weights = [weight.value for weight in model.trainable_variables]
         optimizer.apply(tape.gradient(loss, weights))
         return loss
@@ -67,11 +64,7 @@ def train(folder, arguments, batches, snapshots):
     binding = ModelBinding(model)
     losses, found = [], {}
     for number, (ids, segments, labels) in enumerate(batches, 1):
-        inputs = {
-            "token_ids": tf.constant(ids, "int32"),
-            "segment_ids": tf.constant(segments, "int32"),
-            "padding_mask": tf.constant(original_padding_mask(ids)),
-        }
+        inputs = keras.tree.map_structure(tf.constant, inputs_of(ids, segments))
         losses.append(float(step(inputs, tf.constant(labels, "int32"))))
         if number in snapshots:
             found[number] = {
