@@ -1,6 +1,7 @@
-"""Small models and batches for the tests of pretraining, and the rows of its logs."""
+"""Small models, batches and settings for the tests of pretraining, and the rows of its logs."""
 
 import csv
+import json
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +14,7 @@ VOCABULARY_SIZE = 60
 # gradient is about 1e-6 or below move by whatever rounding made of it, such as key biases, whose
 # gradient is zero but for rounding. So the bound is on the distance of all weights together.
 TOLERANCE = 1e-6
+TIMES = ("tokens_per_second", "seconds", "input_wait")  # what a log has of the clock
 
 
 def distance(weights, reference):
@@ -117,6 +119,23 @@ def train(pretrainer, batches, steps=None):
         as_dataset(batches), epochs=steps or len(batches), steps_per_epoch=1, verbose=0
     )
     return history.history
+
+
+def write_toml(path, values):
+    """Writes nested settings as TOML, whose strings, numbers and lists are those of JSON."""
+    tables = []
+    for name, content in values.items():
+        if name == "stages":
+            tables += [("[[stages]]", stage) for stage in content]
+        elif name == "tasks":
+            tables += [(f"[tasks.{task}]", table) for task, table in content.items()]
+        else:
+            tables.append((f"[{name}]", content))
+    lines = []
+    for title, table in tables:
+        lines += [title, *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in table.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 def rows(path):

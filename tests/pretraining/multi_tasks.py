@@ -91,20 +91,3 @@ def values(folder, names=("topics", "pairs"), stages=STAGES, **tables):
 def settings(folder, *args, **kwargs):
     """Settings of these `values`."""
     return MultiTaskSettings.from_dict(values(folder, *args, **kwargs))
-
-
-def write_toml(path, values):
-    """Writes nested settings as TOML, whose strings, numbers and lists are those of JSON."""
-    tables = []
-    for name, content in values.items():
-        if name == "stages":
-            tables += [("[[stages]]", stage) for stage in content]
-        elif name == "tasks":
-            tables += [(f"[tasks.{task}]", table) for task, table in content.items()]
-        else:
-            tables.append((f"[{name}]", content))
-    lines = []
-    for title, table in tables:
-        lines += [title, *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in table.items())]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path

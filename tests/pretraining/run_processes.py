@@ -17,49 +17,13 @@ from tests.pretraining import builders
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CHARACTERS = [chr(number) for number in range(0x4E00, 0x4E30)]
-# Three stages of different lengths; checkpoints fall on stage ends, between them, and neither.
-SETTINGS = """
-[data]
-files = ["texts.txt"]
-held_out = 0.1
-window_batches = 3
-[model]
-vocabulary = "vocab.txt"
-word_level = false
-num_layers = 1
-num_heads = 2
-hidden_dim = 8
-intermediate_dim = 16
-dropout = {dropout}
-attention_dropout = {dropout}
-[optimizer]
-weight_decay = 0.05
-clip_norm = 0.5
-[run]
-seed = 5
-checkpoint_every = 2
-held_out_batches = 2
-deterministic = {deterministic}
-{run}
-"""
-STAGE = """
-[[stages]]
-max_length = {length}
-global_batch_size = 8
-steps = {steps}
-learning_rate = 0.01
-"""
 
 
-def write_run(
-    folder,
-    lengths=(16, 40, 24),
-    steps=5,
-    dropout=0.1,
-    deterministic=True,
-    run="",
-):
-    """Writes texts, vocabulary and settings of a small run; returns the settings' path."""
+def write_run(folder, lengths=(16, 40, 24), steps=5, dropout=0.1, **run):
+    """Writes texts, vocabulary and settings of a small run; returns the settings' path.
+
+    Three stages of different lengths; checkpoints fall on stage ends, between them, and neither.
+    """
     rng = np.random.default_rng(3)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,13 +31,18 @@ def write_run(
     documents = ["".join(texts[first : first + 5]) for first in range(0, len(texts), 5)]
     (folder / "texts.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     (folder / "vocab.txt").write_text("\n".join(SPECIAL + CHARACTERS) + "\n", encoding="utf-8")
-    stages = [STAGE.format(length=length, steps=steps) for length in lengths]
-    text = SETTINGS.format(
-        dropout=dropout, deterministic=str(deterministic).lower(), run=run
-    ) + "".join(stages)
-    path = folder / "settings.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    stage = {"global_batch_size": 8, "steps": steps, "learning_rate": 0.01}
+    values = {
+        "data": {"files": ["texts.txt"], "held_out": 0.1, "window_batches": 3},
+        "model": {"vocabulary": "vocab.txt", "word_level": False, **sizes},
+        "optimizer": {"weight_decay": 0.05, "clip_norm": 0.5},
+        "run": {"seed": 5, "checkpoint_every": 2, "held_out_batches": 2, "deterministic": True},
+        "stages": [{"max_length": length, **stage} for length in lengths],
+    }
+    values["model"] |= {"dropout": dropout, "attention_dropout": dropout}
+    values["run"] |= run
+    return builders.write_toml(folder / "settings.toml", values)
 
 
 def start(settings, output, *arguments, environment=None, log=None, command="pretrain"):
@@ -159,14 +128,10 @@ def check_complete(output, settings):
     from roformer_tf.pretraining import PretrainingSettings
 
     output, settings = Path(output), PretrainingSettings.from_file(settings)
-    log = [line.split(",") for line in (output / "log.csv").read_text().splitlines()]
-    column = log[0].index("step")
-    steps = [int(row[column]) for row in log[1:]]
+    steps = [int(row["step"]) for row in builders.rows(output / "log.csv")]
     assert steps == list(range(1, settings.total_steps + 1))
-    held_out = (output / "held_out.csv").read_text().splitlines()[1:]
-    assert [int(row.split(",")[0]) for row in held_out] == [
-        index + 1 for index in range(len(settings.stages))
-    ]
+    held_out = [int(row["stage"]) for row in builders.rows(output / "held_out.csv")]
+    assert held_out == list(range(1, len(settings.stages) + 1))
     for index, stage in enumerate(settings.stages):
         names = {path.name for path in (output / f"stage-{index + 1}-{stage.max_length}").iterdir()}
         assert names == {
@@ -188,13 +153,8 @@ def check_complete(output, settings):
 
 def log_without_times(output):
     """The rows of log.csv and held_out.csv without what depends on the clock."""
-    rows = []
-    for name in ("log.csv", "held_out.csv"):
-        lines = [line.split(",") for line in (Path(output) / name).read_text().splitlines()]
-        timed = ("tokens_per_second", "seconds", "input_wait")
-        kept = [i for i, title in enumerate(lines[0]) if title not in timed]
-        rows += [[line[i] for i in kept] for line in lines]
-    return rows
+    rows = [row for n in ("log.csv", "held_out.csv") for row in builders.rows(Path(output) / n)]
+    return [[item for item in row.items() if item[0] not in builders.TIMES] for row in rows]
 
 
 def free_ports(count):

@@ -128,10 +128,8 @@ def test_a_run_that_skips_nearly_all_steps_is_not_completed(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_run_of_nan_stops_and_resumes_from_its_last_checkpoint(tmp_path, monkeypatch, capsys):
-    run = "max_skipped_in_a_row = 3"
-    settings = runs.write_run(
-        tmp_path / "texts", lengths=(16,), steps=9, run=run, deterministic=False
-    )
+    run = {"max_skipped_in_a_row": 3, "deterministic": False}
+    settings = runs.write_run(tmp_path / "texts", lengths=(16,), steps=9, **run)
     command = ["pretrain", str(settings), "--output", str(tmp_path / "run"), "--quiet"]
     loss_sum = Pretrainer.loss_sum
 

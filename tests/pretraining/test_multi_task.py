@@ -10,7 +10,7 @@ from roformer_tf.pretraining import choose_strategy, train_tasks
 from roformer_tf.pretraining.multi_task_run import task_of_step
 from tests.layers.harness import assert_equal
 from tests.pretraining import multi_tasks, readings, run_processes, small_corpus
-from tests.pretraining.builders import TOLERANCE, distance, rows
+from tests.pretraining.builders import TOLERANCE, distance, rows, write_toml
 
 ALL = ("topics", "pairs", "webqa")
 
@@ -186,7 +186,7 @@ def test_a_killed_run_ends_with_the_same_bits(folder, tmp_path):
     model = {"dropout": 0.1, "attention_dropout": 0.1}
     run = {"deterministic": True, "checkpoint_every": 2}
     values = multi_tasks.values(folder, ALL, stages, model=model, run=run)
-    path = multi_tasks.write_toml(tmp_path / "settings.toml", values)
+    path = write_toml(tmp_path / "settings.toml", values)
     log, output, whole = tmp_path / "messages.log", tmp_path / "run", tmp_path / "whole"
 
     def begin(output):

@@ -8,6 +8,7 @@ from roformer_tf.__main__ import main
 from roformer_tf.pretraining import MultiTaskSettings, ReadingTaskSettings, train_tasks
 from roformer_tf.pretraining.multi_task_settings import make_task_settings
 from tests.pretraining import multi_tasks
+from tests.pretraining.builders import write_toml
 
 
 def test_wrong_settings(tmp_path, capsys):
@@ -39,7 +40,7 @@ def test_wrong_settings(tmp_path, capsys):
         MultiTaskSettings.from_dict(values)
     with pytest.raises(ValueError, match="Write each task as a table"):
         MultiTaskSettings.from_dict({**values, "tasks": {"a": 1}})
-    path = multi_tasks.write_toml(tmp_path / "settings.toml", values)
+    path = write_toml(tmp_path / "settings.toml", values)
     assert main(["train-tasks", str(path), "--output", str(tmp_path / "run")]) == 2
     assert "There must be at least one task" in capsys.readouterr().err
 
@@ -76,7 +77,7 @@ def test_keys_tell_the_kind_of_a_task(tmp_path):
 
 def test_plan(tmp_path, capsys):
     values = multi_tasks.values(multi_tasks.write(tmp_path))
-    path = multi_tasks.write_toml(tmp_path / "settings.toml", values)
+    path = write_toml(tmp_path / "settings.toml", values)
     assert main(["plan", str(path), "--gpus", "2", "--memory", "1GB"]) == 0
     assert "Fits: every stage" in capsys.readouterr().out
 

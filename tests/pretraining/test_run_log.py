@@ -20,10 +20,9 @@ from roformer_tf.pretraining.callbacks import (
     TaskLog,
     TensorBoardLog,
 )
-from tests.pretraining.builders import as_dataset, make_batches, make_pretrainer, rows
+from tests.pretraining.builders import TIMES, as_dataset, make_batches, make_pretrainer, rows
 
 STAGES = [Stage(16, 4, 5, 1e-3), Stage(64, 2, 6, 1e-3), Stage(32, 4, 3, 1e-3)]
-TIMES = ("tokens_per_second", "seconds", "input_wait")
 
 
 def logs_of(step):
