@@ -17,6 +17,7 @@ from roformer_tf.pretraining import (
 )
 from roformer_tf.pretraining.text_files import absolute_pattern, list_text_files
 from roformer_tf.pretraining.training_checkpoints import CHECKPOINT_FORMAT, check_same_run
+from tests.pretraining.builders import write_toml
 
 STAGE = {"max_length": 128, "global_batch_size": 8, "steps": 10, "learning_rate": 1e-3}
 TASK = {"text": "text", "label": "label", "labels": ["a", "b"], "frequency": 1}
@@ -317,11 +318,7 @@ def test_from_on_the_command_line(tmp_path, monkeypatch):
         raise SystemExit(0)
 
     monkeypatch.setattr("roformer_tf.pretraining.pretrain", pretrain)
-    path = tmp_path / "stages.toml"
-    stage = "".join(f"{key} = {value}\n" for key, value in STAGE.items())
-    path.write_text(
-        f'[data]\nfiles = "a.txt"\n[model]\nvocabulary = "vocab.txt"\n[[stages]]\n{stage}'
-    )
+    path = write_toml(tmp_path / "stages.toml", MINIMAL)
     command = ["pretrain", str(path), "--output", str(tmp_path / "run")]
     for more in ([], ["--from", str(tmp_path)]):
         with pytest.raises(SystemExit):
