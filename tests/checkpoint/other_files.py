@@ -1,6 +1,7 @@
-"""Writes weights as PyTorch and as TensorFlow's transformers do, without either."""
+"""Writes weights as PyTorch and as TensorFlow's transformers do, without either, and in shards."""
 
 import io
+import json
 import pickle
 import re
 import struct
@@ -95,6 +96,28 @@ def write_torch(file, arrays=None, old=False, state=None, storages=()):
         for key, array in dict(storages).items():
             archive.writestr(f"archive/data/{key}", array.tobytes())
         archive.writestr("archive/version", "3\n")
+
+
+def take_tensors(folder):
+    """Returns the tensors of a Hugging Face folder, and deletes their file."""
+    from safetensors.numpy import load_file
+
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    return tensors
+
+
+def write_shards(folder, tensors):
+    """Writes every other tensor to each of two files, and their index."""
+    from safetensors.numpy import save_file
+
+    names, weight_map = sorted(tensors), {}
+    for i, part in enumerate((names[::2], names[1::2])):
+        file = f"model-{i + 1:05d}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in part}, folder / file)
+        weight_map |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def write_tf_h5(file, arrays, model="tf_ro_former_for_masked_lm"):

@@ -14,6 +14,7 @@ import pytest
 import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, load_checkpoint, save_checkpoint
 from roformer_tf.checkpoint.damage import check_file, named_errors, read_json
+from tests.checkpoint.other_files import take_tensors
 from tests.layers.harness import assert_equal
 from tests.models import builders
 from tests.processes import run_program
@@ -207,9 +208,8 @@ def test_weights_must_have_float_dtypes(copy):
 def test_pytorch_files_of_the_old_form(copy, saved):
     torch = pytest.importorskip("torch")
     folder = copy("hugging_face")
-    tensors = safetensors.load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    tensors = {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
+    arrays = take_tensors(folder)
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     file = folder / "pytorch_model.bin"
     torch.save(tensors, file, _use_new_zipfile_serialization=False)
     assert_equal(load(folder).weights, load(saved / "preset").weights)

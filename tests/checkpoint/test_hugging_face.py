@@ -14,6 +14,7 @@ from tests.checkpoint.conftest import (
     write_original,
 )
 from tests.checkpoint.golden import numpy
+from tests.checkpoint.other_files import take_tensors, write_shards
 from tests.layers.harness import assert_equal
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -184,8 +185,7 @@ def hf(folder, tmp_path):
 
 def test_load_checkpoint_reads_pytorch_model_bin(folder, hf):
     torch = pytest.importorskip("torch")
-    tensors = safetensors.load_file(hf / "model.safetensors")
-    (hf / "model.safetensors").unlink()
+    tensors = take_tensors(hf)
     embeddings = tensors["roformer.embeddings.word_embeddings.weight"]
     tensors["cls.predictions.decoder.weight"] = embeddings
     state = {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
@@ -197,15 +197,7 @@ def test_load_checkpoint_reads_pytorch_model_bin(folder, hf):
 
 
 def test_shards_are_read(folder, hf, tmp_path):
-    tensors = safetensors.load_file(hf / "model.safetensors")
-    (hf / "model.safetensors").unlink()
-    weight_map = {}
-    for part in range(2):
-        file = f"model-0000{part + 1}-of-00002.safetensors"
-        names = sorted(tensors)[part::2]
-        safetensors.save_file({n: tensors[n] for n in names}, hf / file)
-        weight_map |= dict.fromkeys(names, file)
-    (hf / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    write_shards(hf, take_tensors(hf))
     report = convert(hf, tmp_path / "back")
     after = read_variables(tmp_path / "back" / "bert_model.ckpt")
     assert set(after) == set(report.converted)

@@ -11,7 +11,7 @@ import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, load_checkpoint
 from tests.checkpoint.conftest import random_folder
 from tests.checkpoint.golden import numpy
-from tests.checkpoint.other_files import write_tf_h5
+from tests.checkpoint.other_files import take_tensors, write_tf_h5
 from tests.layers.harness import assert_equal
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -68,9 +68,8 @@ def hf(tmp_path, rng):
 @pytest.fixture
 def h5(hf):
     """The same with `tf_model.h5` alone."""
-    folder, tensors = hf
-    (folder / "model.safetensors").unlink()
-    write_tf_h5(folder / "tf_model.h5", tensors)
+    folder, _ = hf
+    write_tf_h5(folder / "tf_model.h5", take_tensors(folder))
     return folder
 
 
@@ -89,11 +88,10 @@ def test_the_tests_write_the_names_of_transformers(h5):
 
 
 def test_the_weights_are_those_of_safetensors(hf, tmp_path):
-    folder, tensors = hf
+    folder, _ = hf
     other = tmp_path / "h5"
     shutil.copytree(folder, other)
-    (other / "model.safetensors").unlink()
-    write_tf_h5(other / "tf_model.h5", tensors)
+    write_tf_h5(other / "tf_model.h5", take_tensors(other))
     assert_equal(load(folder).weights, load(other).weights)
     report = inspect_checkpoint(other)
     assert report.complete and report.source.endswith("tf_model.h5")

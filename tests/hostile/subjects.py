@@ -1,7 +1,6 @@
 """What is damaged: models in every kind of folder, how each is loaded, and the right numbers."""
 
 import functools
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, save_checkpoint
 from roformer_tf.cli.shared import load_model
-from tests.checkpoint.other_files import write_tf_h5, write_torch
+from tests.checkpoint.other_files import take_tensors, write_shards, write_tf_h5, write_torch
 from tests.hostile import variants
 from tests.models import builders, seq_2_seq
 
@@ -67,37 +66,18 @@ def save_hugging_face(folder):
 
 
 def save_shards(folder):
-    from safetensors.numpy import load_file, save_file
-
     save_hugging_face(folder)
-    tensors = load_file(folder / "model.safetensors")
-    names = sorted(tensors)
-    weight_map = {}
-    for i, part in enumerate((names[::2], names[1::2])):
-        file = f"model-{i + 1:05d}-of-00002.safetensors"
-        save_file({name: tensors[name] for name in part}, folder / file)
-        weight_map |= dict.fromkeys(part, file)
-    (folder / "model.safetensors").unlink()
-    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    write_shards(folder, take_tensors(folder))
 
 
 def save_torch(folder, old=False):
-    from safetensors.numpy import load_file
-
     save_hugging_face(folder)
-    file = folder / "model.safetensors"
-    write_torch(folder / "pytorch_model.bin", load_file(file), old)
-    file.unlink()
+    write_torch(folder / "pytorch_model.bin", take_tensors(folder), old)
 
 
 def save_tf_h5(folder):
-    from safetensors.numpy import load_file
-
     save_hugging_face(folder)
-    file = folder / "model.safetensors"
-    write_tf_h5(folder / "tf_model.h5", load_file(file))
-    file.unlink()
+    write_tf_h5(folder / "tf_model.h5", take_tensors(folder))
 
 
 def save_zip(path):
@@ -132,10 +112,6 @@ def load_archive(path):
     return outputs(load_model(str(path))[0])
 
 
-def damaged_archive(folder, rng):
-    return variants.damaged_archive(folder, rng)
-
-
 MASKED_LM = from_preset(roformer_tf.RoFormerMaskedLM)
 CLASSIFIER = from_preset(roformer_tf.RoFormerTextClassifier)
 SEQ_2_SEQ = from_preset(roformer_tf.RoFormerSeq2SeqLM)
@@ -152,7 +128,7 @@ SUBJECTS = {
         lambda folder: save_torch(folder, old=True), MASKED_LM, signed=False
     ),
     "Hugging Face, TensorFlow": Subject(save_tf_h5, MASKED_LM, signed=False),
-    ".zip file": Subject(save_zip, MASKED_LM, damaged_archive),
+    ".zip file": Subject(save_zip, MASKED_LM, variants.damaged_archive),
     "preset": Subject(save_preset("classifier"), CLASSIFIER),
     "preset, no digests": Subject(save_preset("classifier"), CLASSIFIER, signed=False),
     "preset, inspected": Subject(save_preset("classifier"), inspect, signed=False),
@@ -161,7 +137,9 @@ SUBJECTS = {
         save_preset("masked_lm", max_shard_size=3e-6), MASKED_LM, signed=False
     ),
     "preset, translation": Subject(save_preset("translator"), SEQ_2_SEQ, signed=False),
-    ".keras file": Subject(save_archive("classifier"), load_archive, damaged_archive, signed=False),
+    ".keras file": Subject(
+        save_archive("classifier"), load_archive, variants.damaged_archive, signed=False
+    ),
 }
 
 
