@@ -4,6 +4,7 @@ import functools
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import roformer_tf
 from tests.models.builders import CHARACTERS, SIZES, SPECIAL, randomized
@@ -55,6 +56,17 @@ def check_files(task, data, folder):
     loaded = type(task).from_preset(folder / "preset")
     assert loaded.predict(data, verbose=0) == expected
     return loaded
+
+
+def check_forms_of_data(task, x, y, rtol=1e-5):
+    """Datasets, generators and model inputs have the loss of lists; returns it, and the dataset."""
+    expected = task.evaluate(x, y, verbose=0)
+    columns, labels = task.text_tensors(x), task.encode_labels(y)
+    dataset = tf.data.Dataset.from_tensor_slices((columns, labels)).batch(6)
+    batches = ((x, y) for _ in range(1))
+    for data in ((dataset,), (batches,), task.preprocessor(columns, y=labels)):
+        np.testing.assert_allclose(task.evaluate(*data, steps=1, verbose=0), expected, rtol=rtol)
+    return expected, dataset
 
 
 def check_lora(task, x, y):

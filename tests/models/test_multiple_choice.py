@@ -10,6 +10,7 @@ from roformer_tf.models.roformer_multiple_choice_preprocessor import kept_length
 from tests.models.answering import (
     backbone,
     check_files,
+    check_forms_of_data,
     check_lora,
     check_warmup,
     random_text,
@@ -189,16 +190,7 @@ def test_every_form_of_data(rng):
     task = chooser()
     x = questions(rng, 6, least=2)
     labels = [int(rng.integers(0, len(row))) for row in x["choices"]]
-    expected = task.evaluate(x, labels, verbose=0)
-    columns = task.text_tensors(x)
-    dataset = tf.data.Dataset.from_tensor_slices((columns, labels)).batch(6)
-
-    def batches():
-        yield x, labels
-
-    for data in ((dataset,), (batches(),), (task.preprocessor(columns), np.array(labels))):
-        found = task.evaluate(*data, steps=1, verbose=0)
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    _, dataset = check_forms_of_data(task, x, labels)
     task.compile(keras.optimizers.SGD(0.0))
     history = task.fit(x, labels, batch_size=4, group_by_length=True, verbose=0)
     assert np.isfinite(history.history["loss"]).all()

@@ -11,6 +11,7 @@ from roformer_tf.models.roformer_question_answering import HEADS
 from tests.models.answering import (
     backbone,
     check_files,
+    check_forms_of_data,
     check_lora,
     check_warmup,
     random_text,
@@ -222,15 +223,7 @@ def test_every_form_of_data(rng, head):
     data = columns(["谁", "天地"] * 3, contexts)
     answers = [(len(context) - 2, len(context)) for context in contexts]
     answers[4] = None
-    expected = task.evaluate(data, answers, verbose=0)
-    labels, texts = task.encode_labels(answers), task.text_tensors(data)
-    dataset = tf.data.Dataset.from_tensor_slices((texts, labels)).batch(6)
-
-    def batches():
-        yield data, answers
-
-    for one in ((dataset,), (batches(),), task.preprocessor(texts, y=labels)):
-        np.testing.assert_allclose(task.evaluate(*one, steps=1, verbose=0), expected, rtol=1e-5)
+    _, dataset = check_forms_of_data(task, data, answers)
     task.compile(keras.optimizers.SGD(0.0))
     for more in ({}, {"group_by_length": True}):
         history = task.fit(data, answers, batch_size=4, verbose=0, **more)

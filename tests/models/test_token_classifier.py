@@ -16,6 +16,7 @@ from tests.models.answering import (
     VOCABULARY,
     backbone,
     check_files,
+    check_forms_of_data,
     check_lora,
     random_text,
     tokenizer,
@@ -182,16 +183,9 @@ def test_every_form_of_data(rng):
     """Lists, datasets, generators and preprocessed inputs give the same loss."""
     task = tagger(dropout=0.0)
     texts, entities = sentences(rng, 6)
-    labels = task.encode_labels(entities)
-    expected = task.evaluate(texts, entities, verbose=0)
-    dataset = tf.data.Dataset.from_tensor_slices((texts, labels)).batch(6)
-
-    def batches():
-        yield texts, entities
-
-    for data in ((texts, labels), (dataset,), (batches(),), task.preprocessor(texts, y=labels)):
-        found = task.evaluate(*data, steps=1, verbose=0)
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    expected, _ = check_forms_of_data(task, texts, entities, rtol=1e-6)
+    found = task.evaluate(texts, task.encode_labels(entities), steps=1, verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
     task.compile(keras.optimizers.SGD(0.0))
     history = task.fit(
         texts, entities, batch_size=3, validation_data=(texts, entities), verbose=0,
