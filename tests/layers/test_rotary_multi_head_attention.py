@@ -25,18 +25,18 @@ def attention(**kwargs):
     return layer
 
 
+def rotated(x, positions):
+    """Equation 16: each pair (i, i + size) as a complex number, turned by its angle."""
+    size = x.shape[-1] // 2
+    angles = np.multiply.outer(positions, 10000.0 ** (-np.arange(size) / size))
+    pairs = (x[..., :size] + 1j * x[..., size:]) * np.exp(1j * angles)
+    return np.concatenate([pairs.real, pairs.imag], -1)
+
+
 def oracle(layer, x, visible):
     """Equation 16 in float64: one head, query and key at a time."""
     w = {v.path.split("/", 1)[1]: numpy(v.value).astype("float64") for v in layer.weights}
     x = x.astype("float64")
-    size = layer.key_dim // 2
-    theta = 10000.0 ** (-np.arange(size) / size)
-
-    def rotated(vector, position):
-        pairs = vector[:size] + 1j * vector[size:]
-        pairs = pairs * np.exp(1j * position * theta)
-        return np.concatenate([pairs.real, pairs.imag])
-
     output = np.zeros(x.shape[:2] + (WIDTH,)) + w["attention_output/bias"]
     for b, i, h in np.ndindex(*x.shape[:2], layer.num_heads):
         group = h * layer.num_key_value_heads // layer.num_heads
@@ -127,10 +127,6 @@ def test_cached_equals_uncached(num_key_value_heads, rng):
     np.testing.assert_allclose(in_parts(layer, x, cache), whole, atol=2e-6)
 
 
-def elu_plus_one(x):
-    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
-
-
 def linear_oracle(layer, x, visible):
     """Equation 19 in float64: weights of rotated features, divided by those of plain ones."""
     w = {v.path.split("/", 1)[1]: numpy(v.value).astype("float64") for v in layer.weights}
@@ -139,18 +135,12 @@ def linear_oracle(layer, x, visible):
         + w[f"{name}/bias"][None, :, None]
         for name in ("query", "key", "value")
     )
-    query, key = elu_plus_one(query), elu_plus_one(key)
-    size = layer.key_dim // 2
-    angles = np.arange(x.shape[1])[:, None] * 10000.0 ** (-np.arange(size) / size)
-
-    def rotated(features):
-        pairs = (features[..., :size] + 1j * features[..., size:]) * np.exp(1j * angles)
-        return np.concatenate([pairs.real, pairs.imag], -1)
-
+    query, key = (np.where(z > 0, z + 1, np.exp(np.minimum(z, 0))) for z in (query, key))
     groups = layer.num_heads // layer.num_key_value_heads
     key, value = (np.repeat(part, groups, axis=1) for part in (key, value))
     plain = np.einsum("bnik,bnjk->bnij", query, key) * visible[:, None]
-    weights = np.einsum("bnik,bnjk->bnij", rotated(query), rotated(key)) * visible[:, None]
+    turned = (rotated(z, np.arange(x.shape[1])) for z in (query, key))
+    weights = np.einsum("bnik,bnjk->bnij", *turned) * visible[:, None]
     heads = weights @ value / plain.sum(-1, keepdims=True)
     return (
         np.einsum("bnik,nkd->bid", heads, w["attention_output/kernel"])
