@@ -75,6 +75,10 @@ def pytest_collection_modifyitems(items):
 
     So no process is left with a long file at the end, while the other one waits.
     """
+    if keras.backend.backend() != "tensorflow":
+        for item in items:
+            for marker in item.iter_markers("tensorflow"):
+                item.add_marker(pytest.mark.skip(reason=marker.args[0]))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     rank = {ROOT / "tests" / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (item.path not in slow, rank.get(item.path, len(rank))))

@@ -4,15 +4,12 @@ import os
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 
 from benchmarks import attention_cost, records
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="measures TensorFlow"
-)
+pytestmark = pytest.mark.tensorflow("measures TensorFlow")
 
 
 def test_exponent():

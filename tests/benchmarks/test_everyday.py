@@ -2,15 +2,12 @@
 
 import lzma
 
-import keras
 import pytest
 
 from benchmarks import corpus, everyday, records
 from benchmarks.everyday_worker import EverydayWorker
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="measures TensorFlow"
-)
+pytestmark = pytest.mark.tensorflow("measures TensorFlow")
 
 
 @pytest.mark.slow

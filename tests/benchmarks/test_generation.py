@@ -1,14 +1,11 @@
 """The measurement of generation runs, and its table says what was measured."""
 
-import keras
 import pytest
 
 from benchmarks import generation, records
 from benchmarks.generation_worker import GenerationWorker
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="measures TensorFlow"
-)
+pytestmark = pytest.mark.tensorflow("measures TensorFlow")
 
 
 @pytest.mark.slow

@@ -1,13 +1,10 @@
 """The measurement of position schemes runs, and its table says what was measured."""
 
-import keras
 import pytest
 
 from benchmarks import position_cost, records
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="measures TensorFlow"
-)
+pytestmark = pytest.mark.tensorflow("measures TensorFlow")
 
 
 def test_runs(tmp_path, capsys):

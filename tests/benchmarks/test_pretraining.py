@@ -4,7 +4,6 @@ import json
 import random
 from dataclasses import replace
 
-import keras
 import numpy as np
 import pytest
 
@@ -51,9 +50,8 @@ def measure(setting, part, models=None):
     return results
 
 
+@pytest.mark.tensorflow("pretraining is TensorFlow")
 def test_full_projection_has_the_loss_and_gradients_of_the_masked_only():
-    if keras.config.backend() != "tensorflow":
-        pytest.skip("pretraining is TensorFlow")
     from benchmarks.pretraining_ours import compare_projections
 
     found = compare_projections(TINY, seed=1, rows=3, length=24)
@@ -98,11 +96,10 @@ def test_time_of_the_input_between_turns_is_charged():
     assert pretraining_report.speed({**case, "cpu_seconds_while_waiting": [0.5, 0.5]}) == 100
 
 
+@pytest.mark.tensorflow("pretraining is TensorFlow")
 @pytest.mark.slow
 @pytest.mark.oracle
 def test_small_measurements(setting):
-    if keras.config.backend() != "tensorflow":
-        pytest.skip("pretraining is TensorFlow")
     parts = {"pretraining": ("ours", "original"), "end_to_end": ("ours_packed", "original")}
     results = {part: measure(setting, part, models) for part, models in parts.items()}
     for part, models in parts.items():

@@ -38,9 +38,8 @@ def test_tables_of_the_readme():
         assert "\n".join([f"<!-- {name} -->", *lines, f"<!-- /{name} -->"]) in README, name
 
 
+@pytest.mark.tensorflow("pretraining is TensorFlow")
 def test_table_of_the_input():
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("pretraining is TensorFlow")
     from benchmarks import pretraining_input
 
     record = records.read(RESULTS / "pretraining_input.jsonl")

@@ -3,7 +3,6 @@
 import os
 import sys
 
-import keras
 import pytest
 
 from benchmarks import onnx_runtime, records, starting, training_calls
@@ -18,7 +17,7 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="starts its own processes")
+@pytest.mark.tensorflow("starts its own processes")
 @pytest.mark.parametrize("name", CASES)
 def test_runs(name, tmp_path):
     packages, options, count = CASES[name]

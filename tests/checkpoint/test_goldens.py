@@ -2,7 +2,6 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -70,7 +69,7 @@ def _check_case(name, manifest, expected_folder, shared_dir, epsilon):
         assert difference <= 1e-5 * np.abs(wanted).max()
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="uses tf.GradientTape")
+@pytest.mark.tensorflow("uses tf.GradientTape")
 def test_gradients(shared_dir):
     """Compares loss and gradients with those of the original's `train.py`, without dropout."""
     training = shared_dir / "golden" / "training"

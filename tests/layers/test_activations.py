@@ -46,7 +46,7 @@ def test_dtype_is_kept(dtype):
     assert (np.abs(numpy(keras.ops.cast(result, "float32")) - exact) <= allowed).all()
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="looks at a TensorFlow graph")
+@pytest.mark.tensorflow("looks at a TensorFlow graph")
 def test_graph_has_no_erfc():
     """The ONNX converter does not know `Erfc`, which the GELU of Keras emits."""
     import tensorflow as tf

@@ -102,7 +102,7 @@ def test_lower_bias_than_ours_hides_no_deeper(rng):
         np.testing.assert_allclose(output, np.broadcast_to(mean, output.shape), atol=1e-6)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="takes TensorFlow's tapes")
+@pytest.mark.tensorflow("takes TensorFlow's tapes")
 def test_second_derivatives_are_refused(rng):
     import tensorflow as tf
 

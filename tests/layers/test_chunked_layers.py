@@ -1,6 +1,5 @@
 """Layers choose attention in blocks by the length, while tracing or at run time."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -93,9 +92,7 @@ def test_dropout_of_the_layer(rng):
 
 # === Lengths that a TensorFlow graph does not know when it is made ===
 
-tensorflow_only = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="other backends know every length"
-)
+tensorflow_only = pytest.mark.tensorflow("other backends know every length")
 
 
 def signature():

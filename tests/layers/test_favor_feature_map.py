@@ -185,10 +185,9 @@ def test_redraws_in_fit_and_goes_on_after_loading(tmp_path):
     assert_equal(half.weights, whole.weights, atol=1e-6)
 
 
+@pytest.mark.tensorflow("tf.distribute is TensorFlow's")
 @pytest.mark.slow
 def test_all_replicas_draw_the_same():
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("tf.distribute is TensorFlow's")
     from roformer_tf.pretraining.strategies import choose_strategy
 
     alone = model()

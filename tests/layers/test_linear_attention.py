@@ -232,12 +232,11 @@ def test_causal_sums_are_the_masked_product(same, chunk_size, rng):
         np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
 
 
+@pytest.mark.tensorflow("reads a graph of TensorFlow")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_tensor_grows_with_the_square_of_the_length(name, causal):
     """Of the whole training graph, forward and backward, at 512 and at 2048 tokens."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("reads a graph of TensorFlow")
     import tensorflow as tf
 
     layer = attention(name, causal, chunk_size=32)
@@ -260,10 +259,9 @@ def test_no_tensor_grows_with_the_square_of_the_length(name, causal):
     assert long <= 4.2 * short and long < 2048 * 2048 / 4
 
 
+@pytest.mark.tensorflow("other backends know the length")
 @pytest.mark.parametrize("name", NAMES)
 def test_graphs_of_unknown_length(name):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("other backends know the length")
     import tensorflow as tf
 
     layer = attention(name, chunk_size=4)
@@ -281,10 +279,9 @@ def test_graphs_of_unknown_length(name):
         np.testing.assert_allclose(output, run(layer, X[:, :length]), atol=2e-5)
 
 
+@pytest.mark.tensorflow("`gradients` compiles on JAX as it is")
 def test_compiled_training(rng):
     """Gradients through XLA, where loops must have an end that is known."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("`gradients` compiles on JAX as it is")
     import tensorflow as tf
 
     layer = attention("favor", chunk_size=4)

@@ -52,10 +52,9 @@ def test_counted_positions_are_0_1_2(name, length, rng):
     np.testing.assert_allclose(numpy(layer(x)), given, atol=1e-5)
 
 
+@pytest.mark.tensorflow("other backends compile for each length")
 @pytest.mark.parametrize("name", MAKERS)
 def test_any_length_in_one_graph(name, rng):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("other backends compile for each length")
     import tensorflow as tf
 
     layer = attention(name)
@@ -92,11 +91,10 @@ def test_order_matters(name, rng):
     assert np.abs(backwards - numpy(layer(x))).max() > 0.01
 
 
+@pytest.mark.tensorflow("reads TensorFlow's graph")
 @pytest.mark.parametrize("name", ["relative", "nezha", "deberta", "t5", "transformer_xl"])
 def test_no_vector_for_each_pair(name):
     """With one head of 64 features the largest tensor holds scores, of queries and distances."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("reads TensorFlow's graph")
     import tensorflow as tf
 
     sizes = sizes_of_model(num_heads=1, head_dim=64, hidden_dim=64)
@@ -242,7 +240,7 @@ def test_errors_of_schemes_and_attention():
         layers.RotaryPosition(8).apply_to_query_key(np.zeros((1, 1, 3, 8)), None, None)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow's graphs")
+@pytest.mark.tensorflow("of TensorFlow's graphs")
 @pytest.mark.parametrize("positions", [[0, 1, 8], [-1, 0, 1]])
 def test_positions_outside_of_the_table(positions):
     """A graph raises an error, XLA gives NaN: never the vector of another position."""

@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 
@@ -55,7 +54,7 @@ def test_hidden_keys_have_no_weight_at_all(dtype, masking):
     np.testing.assert_array_equal(before[:, real], after[:, real])
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="about TensorFlow's kernels")
+@pytest.mark.tensorflow("about TensorFlow's kernels")
 @pytest.mark.parametrize("masking", ["bidirectional", "causal"])
 def test_softmax_of_bfloat16_scores_is_that_in_float32(masking, monkeypatch):
     """Bit for bit, as 1 / sqrt(64) only changes the exponent and a mask adds 0 or hides."""

@@ -321,7 +321,7 @@ print(peak() / 1024)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="memory of TensorFlow")
+@pytest.mark.tensorflow("memory of TensorFlow")
 def test_training_takes_less_than_8_gb(repository):
     """A step of 16 texts of 512 tokens with 10 types, the features of a base model given."""
     assert float(run_program(sys.executable, "-c", MEMORY, cwd=repository).stdout) < 8

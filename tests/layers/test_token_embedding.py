@@ -36,9 +36,7 @@ def by_formula(start):
     return adam.values["table"]
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="sparse gradients of TensorFlow"
-)
+@pytest.mark.tensorflow("sparse gradients of TensorFlow")
 def test_adam_sees_the_sum_of_the_gradients_of_an_id(rng):
     import tensorflow as tf
 

@@ -8,16 +8,13 @@ import importlib.util
 import os
 import sys
 
-import keras
 import numpy as np
 import pytest
 
 from tests.models.backend_results import all_results
 from tests.processes import run_program
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="compares other backends with TensorFlow"
-)
+pytestmark = pytest.mark.tensorflow("compares other backends with TensorFlow")
 
 
 @pytest.fixture(scope="module")

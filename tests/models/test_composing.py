@@ -208,7 +208,7 @@ def test_in_a_subclassed_model_and_a_sequential(rng, tmp_path):
     np.testing.assert_allclose(sequential.predict(x, verbose=0), numpy(expected), atol=NOISE)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="a train step of TensorFlow")
+@pytest.mark.tensorflow("a train step of TensorFlow")
 @pytest.mark.slow
 def test_a_train_step_of_ones_own(rng):
     import tensorflow as tf
@@ -279,7 +279,7 @@ def test_wrong_inputs(wrong, message):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="starts the other backend")
+@pytest.mark.tensorflow("starts the other backend")
 def test_elsewhere(repository):
     pytest.importorskip("jax")
     environment = {

@@ -13,7 +13,7 @@ from tests.models import builders
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports with TensorFlow"),
+    pytest.mark.tensorflow("exports with TensorFlow"),
     # of tf2onnx and of TensorFlow's converter
     pytest.mark.filterwarnings("ignore"),
 ]

@@ -46,7 +46,7 @@ def test_schemes_that_need_scores_stay_whole(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="is TensorFlow's own")
+@pytest.mark.tensorflow("is TensorFlow's own")
 def test_fit_of_any_length_under_a_strategy():
     """One graph for batches below and above the threshold, on two replicas.
 
@@ -76,7 +76,7 @@ def test_fit_of_any_length_under_a_strategy():
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="is TensorFlow's own")
+@pytest.mark.tensorflow("is TensorFlow's own")
 def test_saved_model_of_any_length(rng, tmp_path):
     import tensorflow as tf
 

@@ -13,9 +13,7 @@ from tests.models.builders import NUM_CLASSES, task, texts, tokenizer
 tf = pytest.importorskip("tensorflow")
 pytestmark = [
     pytest.mark.slow,  # a graph for each replica
-    pytest.mark.skipif(
-        keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
-    ),
+    pytest.mark.tensorflow("tf.distribute is TensorFlow's"),
 ]
 
 

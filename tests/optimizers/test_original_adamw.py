@@ -13,7 +13,7 @@ from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
 from tests.layers.harness import assert_equal
 
 BACKEND = keras.config.backend()
-only_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's own")
+only_tensorflow = pytest.mark.tensorflow("TensorFlow's own")
 # the masked language model's output bias decays, and no other bias
 PATHS = {"dense/kernel": (5, 3), "dense/bias": (3,), "norm/gamma": (3,), "head/output_bias": (7,)}
 DECAYING = {"dense/kernel", "head/output_bias"}

@@ -97,7 +97,7 @@ def test_adafactor(original, rng, options):
     assert_same(steps_of(OriginalAdaFactor(**options), weights, gradients), expected)
 
 
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="has sparse gradients")
+@pytest.mark.tensorflow("has sparse gradients")
 @pytest.mark.parametrize("cls", [OriginalLAMB, OriginalAdaFactor])
 def test_sparse_gradients_with_repeated_rows_equal_dense_ones(cls, repeated_rows):
     table, *gradients = repeated_rows

@@ -13,9 +13,7 @@ from roformer_tf.optimizers import LayerwiseAdamW, OriginalAdamW, PiecewiseLinea
 from roformer_tf.pretraining.strategies import choose_strategy
 
 tf = pytest.importorskip("tensorflow")
-pytestmark = pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
-)
+pytestmark = pytest.mark.tensorflow("tf.distribute is TensorFlow's")
 STEPS = 6
 # Adafactor factorises the second moments of matrices, LAMB has a norm for each weight
 SHAPES = {"embeddings": (40, 8), "kernel": (8, 8), "bias": (8,)}

@@ -13,9 +13,7 @@ from tests.checkpoint.golden import inputs_of, training_loss
 from tests.oracles.run_original import small_config
 
 tf = pytest.importorskip("tensorflow")
-pytestmark = pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="trains with tf.GradientTape"
-)
+pytestmark = pytest.mark.tensorflow("trains with tf.GradientTape")
 
 OPTIMIZERS = ["adam", "adamw", "adamw_lr", "adamw_lr_accum", "adamw_accum"]
 # No float32 implementation can be closer to another than a small multiple of the noise, which is

@@ -141,7 +141,7 @@ def test_compiled_equals_eager(rng):
     np.testing.assert_allclose(graph[1], eager[1], rtol=0, atol=ROUNDING)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="shapes are fixed elsewhere")
+@pytest.mark.tensorflow("shapes are fixed elsewhere")
 def test_graph_of_unknown_shape(rng):
     import tensorflow as tf
 
