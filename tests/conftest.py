@@ -135,6 +135,23 @@ def rng(seed, request) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
 
 
+@pytest.fixture
+def calls_of(monkeypatch):
+    """Function that returns a list, to which each call of `owner.name` adds a note from now on."""
+
+    def watch(owner, name, note=lambda *args, **kwargs: args):
+        notes, function = [], getattr(owner, name)
+
+        def noted(*args, **kwargs):
+            notes.append(note(*args, **kwargs))
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+        return notes
+
+    return watch
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _little_to_collect(request):
     """Clears a module's caches, and freezes what stays for Python's garbage collector.

@@ -38,10 +38,10 @@ def test_classify(folder, classifier, capsys, printed_json):
     assert TEXTS[0] in printed and all(name in printed for name in NAMES)
 
 
-def test_standard_input_is_a_stream(folder, monkeypatch, capsys, printed_json):
+def test_standard_input_is_a_stream(folder, monkeypatch, calls_of, printed_json):
     """Lines are read when their turn comes, and the answers keep their order."""
     monkeypatch.setattr(shared, "WINDOW", 3)
-    read, printed = [], []
+    read, printed = [], calls_of(shared, "print_json")
 
     class Lines(io.StringIO):
         def __next__(self):
@@ -50,8 +50,6 @@ def test_standard_input_is_a_stream(folder, monkeypatch, capsys, printed_json):
 
     texts = [builders.CHARACTERS[i : i + 1 + i % 5] for i in range(8)]
     monkeypatch.setattr("sys.stdin", Lines("\n".join([*texts[:2], "", *texts[2:]])))
-    print_json = shared.print_json
-    monkeypatch.setattr(shared, "print_json", lambda line: printed.append(1) or print_json(line))
     assert run("classify", folder, "--json") == 0
     assert [line["text"] for line in printed_json()] == texts
     assert read == [0, 0, 0, 2, 2, 2, 5, 5, 5, 8][: len(read)] and len(read) >= 9

@@ -9,17 +9,10 @@ from tests.models import builders
 
 
 @pytest.fixture
-def chunked(monkeypatch):
+def chunked(monkeypatch, calls_of):
     """Attention in chunks above 16 tokens; returns the list of its calls."""
-    calls, original = [], self_attention.chunked_attention
-
-    def counted(*args, **kwargs):
-        calls.append(args)
-        return original(*args, **kwargs)
-
     monkeypatch.setattr(self_attention.SelfAttention, "chunked_above", 16)
-    monkeypatch.setattr(self_attention, "chunked_attention", counted)
-    return calls
+    return calls_of(self_attention, "chunked_attention")
 
 
 @pytest.mark.parametrize("length", [8, pytest.param(17, marks=pytest.mark.slow)])

@@ -34,6 +34,10 @@ def one_by_one(model, x):
     return np.concatenate([model.predict(part, verbose=0) for part in parts])
 
 
+def shape_of_batch(model, inputs):
+    return tuple(inputs["token_ids"].shape)
+
+
 class Widths(keras.callbacks.Callback):
     """Notes the number of rows of each batch."""
 
@@ -129,32 +133,25 @@ def test_callbacks_see_the_batches_as_given(classifier, rng):
     assert len(found) == 3
 
 
-def test_nothing_is_traced_again(rng, monkeypatch):
+def test_nothing_is_traced_again(rng, calls_of):
     """200 texts of 1 to 500 characters, after one call of each method."""
     model = model_of("classifier")
-    calls = {"model": 0, "tokenizer": 0}
-    compute_outputs = type(model).compute_outputs
-
-    def counted(self, *args, **kwargs):
-        calls["model"] += not tf.executing_eagerly()
-        return compute_outputs(self, *args, **kwargs)
-
-    monkeypatch.setattr(type(model), "compute_outputs", counted)
+    eager = calls_of(type(model), "compute_outputs", lambda *args: tf.executing_eagerly())
     graph = model.preprocessor.tokenizer.graph.__call__
     model.predict(texts(rng, 1), verbose=0)
     model.classify(texts(rng, 2))
-    assert calls["model"] == 1
+    assert eager.count(False) == 1
     before = graph.experimental_get_tracing_count()
     for text in texts(rng, 200, 1, 500):
         model.predict([text], verbose=0)
     model.predict_on_batch(texts(rng, 3, 1, 500))
     model.predict(texts(rng, 40, 1, 100), verbose=0)
-    assert calls["model"] == 1
+    assert eager.count(False) == 1
     assert graph.experimental_get_tracing_count() == before
 
 
 @pytest.mark.parametrize("kind", ["masked_lm", "causal_lm", "sim"])
-def test_warmup_builds_all(kind, rng, monkeypatch):
+def test_warmup_builds_all(kind, rng, calls_of):
     """After it `fill_mask`, `generate` and `embed` trace nothing."""
     if kind == "sim":
         preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer(), sequence_length=512)
@@ -164,20 +161,8 @@ def test_warmup_builds_all(kind, rng, monkeypatch):
     if kind != "masked_lm":
         model.compile(sampler="greedy")
     model.warmup()
-    traced = []
-    compute_outputs = roformer_tf.RoFormerBackbone.compute_outputs
-    call_with_cache = roformer_tf.RoFormerBackbone.call_with_cache
-    for name, function in (
-        ("compute_outputs", compute_outputs),
-        ("call_with_cache", call_with_cache),
-    ):
-        monkeypatch.setattr(
-            roformer_tf.RoFormerBackbone,
-            name,
-            lambda *args, function=function, **kwargs: (
-                traced.append(1) or function(*args, **kwargs)
-            ),
-        )
+    names = "compute_outputs", "call_with_cache"
+    traced = [calls_of(roformer_tf.RoFormerBackbone, name) for name in names]
     for text in texts(rng, 10, 1, 40):
         if kind == "masked_lm":
             fill_mask(model, ["[MASK]" + text, text + "[MASK]" + text])
@@ -185,7 +170,7 @@ def test_warmup_builds_all(kind, rng, monkeypatch):
         model.generate([text, text], max_length=len(text) + 6)
         if kind == "sim":
             model.embed([text])
-    assert not traced
+    assert not any(traced)
 
 
 def test_no_dataset_is_made_for_texts_in_memory(classifier, rng, monkeypatch):
@@ -202,22 +187,18 @@ def test_no_dataset_is_made_for_texts_in_memory(classifier, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("has_condition", [False, True])
-def test_graphs_without_conditions_run_in_one_thread(has_condition, monkeypatch):
+def test_graphs_without_conditions_run_in_one_thread(has_condition, monkeypatch, calls_of):
     """For others that executor may wait for ever, as it does here, where there is one thread."""
     model = task("classifier", preprocessor={"sequence_length": 512})
-    call, executor_type, executors = model.call, context.function_executor_type, []
+    call = model.call
 
     def with_condition(*args, **kwargs):
         outputs = call(*args, **kwargs)
         return tf.cond(tf.size(outputs) > 0, lambda: outputs, lambda: outputs + 1)
 
-    def noted(name):
-        executors.append(name)
-        return executor_type(name)
-
     x = ["天天", "天气"]
     expected = model.predict(x, verbose=0)
-    monkeypatch.setattr(context, "function_executor_type", noted)
+    executors = calls_of(context, "function_executor_type", lambda name: name)
     if has_condition:
         monkeypatch.setattr(model, "call", with_condition)
         model.make_predict_function(force=True)
@@ -357,37 +338,24 @@ def test_wrong_arguments(classifier, rng):
             call()
 
 
-def test_xla_sees_few_shapes(rng, monkeypatch):
+def test_xla_sees_few_shapes(rng, monkeypatch, calls_of):
     """Texts are padded to a ladder of widths, and batches to powers of two."""
     model = model_of("classifier")
     x = texts(rng, 30, 1, 60)
     expected = one_by_one(model, x)
-    shapes = set()
     monkeypatch.setattr("roformer_tf.models.prediction.has_program_for_each_shape", lambda _: True)
-    predict_on_batch = keras.Model.predict_on_batch
-
-    def noted(self, inputs):
-        shapes.add(inputs["token_ids"].shape)
-        return predict_on_batch(self, inputs)
-
-    monkeypatch.setattr(keras.Model, "predict_on_batch", noted)
+    shapes = calls_of(keras.Model, "predict_on_batch", shape_of_batch)
     found = [model.predict(x[a:b], verbose=0) for a, b in ((0, 3), (3, 10), (10, 30))]
     np.testing.assert_allclose(np.concatenate(found), expected, **CLOSE)
+    assert shapes
     for rows, width in shapes:
         assert rows & (rows - 1) == 0 and width == length_batches.ladder_width(width)
 
 
-def test_few_texts_of_mixed_length_are_not_padded_to_the_longest(classifier, rng, monkeypatch):
+def test_few_texts_of_mixed_length_are_not_padded_to_the_longest(classifier, rng, calls_of):
     x = [*texts(rng, 3, 1, 10), *texts(rng, 1, 500, 500), *texts(rng, 3, 1, 10)]
     expected = np.concatenate([classifier.predict([text], verbose=0) for text in x])
-    shapes = []
-    predict = keras.Model.predict_on_batch
-
-    def watched(model, inputs):
-        shapes.append(tuple(inputs["token_ids"].shape))
-        return predict(model, inputs)
-
-    monkeypatch.setattr(keras.Model, "predict_on_batch", watched)
+    shapes = calls_of(keras.Model, "predict_on_batch", shape_of_batch)
     np.testing.assert_allclose(classifier.predict(x, verbose=0), expected, **CLOSE)
     (longest, _), (others, width) = shapes
     assert (longest, others) == (1, 6) and width < 20
@@ -400,18 +368,11 @@ def test_generation_makes_as_few_batches_as_may_be():
     assert [len(batch) for batch in batches] == [2, 4]
 
 
-def test_no_shape_is_looked_up(classifier, rng, monkeypatch):
+def test_no_shape_is_looked_up(classifier, rng, calls_of):
     """TensorFlow compares the shape of a call with all before it, which takes longer and longer."""
-    seen = []
-    remember = type_dispatch.TypeDispatchTable._cache_dispatch
-
-    def watched(table, request, target):
-        seen.append(request)
-        remember(table, request, target)
-
     classifier.predict(texts(rng, 1), verbose=0)
     classifier.predict({"token_ids": np.ones((1, 1), "int32")}, verbose=0)
-    monkeypatch.setattr(type_dispatch.TypeDispatchTable, "_cache_dispatch", watched)
+    seen = calls_of(type_dispatch.TypeDispatchTable, "_cache_dispatch")
     for length in range(1, 60):
         inputs = {"token_ids": np.ones((1, length), "int32")}
         classifier.predict(inputs, verbose=0)

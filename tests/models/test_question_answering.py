@@ -60,9 +60,9 @@ def outputs_of(task, x, y):
     return outputs
 
 
-def test_warmup_builds_the_graph(rng, monkeypatch):
+def test_warmup_builds_the_graph(rng, calls_of):
     data = columns([random_text(rng, 5)] * 3, [random_text(rng, n) for n in (3, 40, 200)])
-    check_warmup(reader(), data, monkeypatch)
+    check_warmup(reader(), data, calls_of)
 
 
 @pytest.mark.eager

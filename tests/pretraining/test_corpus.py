@@ -244,13 +244,11 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         list(documents_of_it)
 
 
-def test_the_corpus_is_found_again_until_a_file_changes(tmp_path, monkeypatch):
+def test_the_corpus_is_found_again_until_a_file_changes(tmp_path, calls_of):
     file = write(tmp_path / "a.jsonl", json_lines(POEM))
     cache = tmp_path / "cache"
     corpus = prepare_corpus(str(file), cache)
-    made = []
-    write_it = corpus_module._write
-    monkeypatch.setattr(corpus_module, "_write", lambda *a: made.append(1) or write_it(*a))
+    made = calls_of(corpus_module, "_write")
     assert prepare_corpus(str(file), cache) == corpus and not made
     # a damaged corpus is made again, in the same place
     Path(corpus.shards[0]).write_bytes(b"")
