@@ -10,6 +10,7 @@ import roformer_tf
 from roformer_tf.pretraining import Pretrainer
 
 VOCABULARY_SIZE = 60
+SIZES = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
 # Sums over sequences come in another order. Adam divides by sqrt(v) + 1e-6, so weights whose
 # gradient is about 1e-6 or below move by whatever rounding made of it, such as key biases, whose
 # gradient is zero but for rounding. So the bound is on the distance of all weights together.
@@ -26,10 +27,7 @@ def distance(weights, reference):
 def make_task(dropout=0.0, masking="bidirectional", dtype="float32", **arguments):
     settings = {
         "vocabulary_size": VOCABULARY_SIZE,
-        "num_layers": 1,
-        "num_heads": 2,
-        "hidden_dim": 16,
-        "intermediate_dim": 32,
+        **SIZES,
         "dropout": dropout,
         "attention_dropout": dropout,
         "masking": masking,
@@ -119,6 +117,21 @@ def train(pretrainer, batches, steps=None):
         as_dataset(batches), epochs=steps or len(batches), steps_per_epoch=1, verbose=0
     )
     return history.history
+
+
+def run_values(folder, stages, **tables):
+    """Settings of a small run on the texts of a folder; `tables` change or add single values."""
+    data = {"files": [str(folder / "texts.txt")], "cache": str(folder / "cache")}
+    values = {
+        "data": {**data, "held_out": 0.1},
+        "model": {"vocabulary": str(folder / "vocab.txt"), "word_level": False, **SIZES},
+        "optimizer": {"clip_norm": 1.0},
+        "run": {"checkpoint_every": 3, "held_out_batches": 2, "seed": 4},
+        "stages": stages,
+    }
+    for name, changes in tables.items():
+        values[name] = {**values.get(name, {}), **changes}
+    return values
 
 
 def write_toml(path, values):

@@ -6,6 +6,7 @@ import numpy as np
 
 from roformer_tf.pretraining import MultiTaskSettings
 from tests.pretraining import readings, small_corpus
+from tests.pretraining.builders import run_values
 
 LABELS = ["少", "中", "多"]
 STAGES = [
@@ -65,27 +66,16 @@ def values(folder, names=("topics", "pairs"), stages=STAGES, **tables):
             "chunk_step": 8,
         },
     }
-    values = {
-        "data": {"files": [str(folder / "texts.txt")], "cache": str(folder / "cache")},
-        "tasks": {name: tasks[name] for name in names},
-        "model": {
-            "vocabulary": str(folder / "vocab.txt"),
-            "word_level": False,
-            "num_layers": 1,
-            "num_heads": 2,
-            "hidden_dim": 16,
-            "intermediate_dim": 32,
-            "norm": "rms_norm",
-            "activation": "relu",
-        },
-        "optimizer": {"name": "original_lamb", "clip_norm": 1.0},
-        "run": {"checkpoint_every": 4, "held_out_batches": 3, "seed": 4},
-        "stages": stages,
-    }
-    values["data"] |= {"frequency": 2, "window_batches": 3, "held_out": 0.1}
-    for name, changes in tables.items():
-        values[name] = {**values[name], **changes}
-    return values
+    values = run_values(
+        folder,
+        stages,
+        data={"frequency": 2, "window_batches": 3},
+        tasks={name: tasks[name] for name in names},
+        model={"norm": "rms_norm", "activation": "relu"},
+        optimizer={"name": "original_lamb"},
+        run={"checkpoint_every": 4, "held_out_batches": 3},
+    )
+    return values | {name: {**values[name], **changes} for name, changes in tables.items()}
 
 
 def settings(folder, *args, **kwargs):

@@ -31,7 +31,7 @@ def write_run(folder, lengths=(16, 40, 24), steps=5, dropout=0.1, **run):
     documents = ["".join(texts[first : first + 5]) for first in range(0, len(texts), 5)]
     (folder / "texts.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     (folder / "vocab.txt").write_text("\n".join(SPECIAL + CHARACTERS) + "\n", encoding="utf-8")
-    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    sizes = {**builders.SIZES, "hidden_dim": 8, "intermediate_dim": 16}
     stage = {"global_batch_size": 8, "steps": steps, "learning_rate": 0.01}
     values = {
         "data": {"files": ["texts.txt"], "held_out": 0.1, "window_batches": 3},

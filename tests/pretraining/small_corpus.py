@@ -43,7 +43,7 @@ def write_texts(folder, count=400):
     path = os.path.join(folder, "texts.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n\n".join(documents))
-    return path, documents
+    return documents
 
 
 def write_vocabulary(folder):

@@ -129,7 +129,7 @@ def test_contract_of_other_objectives(folder, options):
 )
 def test_an_epoch_has_every_token_once(tmp_path, packing, objective):
     """All epochs have the same chunks, in another order and with other masks."""
-    documents = small_corpus.write_texts(tmp_path, count=60)[1]
+    documents = small_corpus.write_texts(tmp_path, count=60)
     corpus, tokenizer = small_corpus.corpus(tmp_path), small_corpus.tokenizer()
     stage, data = settings(global_batch_size=1, packing=packing, objective=objective)
     own = Windows(corpus.shards, tokenizer, stage, data, (1, 2), len(corpus.shards))

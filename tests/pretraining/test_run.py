@@ -24,7 +24,7 @@ from roformer_tf.pretraining.models import make_optimizer, make_tokenizer
 from roformer_tf.pretraining.settings import ModelSettings
 from tests.layers.harness import assert_equal
 from tests.pretraining import small_corpus
-from tests.pretraining.builders import make_batches, make_pretrainer, rows, train
+from tests.pretraining.builders import make_batches, make_pretrainer, rows, run_values, train
 
 # The batches of held-out documents take seconds to set up: few runs have them.
 WITHOUT_HELD_OUT = {"held_out": 0.0}
@@ -37,24 +37,13 @@ STAGES = [
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
-    path, _ = small_corpus.write_texts(folder, count=200)
+    small_corpus.write_texts(folder, count=200)
     small_corpus.write_vocabulary(folder)
-    return folder, path
+    return folder
 
 
 def make_settings(texts, stages=STAGES, model=None, **tables):
-    folder, path = texts
-    small = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
-    vocabulary = {"vocabulary": str(folder / "vocab.txt"), "word_level": False}
-    values = {
-        "data": {"files": [path], "held_out": 0.1, "cache": str(folder / "cache")},
-        "model": {**vocabulary, **small},
-        "optimizer": {"clip_norm": 1.0},
-        "run": {"checkpoint_every": 3, "held_out_batches": 2, "seed": 4},
-        "stages": stages,
-    }
-    for name, changes in tables.items():
-        values[name] = {**values[name], **changes}
+    values = run_values(texts, stages, **tables)
     if model is not None:
         values["model"] = model
     return PretrainingSettings.from_dict(values)
