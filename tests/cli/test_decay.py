@@ -4,14 +4,13 @@ import cmath
 import csv
 import json
 import os
-import sys
-import xml.etree.ElementTree
 
 import numpy as np
 import pytest
 
 from roformer_tf.files import lock_folder
 from tests.cli.conftest import run
+from tests.pictures import without_matplotlib, words_of
 
 LINEAR = '{"rope_type": "linear", "factor": 4}'
 DYNAMIC = '{"type": "dynamic", "factor": 2, "original_max_position_embeddings": 8}'
@@ -71,12 +70,8 @@ def test_pictures(tmp_path, capsys):
         first = file.read_bytes()
         assert run(*arguments) == 0 and file.read_bytes() == first, "the same numbers, same file"
     assert (tmp_path / "decay.png").read_bytes().startswith(b"\x89PNG")
-    words = {
-        "".join(element.itertext()).strip()
-        for element in xml.etree.ElementTree.parse(tmp_path / "decay.svg").iter()
-        if element.tag.endswith("}text")
-    }
-    assert {"relative distance", "relative upper bound", "RoPE", "linear factor=4"} <= words
+    words = {"relative distance", "relative upper bound", "RoPE", "linear factor=4"}
+    assert words <= set(words_of(tmp_path / "decay.svg"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["decay.png", "decay.svg"]
 
 
@@ -119,9 +114,7 @@ def test_errors(arguments, message, error_of):
 
 
 def test_without_matplotlib(tmp_path, monkeypatch, error_of):
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    without_matplotlib(monkeypatch)
     message = error_of("decay", "--output", tmp_path / "new" / "a.png")
     assert "pip install 'roformer-tf[plots]'" in message
     assert not (tmp_path / "new").exists()

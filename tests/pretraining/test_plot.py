@@ -2,8 +2,6 @@
 
 import math
 import runpy
-import sys
-import xml.etree.ElementTree
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from roformer_tf.__main__ import main
 from roformer_tf.pretraining import plot
 from roformer_tf.pretraining.callbacks import LOG_COLUMNS
 from roformer_tf.pretraining.plot import plot_run
+from tests.pictures import without_matplotlib, words_of
 
 # length, batch, steps: the paper's table 4, fewer steps
 TABLE_4 = [
@@ -40,21 +39,12 @@ def write_log(folder, stages=TABLE_4, held_out=True, **changes):
     return folder
 
 
-def texts_of(svg):
-    """All words of an SVG."""
-    return [
-        "".join(element.itertext()).strip()
-        for element in xml.etree.ElementTree.parse(svg).iter()
-        if element.tag.endswith("}text")
-    ]
-
-
 def test_picture_of_six_stages(tmp_path):
     folder = write_log(tmp_path / "run")
     png, svg = plot_run(folder)
     assert [png, svg] == [folder / "run.png", folder / "run.svg"]
     assert png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 20_000
-    words = texts_of(svg)
+    words = words_of(svg)
     lengths = [word for word in words if word in ("128", "256", "512", "1536")]
     assert lengths == [str(length) for length, *_ in TABLE_4]
     labels = {"loss", "accuracy", "learning rate", "tokens", "training", "held-out text", "1e-05"}
@@ -112,7 +102,7 @@ def test_runs_with_little_to_see(tmp_path, stages, changes):
     with open(folder / "log.csv", "a") as file:
         file.write("31,1,31,5")  # the run is in progress: the last row is half-written
     plot_run(folder, folder / "run.svg")
-    assert "held-out text" not in texts_of(folder / "run.svg")
+    assert "held-out text" not in words_of(folder / "run.svg")
 
 
 def test_output_and_command(tmp_path, capsys):
@@ -154,9 +144,7 @@ def test_errors(tmp_path, capsys):
 
 def test_without_matplotlib(tmp_path, monkeypatch):
     folder = write_log(tmp_path / "run", stages=[(512, 8, 3)])
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    without_matplotlib(monkeypatch)
     runpy.run_path(plot.__file__)  # importing needs none
     with pytest.raises(ImportError, match=r"pip install 'roformer-tf\[plots\]'"):
         plot_run(folder)
