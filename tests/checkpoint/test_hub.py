@@ -115,7 +115,7 @@ def test_a_tokenizer_needs_no_weights(hub, masked_lm):
         load()
 
 
-def test_revisions(hub, folders, tmp_path):
+def test_revisions(hub, tmp_path):
     model = builders.task("masked_lm", preprocessor={})
     table = model.backbone.token_embedding.embeddings
     table.assign_add(np.ones(table.shape, "float32"))
@@ -206,7 +206,7 @@ def test_repositories_that_are_not_there_or_closed(hub, monkeypatch):
         load()
 
 
-def test_a_repository_without_a_model(hub, folders):
+def test_a_repository_without_a_model(hub):
     hub.repos["user/data"] = {"main": {"README.md": b"#", "train.csv": b"1"}}
     with pytest.raises(FileNotFoundError) as error:
         load("hf://user/data")
@@ -252,7 +252,7 @@ def test_errors_of_the_files_name_the_source(hub):
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's own
-def test_an_uploaded_preset_loads_again(hub, folders, masked_lm, monkeypatch, tmp_path):
+def test_an_uploaded_preset_loads_again(hub, masked_lm, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", hub.url)
     for name, value in (("ENDPOINT", hub.url),
@@ -276,7 +276,7 @@ def test_an_uploaded_preset_loads_again(hub, folders, masked_lm, monkeypatch, tm
 
 
 @pytest.mark.slow
-def test_the_command_line_and_environment_variables(hub, cache, tmp_path, folders):
+def test_the_command_line_and_environment_variables(hub, tmp_path):
     """Nothing is patched here: only the variables that a user sets."""
     environment = environment_of_a_user(
         HF_HOME=str(tmp_path / "home"), HF_ENDPOINT=hub.url, HF_HUB_DISABLE_PROGRESS_BARS="1"

@@ -62,7 +62,7 @@ def test_defaults_are_figure_2(capsys):
         assert abs(value - bound(distance, theta)) <= 5.1e-4
 
 
-def test_pictures(tmp_path, capsys):
+def test_pictures(tmp_path):
     for name in ("decay.png", "decay.svg"):
         file = tmp_path / name
         arguments = ["decay", "--distances", 20, "--scaling", LINEAR, "--output", file]

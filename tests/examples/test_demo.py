@@ -8,7 +8,7 @@ from tests.processes import run_program
 
 
 @pytest.mark.slow
-def test_demo_runs_where_there_is_no_terminal(examples, repository, tmp_path):
+def test_demo_runs_where_there_is_no_terminal(examples, tmp_path):
     """In a process of its own, as `make demo` starts it; it starts a second one that must not import Keras."""
     process = run_program(
         *(sys.executable, examples / "demo.py", "--train-examples", "16", "--test-examples", "16"),

@@ -17,7 +17,7 @@ def results(shared, tmp_path):
     return shared.Results(tmp_path / "results" / "losses.jsonl")
 
 
-def test_a_finished_run_is_kept_and_not_repeated(shared, results, capsys):
+def test_a_finished_run_is_kept_and_not_repeated(shared, results):
     calls = []
 
     def compute():

@@ -304,7 +304,7 @@ def test_no_space_left(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("locks", [True, False])
-def test_several_at_once(tmp_path, monkeypatch, locks, capfd):
+def test_several_at_once(tmp_path, monkeypatch, locks):
     file = write(tmp_path / "a.jsonl", json_lines([f"{n} 春眠" for n in range(5000)]))
     together = threading.Barrier(4)
     started = []

@@ -77,7 +77,7 @@ def texts(seed):
 
 
 @pytest.fixture(scope="session")
-def requests(texts, seed, vocabulary_path):
+def requests(texts, seed):
     """Names what to ask the original."""
     rng = np.random.default_rng([seed, 2])
     everything = texts["real"] + texts["hostile"]
