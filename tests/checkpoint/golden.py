@@ -21,6 +21,14 @@ def read_manifest(shared_dir):
     return json.loads((shared_dir / "golden" / "manifest.json").read_text(encoding="utf-8"))
 
 
+def read_case(shared_dir, name):
+    """Returns a case of the manifest, the folder of its checkpoint, and its arrays."""
+    golden = shared_dir / "golden"
+    case = next(case for case in read_manifest(shared_dir)["cases"] if case["name"] == name)
+    arrays = np.load(golden / "cases" / f"{name}.npz")
+    return case, golden / "checkpoints" / case["checkpoint"], arrays
+
+
 def model_inputs(npz):
     """Our inputs for those of a golden file."""
     ids = npz["input_token_ids"]

@@ -8,7 +8,14 @@ import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.checkpoint.loading import ModelBinding
-from tests.checkpoint.golden import inputs_of, model_inputs, read_manifest, run_case, training_loss
+from tests.checkpoint.golden import (
+    inputs_of,
+    model_inputs,
+    read_case,
+    read_manifest,
+    run_case,
+    training_loss,
+)
 
 # Each case is a test of its own. A test fails if the manifest has a case that is not listed here.
 CASES = """
@@ -28,38 +35,28 @@ encoder lm mlm_linear odd_masks padded small_embeddings small_embeddings_mlm uni
 NOISE_FACTOR = 4
 
 
-@pytest.fixture(scope="module")
-def manifest(shared_dir):
-    return read_manifest(shared_dir)
-
-
-def test_no_case_is_left_out(manifest, shared_dir):
-    assert sorted(case["name"] for case in manifest["cases"]) == sorted(CASES)
+def test_no_case_is_left_out(shared_dir):
+    assert sorted(case["name"] for case in read_manifest(shared_dir)["cases"]) == sorted(CASES)
     files = (shared_dir / "golden" / "cases_bert4keras_0.10.4").iterdir()
     assert sorted(file.stem for file in files) == sorted(CASES_0_10_4)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_golden(name, manifest, shared_dir):
+def test_golden(name, shared_dir):
     # bert4keras 0.11.5: 1e-7 in the encoder, 1e-12 in the head and in BERT
     epsilon = 1e-12 if name.startswith("bert_") else 1e-7
-    _check_case(name, manifest, shared_dir / "golden" / "cases", shared_dir, epsilon)
+    _check_case(name, shared_dir, "cases", epsilon)
 
 
 @pytest.mark.parametrize("name", CASES_0_10_4)
-def test_golden_of_bert4keras_0_10_4(name, manifest, shared_dir):
-    _check_case(
-        name, manifest, shared_dir / "golden" / "cases_bert4keras_0.10.4", shared_dir, epsilon=1e-12
-    )
+def test_golden_of_bert4keras_0_10_4(name, shared_dir):
+    _check_case(name, shared_dir, "cases_bert4keras_0.10.4", epsilon=1e-12)
 
 
-def _check_case(name, manifest, expected_folder, shared_dir, epsilon):
-    case = next(case for case in manifest["cases"] if case["name"] == name)
-    golden = shared_dir / "golden"
-    inputs = model_inputs(np.load(golden / "cases" / f"{name}.npz"))
-    folder = golden / "checkpoints" / case["checkpoint"]
-    outputs = run_case(case, folder, inputs, epsilon)
-    expected = np.load(expected_folder / f"{name}.npz")
+def _check_case(name, shared_dir, expected, epsilon):
+    case, folder, arrays = read_case(shared_dir, name)
+    outputs = run_case(case, folder, model_inputs(arrays), epsilon)
+    expected = np.load(shared_dir / "golden" / expected / f"{name}.npz")
     assert len(outputs) == len(case["outputs"])
     for i, (output, noise) in enumerate(zip(outputs, case["float32_noise"], strict=True)):
         wanted = expected[f"output_{i}"]

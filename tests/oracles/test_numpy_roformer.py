@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint.conftest import read_variables
+from tests.checkpoint.golden import read_case
 from tests.oracles import numpy_roformer as oracle
 from tests.oracles.run_original import small_config
 
@@ -43,18 +44,9 @@ def outputs_of(case, variables, config, inputs):
     return outputs or [states[-1]]
 
 
-@pytest.fixture(scope="module")
-def golden(shared_dir):
-    manifest = json.loads((shared_dir / "golden" / "manifest.json").read_text())
-    return shared_dir / "golden", {case["name"]: case for case in manifest["cases"]}
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_agrees_with_golden_case(golden, name):
-    folder, cases = golden
-    case = cases[name]
-    checkpoint = folder / "checkpoints" / case["checkpoint"]
-    arrays = np.load(folder / "cases" / f"{name}.npz")
+def test_agrees_with_golden_case(shared_dir, name):
+    case, checkpoint, arrays = read_case(shared_dir, name)
     outputs = outputs_of(
         case,
         read_variables(checkpoint / "bert_model.ckpt"),
@@ -67,12 +59,9 @@ def test_agrees_with_golden_case(golden, name):
         np.testing.assert_allclose(output, arrays[f"output_{i}"], rtol=0, atol=1.001 * noise)
 
 
-def test_epsilon_of_the_older_release(golden):
+def test_epsilon_of_the_older_release(shared_dir):
     """bert4keras 0.10.4, which made the release, uses 1e-12: small embeddings show it."""
-    folder, cases = golden
-    case = cases["small_embeddings"]
-    checkpoint = folder / "checkpoints" / case["checkpoint"]
-    arrays = np.load(folder / "cases" / "small_embeddings.npz")
+    _, checkpoint, arrays = read_case(shared_dir, "small_embeddings")
     states = oracle.encoder(
         read_variables(checkpoint / "bert_model.ckpt"),
         json.loads((checkpoint / "bert_config.json").read_text()),
@@ -80,7 +69,8 @@ def test_epsilon_of_the_older_release(golden):
         arrays["input_segment_ids"],
         epsilon=1e-12,
     )
-    older = np.load(folder / "cases_bert4keras_0.10.4" / "small_embeddings.npz")["output_0"]
+    folder = shared_dir / "golden" / "cases_bert4keras_0.10.4"
+    older = np.load(folder / "small_embeddings.npz")["output_0"]
     np.testing.assert_allclose(states[-1], older, rtol=0, atol=4e-6)  # float32 rounding
     assert np.abs(states[-1] - arrays["output_0"]).max() > 1e-3
 

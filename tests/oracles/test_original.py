@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.checkpoint.golden import read_case
 from tests.oracles.run_original import small_config
 
 pytestmark = pytest.mark.oracle
@@ -29,12 +30,9 @@ CASES = [
 
 @pytest.mark.parametrize("name", CASES)
 def test_reproduces_golden_case(original, shared_dir, name):
-    golden = shared_dir / "golden"
-    manifest = json.loads((golden / "manifest.json").read_text())
-    case = next(case for case in manifest["cases"] if case["name"] == name)
-    arrays = np.load(golden / "cases" / f"{name}.npz")
+    case, checkpoint, arrays = read_case(shared_dir, name)
     outputs, noise = original.forward_with_noise(
-        golden / "checkpoints" / case["checkpoint"],
+        checkpoint,
         {key: arrays[f"input_{key}"] for key in case["inputs"]},
         model=case["model"],
         application=case["application"],
