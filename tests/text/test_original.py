@@ -16,6 +16,19 @@ from tests.text.conftest import MODES, SIMPLIFIED_START, WITH_OFFSETS
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]  # test_golden.py has recorded outputs
 
 
+def ragged(theirs, name):
+    """Values and lengths of the rows of an answer."""
+    return theirs[f"{name}.values"], theirs[f"{name}.lengths"]
+
+
+def word_starts(graph, segmenter, inputs):
+    """Those of `tokenize_with_word_starts`, whose ids must be the plain ones."""
+    ids, begins = in_batches(lambda x: tokenize_with_word_starts(graph, segmenter, x), inputs)
+    (plain,) = in_batches(graph, inputs)
+    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_word_starts")
+    return begins
+
+
 def test_there_are_enough_texts(texts):
     assert len(set(texts["real"])) >= 30_000
     assert len(set(texts["hostile"])) >= 2_000
@@ -25,7 +38,7 @@ def test_there_are_enough_texts(texts):
 def test_ids(mode, tokenizers, requests, original):
     inputs, theirs = requests[f"ids_{mode}"][2], original(f"ids_{mode}")
     (ours,) = in_batches(tokenizers(mode).graph, inputs)
-    assert_same_rows(inputs, ours, (theirs["ids.values"], theirs["ids.lengths"]), f"ids, {mode}")
+    assert_same_rows(inputs, ours, ragged(theirs, "ids"), f"ids, {mode}")
 
 
 @pytest.mark.parametrize("mode", ["word", "word_cased", "char", "char_cased"])
@@ -39,10 +52,7 @@ def test_offsets(mode, tokenizers, requests, original):
     assert ok.mean() > 0.9, "the original's own rematch fails too often to compare"
     texts = [text for text, good in zip(inputs, ok, strict=True) if good]
     starts, ends = (split_rows(*x) for x in ours)
-    their_starts, their_ends = (
-        split_rows(theirs[f"{name}.values"], theirs[f"{name}.lengths"])
-        for name in ("starts", "ends")
-    )
+    their_starts, their_ends = (split_rows(*ragged(theirs, name)) for name in ("starts", "ends"))
     if MODES[mode]["lowercase"]:  # the original counts in the lower-cased text
         for text, begin, end in zip(inputs, their_starts, their_ends, strict=True):
             if "\u0130" in text:
@@ -61,10 +71,7 @@ def test_offsets(mode, tokenizers, requests, original):
 def test_encode(mode, tokenizers, requests, original):
     """Pairs and single texts, truncated from each side and to unusual lengths."""
     calls, theirs = requests[f"encode_{mode}"][2], original(f"encode_{mode}")
-    rows = [
-        split_rows(theirs[f"{name}.values"], theirs[f"{name}.lengths"])
-        for name in ("ids", "segments")
-    ]
+    rows = [split_rows(*ragged(theirs, name)) for name in ("ids", "segments")]
     tokenizer = tokenizers(mode)
     groups = {}  # calls that can share a batch
     for i, call in enumerate(calls):
@@ -108,34 +115,17 @@ def test_simplified_vocabulary(vocabulary_path, original):
 @pytest.mark.parametrize("mode", ["word", "word_cased", "char", "char_cased", "char_short"])
 def test_words_of_the_original(mode, tokenizers, requests, original):
     inputs, theirs = requests[f"words_{mode}"][2], original(f"words_{mode}")
-    graph = tokenizers(mode).graph
-    ids, begins = in_batches(lambda texts: tokenize_with_word_starts(graph, None, texts), inputs)
-    (plain,) = in_batches(graph, inputs)
-    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_word_starts")
-    assert_same_rows(
-        inputs,
-        (begins[0].astype(np.int32), begins[1]),
-        (theirs["begins.values"], theirs["begins.lengths"]),
-        f"words, {mode}",
-    )
+    begins, lengths = word_starts(tokenizers(mode).graph, None, inputs)
+    ours = begins.astype(np.int32), lengths
+    assert_same_rows(inputs, ours, ragged(theirs, "begins"), f"words, {mode}")
 
 
 @pytest.mark.parametrize("case", ["", "_cased"])
 def test_characters_with_the_words_of_jieba(case, tokenizers, requests, original):
     inputs, theirs = requests[f"segmented_word{case}"][2], original(f"segmented_word{case}")
     graph, segmenter = tokenizers(f"char{case}").graph, tokenizers(f"word{case}").graph
-    ids, begins = in_batches(
-        lambda texts: tokenize_with_word_starts(graph, segmenter, texts), inputs
-    )
-    (plain,) = in_batches(graph, inputs)
-    assert_same_rows(inputs, ids, plain, "ids of tokenize_with_word_starts")
-    rows = zip(
-        inputs,
-        split_rows(*begins),
-        split_rows(theirs["begins.values"], theirs["begins.lengths"]),
-        theirs["ok"],
-        strict=True,
-    )
+    ours, words = word_starts(graph, segmenter, inputs), ragged(theirs, "begins")
+    rows = zip(inputs, split_rows(*ours), split_rows(*words), theirs["ok"], strict=True)
     # where jieba splits what is one token, there is nothing to compare with
     assert theirs["ok"][: WITH_OFFSETS // 8].mean() > 0.9  # of the real texts
     for text, ours, expected, ok in rows:
