@@ -84,7 +84,7 @@ class AnsweringTask(RoFormerTask):
         if steps is not None:
             check_positive_integer("steps", steps)
         is_batches = is_dataset(x) or is_stream(x)
-        x = self._check_data(x)
+        x, _ = self._check_data(x)
         if (
             self.preprocessor is None
             or self.is_preprocessed(x)

@@ -168,7 +168,7 @@ def is_stream(x):
     return isinstance(x, types.GeneratorType | keras.utils.PyDataset)
 
 
-def stream_to_dataset(stream, convert_labels, convert, encode_labels, shuffle=False):
+def stream_to_dataset(stream, convert, encode_labels, shuffle=False):
     """Makes a dataset of a generator or `keras.utils.PyDataset`.
 
     Its tensors have no static shapes, so that batches may be of any width. A `PyDataset` keeps its
@@ -176,8 +176,8 @@ def stream_to_dataset(stream, convert_labels, convert, encode_labels, shuffle=Fa
 
     Args:
         stream: It gives batches `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
-        convert_labels, encode_labels: Methods of the task.
-        convert: Function that checks `x` and `y` and returns the new `x`.
+        convert: Function that checks `x` and `y`, and returns both converted.
+        encode_labels: Method of the task.
         shuffle: Whether to shuffle the order of the batches of a `PyDataset` in each epoch.
 
     Raises:
@@ -192,8 +192,8 @@ def stream_to_dataset(stream, convert_labels, convert, encode_labels, shuffle=Fa
                 f"`(texts, labels, sample_weights)`. Received: {str(batch)[:100]}"
             )
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        y = convert_labels(x, y)
-        columns = to_columns(convert(x, y), encode_labels(y), sample_weight)
+        x, y = convert(x, y)
+        columns = to_columns(x, encode_labels(y), sample_weight)
         return keras.utils.pack_x_y_sample_weight(*columns)
 
     if isinstance(stream, types.GeneratorType):

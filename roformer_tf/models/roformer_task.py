@@ -115,14 +115,12 @@ class RoFormerTask(RoFormerModel):
         steps, validation_steps = map(kwargs.get, ("steps_per_epoch", "validation_steps"))
         check_epochs(epochs, "steps_per_epoch", x, steps)
         check_epochs(epochs, "validation_steps", validation_data, validation_steps)
-        y = self.convert_labels(x, y)
-        x = self._check_data(x, y, shuffle)
+        x, y = self._check_data(x, y, shuffle)
         if is_stream(validation_data):
-            validation_data = self._check_data(validation_data)
+            validation_data, _ = self._check_data(validation_data)
         elif isinstance(validation_data, tuple | list):
             value_x, value_y, weights = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
-            value_y = self.convert_labels(value_x, value_y)
-            value_x = self._check_data(value_x, value_y)
+            value_x, value_y = self._check_data(value_x, value_y)
             if is_columns(value_x):
                 # KerasHub takes no `batch_size` for them when `x` is a dataset.
                 values = batched(to_columns(value_x, value_y, weights), batch_size)
@@ -193,8 +191,7 @@ class RoFormerTask(RoFormerModel):
             max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included. Not
                 for batches.
         """
-        y = self.convert_labels(x, y)
-        x = self._check_data(x, y)
+        x, y = self._check_data(x, y)
         if y is None and self.needs_labels and is_columns(x):
             raise ValueError("Labels are missing: pass `y`, a list with a label for each example.")
         options = {"callbacks": callbacks, "verbose": verbose, "return_dict": return_dict}
@@ -271,7 +268,7 @@ class RoFormerTask(RoFormerModel):
             ValueError: As `fit`; and if the outputs are NaN or infinite.
             TypeError: As `fit`.
         """
-        x = self._check_data(x)
+        x, _ = self._check_data(x)
         check_positive_integer("batch_size", batch_size, optional=True)
         check_positive_integer("steps", steps, optional=True)
         in_memory = is_columns(x)
@@ -415,10 +412,10 @@ class RoFormerTask(RoFormerModel):
         return isinstance(x, dict) and set(x) <= set(self.input_dtypes)
 
     def _check_data(self, x, y=None, shuffle=False):
-        """Returns `x` with texts as string tensors. Checks examples and labels."""
+        """Returns texts as string tensors, and converted labels. Checks both."""
+        y = self.convert_labels(x, y)
         if is_stream(x):
-            convert = self.convert_labels, self._check_data, self.encode_labels
-            return stream_to_dataset(x, *convert, shuffle)
+            return stream_to_dataset(x, self._check_data, self.encode_labels, shuffle), y
         check_not_empty(x)
         if is_dataset(x):
             if y is not None:
@@ -432,7 +429,7 @@ class RoFormerTask(RoFormerModel):
         elif self.preprocessor is not None:
             x = self.text_tensors(x)
         self.check_labels(y)
-        return x
+        return x, y
 
     def text_tensors(self, x):
         """Returns texts as string tensors."""
