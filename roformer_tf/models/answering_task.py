@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import count_rows, is_dataset, is_stream, to_columns
+from roformer_tf.models.batches import count_rows, is_dataset, to_columns
 from roformer_tf.models.prediction import check_finite_outputs, predict_batches, predict_inputs
 from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.portable import trace_quietly
@@ -81,18 +81,12 @@ class AnsweringTask(RoFormerTask):
             ValueError: As `fit`; and if the outputs are NaN.
             TypeError: As `fit`.
         """
-        if steps is not None:
-            check_positive_integer("steps", steps)
-        is_batches = is_dataset(x) or is_stream(x)
+        check_positive_integer("steps", steps, optional=True)
         x, _ = self._check_data(x)
-        if (
-            self.preprocessor is None
-            or self.is_preprocessed(x)
-            or (is_batches and not self._gives_texts(x))
-        ):
+        if not self.are_texts(x):
             return super().predict(x, batch_size, verbose, steps, callbacks, max_tokens_per_batch)
 
-        x = x if is_batches else to_columns(x)[0]
+        x = x if is_dataset(x) else to_columns(x)[0]
         return predict_batches(
             *(self, x, batch_size, verbose, steps, callbacks, max_tokens_per_batch),
             answer=functools.partial(self._answer, **options),

@@ -191,8 +191,7 @@ def _windows(dataset, steps, size):
 
 def _batches(task, columns, batch_size, max_tokens, groups):
     """Returns the indices of the examples of each batch."""
-    is_raw = task.preprocessor is not None and not task.is_preprocessed(columns)
-    if is_raw and (groups or max_tokens is not None):
+    if task.are_texts(columns) and (groups or max_tokens is not None):
         few_shapes = has_program_for_each_shape(task)
         return batches_of_texts(
             task.preprocessor, columns, batch_size, max_tokens, not groups, few_shapes

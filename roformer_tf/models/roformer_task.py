@@ -136,14 +136,14 @@ class RoFormerTask(RoFormerModel):
             x, steps = self._in_one_go(x, steps, epochs)
             y = sample_weight = batch_size = validation_split = None
         elif group_by_length and is_dataset(x):
-            if not self._gives_texts(x):
+            if not self.are_texts(x):
                 raise ValueError(
                     "`group_by_length` needs batches of texts, and a model with a preprocessor. "
                     f"Received: a dataset of {x.element_spec}"
                 )
             x = grouped_windows(x, self.preprocessor, batch_size, max_tokens_per_batch)
             batch_size = None
-        if is_dataset(x) and self._gives_texts(x):
+        if is_dataset(x) and self.are_texts(x):
             self._longest_input = longest_input(self.preprocessor)
         with name_wrong_labels(), warnings.catch_warnings():
             if group_by_length:  # Keras warns at the end of a dataset of unknown length
@@ -204,8 +204,7 @@ class RoFormerTask(RoFormerModel):
                     return evaluate_batch(self, columns, verbose, return_dict)
             if self.preprocessor is not None:
                 # With Grain installed KerasHub would expect batches of one width.
-                groups = self.loss_is_mean_over_examples and not callbacks
-                groups = groups and not self.is_preprocessed(x)
+                groups = self.loss_is_mean_over_examples and not callbacks and self.are_texts(x)
                 x = self._batched(columns, batch_size, False, groups, max_tokens_per_batch)
                 x, steps = self._in_one_go(x, steps)
                 y = sample_weight = batch_size = None
@@ -218,7 +217,7 @@ class RoFormerTask(RoFormerModel):
         """Makes a dataset of batches, of texts of similar length if asked."""
         if not group_by_length and max_tokens is None:
             return batched(columns, batch_size, shuffle)
-        if self.preprocessor is None or self.is_preprocessed(columns[0]):
+        if not self.are_texts(columns[0]):
             raise ValueError(
                 "`group_by_length` and `max_tokens_per_batch` need texts, and a model with a "
                 "preprocessor. Received: model inputs"
@@ -273,8 +272,7 @@ class RoFormerTask(RoFormerModel):
         check_positive_integer("steps", steps, optional=True)
         in_memory = is_columns(x)
         x = to_columns(x)[0] if in_memory else x
-        gives_texts = is_dataset(x) and self._gives_texts(x)
-        if runs_on_one_device(self) and (in_memory or gives_texts):
+        if runs_on_one_device(self) and (in_memory or (is_dataset(x) and self.are_texts(x))):
             outputs = predict_batches(
                 self, x, batch_size, verbose, steps, callbacks, max_tokens_per_batch
             )
@@ -387,10 +385,12 @@ class RoFormerTask(RoFormerModel):
                 f"`model.preprocessor = {self.preprocessor_cls.__name__}(tokenizer)`."
             )
 
-    def _gives_texts(self, dataset):
-        """Whether a dataset gives batches of texts for the preprocessor."""
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-        specs = keras.tree.flatten(x)
+    def are_texts(self, x):
+        """Whether examples, or those of a dataset of batches, are texts for the preprocessor."""
+        specs = []
+        if is_dataset(x):
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
+            specs = keras.tree.flatten(x)
         return (
             self.preprocessor is not None
             and not self.is_preprocessed(x)
