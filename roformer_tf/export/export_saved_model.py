@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from roformer_tf.checks import check_one_of, check_positive_integer
+from roformer_tf.checks import check_positive_integer
 from roformer_tf.export.served_models import SERVED, served_model
 from roformer_tf.files import replace_files
 from roformer_tf.models import (
@@ -19,7 +19,7 @@ from roformer_tf.models import (
 )
 from roformer_tf.models.fill_mask import check_top_k
 from roformer_tf.models.labels import check_label_names
-from roformer_tf.models.roformer_backbone import POOLINGS, check_pooler
+from roformer_tf.models.roformer_backbone import check_pooling
 from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
 from roformer_tf.portable import inference_only
 
@@ -253,9 +253,7 @@ def checked_options(task, labels, top_k, embedding, normalize):
         has_best = isinstance(task, RoFormerMaskedLM | RoFormerQuestionAnswering)
         return labels, {"top_k": top_k} if has_best else {}
     embedding = "mean" if embedding is None else embedding
-    check_one_of("embedding", embedding, POOLINGS)
-    if embedding == "pooler":
-        check_pooler(task, "`embedding='pooler'`")
+    check_pooling(task, embedding, "embedding")
     return labels, {"embedding": embedding, "normalize": bool(normalize)}
 
 

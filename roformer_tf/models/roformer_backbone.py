@@ -469,11 +469,11 @@ def pool(outputs, padding_mask, pooling, mean_pooling):
     return mean_pooling(tokens, padding_mask) if pooling == "mean" else tokens[:, 0]
 
 
-def check_head_pooling(backbone, pooling):
+def check_pooling(backbone, pooling, argument="pooling"):
     """Raises `ValueError` if there is no such pooling, or the backbone lacks it."""
-    check_one_of("pooling", pooling, POOLINGS)
+    check_one_of(argument, pooling, POOLINGS)
     if pooling == "pooler":
-        check_pooler(backbone, "`pooling='pooler'`")
+        check_pooler(backbone, f"`{argument}='pooler'`")
 
 
 def check_pooler(backbone, task):

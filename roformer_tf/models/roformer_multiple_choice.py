@@ -10,7 +10,7 @@ from roformer_tf.models.batches import string_tensors
 from roformer_tf.models.roformer_backbone import (
     TEXT_INPUTS,
     RoFormerBackbone,
-    check_head_pooling,
+    check_pooling,
     head_dense,
     pool,
     pooled_positions,
@@ -78,7 +78,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
     text_ranks = (1, 2)  # choices are a matrix
 
     def __init__(self, backbone, preprocessor=None, dropout=0.1, pooling="cls", **kwargs):
-        check_head_pooling(backbone, pooling)
+        check_pooling(backbone, pooling)
         # === Config (before the model, whose constructor compiles it) ===
         self.dropout = dropout
         self.pooling = pooling

@@ -17,7 +17,7 @@ from roformer_tf.models.labels import (
 )
 from roformer_tf.models.roformer_backbone import (
     RoFormerBackbone,
-    check_head_pooling,
+    check_pooling,
     head_dense,
     pool,
     pooled_positions,
@@ -102,7 +102,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         if num_classes is None and labels is not None:
             num_classes = len(labels)
         check_positive_integer("num_classes", num_classes)
-        check_head_pooling(backbone, pooling)
+        check_pooling(backbone, pooling)
         # === Config (before the model, whose constructor compiles it) ===
         self.num_classes = num_classes
         self.activation = keras.activations.get(activation)
