@@ -112,15 +112,11 @@ class AnsweringTask(RoFormerTask):
         """Calls `decode`, on TensorFlow as a graph."""
         if keras.backend.backend() != "tensorflow":
             return self.decode(ops.convert_to_tensor(outputs), details, count, **options)
-        if not hasattr(self, "_decoders"):
-            self._decoders = types.SimpleNamespace(functions={})
-        key = str(sorted(options.items()))
-        if key not in self._decoders.functions:
-            decode = functools.partial(self.decode, **options)
-            self._decoders.functions[key] = trace_quietly(
-                tf.function(decode, reduce_retracing=True, autograph=False)
-            )
-        return self._decoders.functions[key](tf.constant(outputs), details, tf.constant(count))
+        if not hasattr(self, "_decoder"):
+            decode = trace_quietly(tf.function(self.decode, reduce_retracing=True, autograph=False))
+            # in a plain object, into which Keras does not look
+            self._decoder = types.SimpleNamespace(decode=decode)
+        return self._decoder.decode(tf.constant(outputs), details, tf.constant(count), **options)
 
     def check_examples(self, x, y):
         """Raises `ValueError` if labels do not fit their texts. Checks lists."""
