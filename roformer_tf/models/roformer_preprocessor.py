@@ -76,6 +76,11 @@ class PreprocessorFromPreset(SavedWhole):
                 limit_to_positions(kwargs, folder.backbone_arguments("bert"))
             return cls(**kwargs)
 
+    def get_config(self):
+        config = super().get_config()
+        config.pop("truncate", None)  # KerasHub's own rule, which `truncate_from` replaces
+        return {**own_arguments(self, PreprocessorFromPreset, parts=("tokenizer",)), **config}
+
 
 def _texts(x):
     """Returns strings of any form as tensors. Raises errors that say which is no string."""
@@ -199,13 +204,6 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
 
         segments = x if isinstance(x, tuple) else (x,)
         return self.as_graph("count", counts, *segments)
-
-    def get_config(self):
-        config = super().get_config()
-        config.pop("truncate", None)  # KerasHub's own rule, which `truncate_from` replaces
-        own = own_arguments(self, RoFormerPreprocessor, parts=("tokenizer",))
-        names = ("sequence_length", "truncate_from", "padding")
-        return {**own, **config, **{name: getattr(self, name) for name in names}}
 
 
 class TextPreprocessor(keras_hub.models.Preprocessor):

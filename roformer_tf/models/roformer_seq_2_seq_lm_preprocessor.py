@@ -177,14 +177,6 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         mask = tf.sequence_mask(ragged.row_lengths(), tf.shape(ids)[1], dtype=tf.int32)
         return ids, mask
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "encoder_sequence_length": self.encoder_sequence_length,
-            "decoder_sequence_length": self.decoder_sequence_length,
-            "padding": self.padding,
-        }
-
 
 def as_pair(x):
     """Returns `(sources, targets)` of a tuple or dictionary of texts. The targets may be `None`."""
