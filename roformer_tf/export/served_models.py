@@ -26,11 +26,11 @@ from roformer_tf.models.batches import longest_input
 from roformer_tf.models.fill_mask import token_of, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import output_kind
-from roformer_tf.models.roformer_backbone import pool, pooled_positions
+from roformer_tf.models.roformer_backbone import TEXT_INPUTS, pool, pooled_positions
 
 STRINGS = {"texts", "first", "second", "question", "context", "left", "right"}
 NUMBERS = {"n", "k", "max_length"}
-TOKEN_IDS = ("token_ids", "segment_ids", "padding_mask")
+TOKEN_IDS = tuple(TEXT_INPUTS)
 
 
 class ServedModel(tf.Module):
@@ -325,13 +325,7 @@ class ServedSim(ServedCausalLM):
 class ServedSeq2SeqLM(ServedModel):
     """Serves translations of texts. The serving process must import TensorFlow Text."""
 
-    inputs = {
-        "serving_default": ("texts",),
-        "token_ids": (
-            *("encoder_token_ids", "encoder_padding_mask"),
-            *("decoder_token_ids", "decoder_padding_mask"),
-        ),
-    }
+    inputs = {"serving_default": ("texts",), "token_ids": tuple(RoFormerSeq2SeqLM.input_dtypes)}
 
     def serving_default(self, texts):
         task, preprocessor = self._python.task, self._python.preprocessor

@@ -19,7 +19,6 @@ class CompiledGeneration:
     one graph serves all sizes.
     """
 
-    generation_inputs = ()  # names of the tensors (batch, length) that `generate_step` reads
     generates_with_xla = False
 
     def compile(self, *args, jit_compile="auto", **kwargs):
@@ -56,8 +55,7 @@ class CompiledGeneration:
     def _generate_for_any_shape(self):
         import tensorflow as tf
 
-        names = self.generation_inputs
-        signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in names}]
+        signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in self.input}]
 
         @functools.cache
         def graph(stop_token_ids, longest):
@@ -66,7 +64,7 @@ class CompiledGeneration:
             return tf.function(step, input_signature=signature, autograph=False)
 
         def generate(inputs, stop_token_ids=None):
-            inputs = {name: tf.cast(inputs[name], tf.int32) for name in names}
+            inputs = {name: tf.cast(inputs[name], tf.int32) for name in self.input}
             longest = short_up_to(max(x.shape[1] for x in inputs.values()))
             stop_token_ids = None if stop_token_ids is None else tuple(stop_token_ids)
             return graph(stop_token_ids, longest)(inputs)

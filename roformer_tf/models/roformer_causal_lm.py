@@ -80,7 +80,6 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerCausalLMPreprocessor
     saved_masking = "causal"
-    generation_inputs = ("token_ids", "segment_ids", "padding_mask")
     _min_new_tokens = 0
 
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):

@@ -73,12 +73,6 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
     backbone_cls = RoFormerSeq2SeqBackbone
     preprocessor_cls = RoFormerSeq2SeqLMPreprocessor
     input_dtypes = RoFormerSeq2SeqBackbone.input_dtypes
-    generation_inputs = (
-        "encoder_token_ids",
-        "encoder_padding_mask",
-        "decoder_token_ids",
-        "decoder_padding_mask",
-    )
 
     def __init__(self, backbone, preprocessor=None, **kwargs):
         # === Layers ===
