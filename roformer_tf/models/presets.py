@@ -61,14 +61,13 @@ def from_checkpoint(cls, folder, load_weights, kwargs):
             f"Wrong family: {folder.arrays.source} cannot be built. {identity.reasons[0]}"
         )
     identity.warn_if_from_name("family", folder)
-    if load_weights and kwargs.get("strict", True):
-        check_sizes(folder.config, folder.arrays, str(folder.config_file))
     surgery = take(kwargs, ("keep_tokens", "compound_tokens"))
     options = {"family": identity.family, **take(kwargs, ("strict", "nsp_head"))}
     is_task = cls.backbone_cls is not None
     backbone_cls = cls.backbone_cls or cls
     own = arguments_of(cls) if is_task else []
     if load_weights and options.get("strict", True):
+        check_sizes(folder.config, folder.arrays, str(folder.config_file))
         _check_heads(cls, own, folder, identity)
 
     backbone = kwargs.pop("backbone", None)
@@ -205,16 +204,16 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
     if cls.saved_masking and config.get("masking") == "bidirectional":
         overrides.setdefault("masking", cls.saved_masking)
     if set(overrides) - {"dtype"} and "backbone" not in kwargs:
-        kept = {"dtype"} if _holds_task(folder, cls) else set()
+        kept = {"dtype"} if _saved_task(folder, cls) else set()
         kwargs = {k: value for k, value in kwargs.items() if k not in overrides or k in kept}
         kwargs["backbone"] = cls.backbone_cls.from_preset(
             folder.path, load_weights=load_weights, **overrides
         )
-    options = {name: kwargs.pop(name) for name in of_preprocessor if name in kwargs}
+    options = take(kwargs, of_preprocessor)
     if "preprocessor" not in kwargs:
         if options:
             kwargs["preprocessor"] = cls.preprocessor_cls.from_preset(folder.path, **options)
-        elif not _holds_task(folder, cls):
+        elif not _saved_task(folder, cls):
             check_tokenizer(cls.preprocessor_cls, folder)
     return kwargs
 
@@ -224,10 +223,10 @@ def with_new_head(cls, folder, load_weights, kwargs):
 
     KerasHub decides by `num_classes` alone.
     """
-    if not _holds_task(folder, cls):
-        return None
-    saved = folder.part("task.json")["config"]
-    if all(kwargs.get(name, saved.get(name)) == saved.get(name) for name in cls.head_arguments):
+    saved = _saved_task(folder, cls)
+    if saved is None or all(
+        kwargs.get(name, saved.get(name)) == saved.get(name) for name in cls.head_arguments
+    ):
         return None
     own = [name for name in arguments_of(cls) if name not in ("backbone", "preprocessor")]
     arguments = {name: saved[name] for name in own if name in saved} | kwargs
@@ -243,23 +242,21 @@ def with_new_head(cls, folder, load_weights, kwargs):
 def check_head_is_there(model, folder):
     """Raises `FileNotFoundError` if KerasHub left a head random, as its file is missing."""
     file = folder.path / "task.weights.h5"
-    is_task = type(model).backbone_cls is not None
-    if is_task and _holds_task(folder, type(model)) and not file.exists():
-        if model.has_task_weights():
-            raise FileNotFoundError(
-                f"{file} is missing. It holds the weights of the head of the "
-                f"{type(model).__name__} that was saved there. Copy it from where the model was "
-                f"saved, or load the backbone alone: {type(model.backbone).__name__}.from_preset."
-            )
+    if _saved_task(folder, type(model)) and not file.exists() and model.has_task_weights():
+        raise FileNotFoundError(
+            f"{file} is missing. It holds the weights of the head of the {type(model).__name__} "
+            "that was saved there. Copy it from where the model was saved, or load the backbone "
+            f"alone: {type(model.backbone).__name__}.from_preset."
+        )
 
 
-def _holds_task(folder, cls):
-    """Whether the folder holds a whole task of this class, which KerasHub makes from its config."""
+def _saved_task(folder, cls):
+    """Returns the config of the whole task of this class that the folder holds, or `None`."""
     task = folder.part("task.json")
     if task is None:
-        return False
+        return None
     saved = keras.saving.get_registered_object(task["registered_name"])
-    return isinstance(saved, type) and issubclass(saved, cls)
+    return task["config"] if isinstance(saved, type) and issubclass(saved, cls) else None
 
 
 # === Arguments ===
@@ -288,4 +285,4 @@ def _check_arguments(cls, kwargs, known):
 
 def take(kwargs, names):
     """Removes the arguments of these names from `kwargs`, and returns them."""
-    return {name: kwargs.pop(name) for name in list(names) if name in kwargs}
+    return {name: kwargs.pop(name) for name in names if name in kwargs}

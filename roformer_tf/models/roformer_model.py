@@ -379,7 +379,7 @@ class RoFormerModel:
             check_backbone_class(cls, folder)
             if folder.layout != "preset":
                 return from_checkpoint(cls, folder, load_weights, kwargs)
-            model = with_new_head(cls, folder, load_weights, kwargs) if cls.head_arguments else None
+            model = with_new_head(cls, folder, load_weights, kwargs)
             if model is not None:
                 return model
             kwargs = arguments_for_preset(cls, folder, load_weights, kwargs)
