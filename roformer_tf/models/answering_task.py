@@ -21,6 +21,7 @@ class AnsweringTask(RoFormerTask):
     `fit` takes labels as lists, such as the entities of each text. Subclasses have:
 
     * `encode_labels(y)`, from such lists to a tensor;
+    * `check_examples(x, y)`, which raises `ValueError` if lists of labels do not fit their texts;
     * `pack(x)`, from string tensors to the inputs of the model, and details for its answers;
     * `decode(outputs, details, num_examples)`, from outputs to tensors of answers, in a graph;
     * `to_answers(tensors)`, from these to a list with an entry for each example;
@@ -117,6 +118,3 @@ class AnsweringTask(RoFormerTask):
             # in a plain object, into which Keras does not look
             self._decoder = types.SimpleNamespace(decode=decode)
         return self._decoder.decode(tf.constant(outputs), details, tf.constant(count), **options)
-
-    def check_examples(self, x, y):
-        """Raises `ValueError` if labels do not fit their texts. Checks lists."""

@@ -170,7 +170,24 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
         return None if y is None else entity_array(y, self.labels)
 
     def check_examples(self, x, y):
-        check_entities(y, x, may_overlap=self.head in POINTERS)
+        """Raises `ValueError` for entities beyond the end of their text, or ones that overlap.
+
+        Texts that are not in a list are not checked.
+        """
+        for i, row in enumerate(y if isinstance(y, list) else ()):
+            ordered = sorted(tuple(entity[:2]) for entity in row)
+            text = x[i] if isinstance(x, list) and i < len(x) else None
+            if isinstance(text, str) and ordered and max(end for _, end in ordered) > len(text):
+                raise ValueError(
+                    f"An entity must lie within its text. Received: {row!r} in text {i}, which has "
+                    f"{len(text)} characters"
+                )
+            pairs = zip(ordered, ordered[1:])
+            if self.head not in POINTERS and any(second[0] < first[1] for first, second in pairs):
+                raise ValueError(
+                    "Entities that overlap need `head='global_pointer'` or "
+                    f"'efficient_global_pointer'. Received: {row!r} in text {i}"
+                )
 
     def pack(self, x):
         """Returns the inputs of texts, and details for `decode`."""
@@ -233,19 +250,19 @@ def entity_array(entities, labels):
                 f"The entities of text {i} must be a list of `(start, end, type)`. "
                 f"Received: {row!r}"
             )
-        rows.append([_entity(entity, numbers, labels, i) for entity in row])
+        rows.append([_entity(entity, numbers, i) for entity in row])
     array = np.full((len(rows), max([1, *map(len, rows)]), 3), -1, "int32")
     for target, row in zip(array, rows, strict=True):
         target[: len(row)] = np.reshape(np.array(row, "int32"), (-1, 3))
     return array
 
 
-def _entity(entity, numbers, labels, i):
+def _entity(entity, numbers, i):
     try:
         start, end, kind = entity
     except (TypeError, ValueError):
         start = end = kind = None
-    is_number = not isinstance(kind, str) and isinstance(kind, int | np.integer)
+    is_number = isinstance(kind, int | np.integer)
     number = int(kind) if is_number else numbers.get(kind) if isinstance(kind, str) else None
     whole = all(isinstance(x, int | np.integer) and not isinstance(x, bool) for x in (start, end))
     if not whole or not 0 <= start < end < 2**31:
@@ -253,33 +270,12 @@ def _entity(entity, numbers, labels, i):
             "An entity must be `(start, end, type)` with 0 <= start < end, in characters of the "
             f"text, the end excluded. Received: {entity!r} in text {i}"
         )
-    if number is None or not 0 <= number < len(labels):
+    if number is None or not 0 <= number < len(numbers):
         raise ValueError(
-            f"The type of an entity must be among {list(labels)}, or its number. Received: "
+            f"The type of an entity must be among {list(numbers)}, or its number. Received: "
             f"{entity!r} in text {i}"
         )
     return int(start), int(end), number
-
-
-def check_entities(entities, texts, may_overlap):
-    """Raises `ValueError` for entities beyond the end of their text, or ones that overlap.
-
-    Texts that are not in a list are not checked.
-    """
-    for i, row in enumerate(entities if isinstance(entities, list) else ()):
-        ordered = sorted(tuple(entity[:2]) for entity in row)
-        text = texts[i] if isinstance(texts, list) and i < len(texts) else None
-        if isinstance(text, str) and ordered and max(end for _, end in ordered) > len(text):
-            raise ValueError(
-                f"An entity must lie within its text. Received: {row!r} in text {i}, which has "
-                f"{len(text)} characters"
-            )
-        pairs = zip(ordered, ordered[1:])
-        if not may_overlap and any(second[0] < first[1] for first, second in pairs):
-            raise ValueError(
-                "Entities that overlap need `head='global_pointer'` or 'efficient_global_pointer'. "
-                f"Received: {row!r} in text {i}"
-            )
 
 
 # === Answers ===
