@@ -166,8 +166,41 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
         return super().text_tensors(x)
 
     def encode_labels(self, y):
-        """Returns lists of entities as an int32 array `(texts, count, 3)`, padded with -1."""
-        return None if y is None else entity_array(y, self.labels)
+        """Converts the entities of each text to an array.
+
+        Args:
+            y: For each text a list of `(start, end, type)`: characters of the text, the end
+                excluded, and a name of `labels` or its number. Or `None`, or an array or tensor as
+                returned.
+
+        Returns:
+            int32 array `(texts, count, 3)`, padded with -1.
+
+        Raises:
+            ValueError: If an entity is not of this form, is empty, or has an unknown type.
+        """
+        if y is None or hasattr(y, "dtype") and str(y.dtype) != "object":
+            return y
+        if not isinstance(y, list | tuple | np.ndarray):
+            raise ValueError(
+                "Entities must be a list with a list of `(start, end, type)` for each text. "
+                f"Received: {y!r}"
+            )
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        rows = []
+        for i, row in enumerate(y):
+            if isinstance(row, np.ndarray):
+                row = [entity for entity in row.tolist() if entity[0] != -1]
+            if not isinstance(row, list | tuple):
+                raise ValueError(
+                    f"The entities of text {i} must be a list of `(start, end, type)`. "
+                    f"Received: {row!r}"
+                )
+            rows.append([_entity(entity, numbers, i) for entity in row])
+        array = np.full((len(rows), max([1, *map(len, rows)]), 3), -1, "int32")
+        for target, row in zip(array, rows, strict=True):
+            target[: len(row)] = np.reshape(np.array(row, "int32"), (-1, 3))
+        return array
 
     def check_examples(self, x, y):
         """Raises `ValueError` for entities beyond the end of their text, or ones that overlap.
@@ -216,47 +249,6 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
         ]
 
 
-# === Labels ===
-
-
-def entity_array(entities, labels):
-    """Converts the entities of each text to an array.
-
-    Args:
-        entities: For each text a list of `(start, end, type)`: characters of the text, the end
-            excluded, and a name of `labels` or its number. Or an array or tensor as returned.
-        labels: list of strings, the types in their order.
-
-    Returns:
-        int32 array `(texts, count, 3)`, padded with -1.
-
-    Raises:
-        ValueError: If an entity is not of this form, is empty, or has an unknown type.
-    """
-    if hasattr(entities, "dtype") and str(entities.dtype) != "object":
-        return entities
-    if not isinstance(entities, list | tuple | np.ndarray):
-        raise ValueError(
-            "Entities must be a list with a list of `(start, end, type)` for each text. "
-            f"Received: {entities!r}"
-        )
-    numbers = {name: number for number, name in enumerate(labels)}
-    rows = []
-    for i, row in enumerate(entities):
-        if isinstance(row, np.ndarray):
-            row = [entity for entity in row.tolist() if entity[0] != -1]
-        if not isinstance(row, list | tuple):
-            raise ValueError(
-                f"The entities of text {i} must be a list of `(start, end, type)`. "
-                f"Received: {row!r}"
-            )
-        rows.append([_entity(entity, numbers, i) for entity in row])
-    array = np.full((len(rows), max([1, *map(len, rows)]), 3), -1, "int32")
-    for target, row in zip(array, rows, strict=True):
-        target[: len(row)] = np.reshape(np.array(row, "int32"), (-1, 3))
-    return array
-
-
 def _entity(entity, numbers, i):
     try:
         start, end, kind = entity
@@ -276,9 +268,6 @@ def _entity(entity, numbers, i):
             f"{entity!r} in text {i}"
         )
     return int(start), int(end), number
-
-
-# === Answers ===
 
 
 def best_tags(outputs, starts):
