@@ -154,12 +154,9 @@ def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):
         batches = length_batches(lengths, batch_size, max_tokens)
         indices = tf.data.Dataset.from_tensor_slices(tf.ragged.constant(batches))
     else:
-        lengths = tf.constant(lengths, tf.int32)
-        longest = int(tf.reduce_max(lengths))
-        indices = tf.data.Dataset.range(len(lengths)).shuffle(len(lengths))
-        indices = bucketed(
-            indices, lambda i: tf.gather(lengths, i), longest, batch_size, max_tokens
-        )
+        examples = tf.data.Dataset.from_tensor_slices((lengths, np.arange(len(lengths))))
+        examples = examples.shuffle(len(lengths))
+        indices = bucketed(examples, int(np.max(lengths)), batch_size, max_tokens)
         count = indices.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)
         indices = indices.shuffle(count).apply(tf.data.experimental.assert_cardinality(count))
     return indices.map(lambda rows: keras.utils.pack_x_y_sample_weight(*take_rows(columns, rows)))
@@ -177,17 +174,14 @@ def grouped_windows(dataset, preprocessor, batch_size=None, max_tokens=None):
         return preprocessor.count_tokens(batch[0]), batch
 
     examples = dataset.map(with_lengths).unbatch()
-    longest = longest_input(preprocessor)
-    batches = bucketed(examples, lambda count, _: count, longest, batch_size, max_tokens)
-    return batches.map(lambda _, batch: batch)
+    return bucketed(examples, longest_input(preprocessor), batch_size, max_tokens)
 
 
-def bucketed(dataset, count, longest, batch_size=None, max_tokens=None):
+def bucketed(dataset, longest, batch_size=None, max_tokens=None):
     """Batches the single examples of a dataset in buckets by length; what is left comes last.
 
     Args:
-        dataset: `tf.data.Dataset` of single examples.
-        count: Function from an example to its number of tokens, a scalar int tensor.
+        dataset: `tf.data.Dataset` of the number of tokens and the rest of each example.
         longest: int. Maximum number of tokens of an example.
         batch_size, max_tokens: See `length_batches`.
     """
@@ -197,8 +191,9 @@ def bucketed(dataset, count, longest, batch_size=None, max_tokens=None):
     if max_tokens is not None:
         most = [max(1, max_tokens // width) for width in widths]
         sizes = most if batch_size is None else [min(m, batch_size) for m in most]
-    return dataset.bucket_by_sequence_length(
-        lambda *example: tf.cast(count(*example), tf.int32),
+    batches = dataset.bucket_by_sequence_length(
+        lambda count, _: tf.cast(count, tf.int32),
         bucket_boundaries=[width + 1 for width in widths[:-1]],
         bucket_batch_sizes=sizes,
     )
+    return batches.map(lambda _, batch: batch)
