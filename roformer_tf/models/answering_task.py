@@ -6,7 +6,6 @@ import types
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.models.batches import count_rows, is_dataset, to_columns
@@ -112,7 +111,7 @@ class AnsweringTask(RoFormerTask):
     def decoded(self, outputs, details, count, **options):
         """Calls `decode`, on TensorFlow as a graph."""
         if keras.backend.backend() != "tensorflow":
-            return self.decode(ops.convert_to_tensor(outputs), details, count, **options)
+            return self.decode(outputs, details, count, **options)
         if not hasattr(self, "_decoder"):
             decode = trace_quietly(tf.function(self.decode, reduce_retracing=True, autograph=False))
             # in a plain object, into which Keras does not look
