@@ -203,7 +203,6 @@ def draw(record, path):
 
 def write(record, output):
     """The results as JSON lines, and beside them the table and the figure."""
-    records.write(output, record)
     about = (
         f"One layer of {record['num_heads']} heads of {HEAD_DIM} features, "
         f"{'causal' if record['causal'] else 'bidirectional'}, with rotary positions, a batch of one row, float32, "

@@ -123,7 +123,6 @@ def main(arguments=None):
             sizes, given.batch, given.length, given.steps, given.repeats, given.seed
         ),
     }
-    records.write(output, record)
     about = (
         f"{sizes.layers} layers of width {sizes.width}, vocabulary {sizes.vocabulary:,}, float32, "
         "random weights, dropout 0.1 in training, batches of new widths. Medians; the libraries take "

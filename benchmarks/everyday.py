@@ -147,7 +147,6 @@ def main(arguments=None):
         say=lambda line: print(line, flush=True),
     )
     record["results"] = results
-    records.write(output, record)
     about = (
         f"{sizes.layers} layers of width {sizes.width}, vocabulary {sizes.vocabulary:,}, float32, random weights, "
         f"batches of 32. Medians; the libraries take turns, a process each. Single texts are another one in every "

@@ -122,7 +122,6 @@ def table(record):
 
 def write(record, output):
     """The results as JSON lines, and the table beside them."""
-    records.write(output, record)
     sizes = record["sizes"]
     about = (
         f"Greedy search with {sizes['layers']} layers of width {sizes['width']}, vocabulary {sizes['vocabulary']:,}, "

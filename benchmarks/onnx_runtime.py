@@ -194,7 +194,6 @@ def main(arguments=None):
         elsewhere(export_ours, sizes, folder)
         elsewhere(export_hugging_face, sizes, folder)
         record["results"] = speed(sizes, folder, given.repeats) + results
-    records.write(output, record)
     about = f"Classifiers of {sizes['layers']} layers of width {sizes['width']}; medians, in turns."
     records.report(output, record, "ONNX Runtime", about, table(record))
 

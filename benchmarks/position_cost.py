@@ -83,7 +83,6 @@ def table(record):
 
 def write(record, output):
     """The results as JSON lines, and the table beside them."""
-    records.write(output, record)
     sizes = record["sizes"]
     about = (
         f"One layer, forward and backward, {sizes['batch_size']} × {sizes['length']} tokens, {sizes['num_heads']} "

@@ -57,7 +57,8 @@ def write(path, record):
 
 
 def report(path, record, title, about, lines):
-    """Writes the table of a record, a list of lines, beside its file, and prints it."""
+    """Writes a record, and beside it the table of its results, a list of lines, which it prints too."""
+    write(path, record)
     head = [f"# {title}", "", about, "", source(record), ""]
     write_text(path.with_suffix(".md"), "\n".join([*head, *lines]) + "\n")
     print("\n".join(lines))

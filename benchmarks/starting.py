@@ -119,7 +119,6 @@ def main():
         }
         for (row, beside), runs in seconds.items()
     ]
-    records.write(arguments.output, record)
     about = "Wall time of fresh processes; medians, in turns. Files are in the page cache."
     records.report(arguments.output, record, "Starting", about, table(record))
 

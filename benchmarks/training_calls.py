@@ -189,7 +189,6 @@ def main(arguments=None):
     vocabulary = len(corpus.vocabulary())
     small = Sizes(**{**asdict(QUICK if given.quick else MEDIUM), "vocabulary": vocabulary})
     record["results"] += mixed(small, given.count, given.repeats, given.seed)
-    records.write(output, record)
     about = (
         f"The masked LM has {sizes.layers} layers of width {sizes.width}, the classifier {small.layers} of width "
         f"{small.width}; float32, random weights. Medians; the calls take turns in one process."
