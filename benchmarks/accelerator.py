@@ -9,7 +9,6 @@ import argparse
 import functools
 import os
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -22,6 +21,7 @@ import numpy as np
 from benchmarks import generation_worker, machine, records
 from benchmarks.models import INPUTS, LEARNING_RATE, torch_inputs
 from benchmarks.sizes import BASE, QUICK, labels_everywhere, make_batch
+from benchmarks.turns import take_turns, timed
 
 SHAPES, QUICK_SHAPES = ((32, 128), (8, 512), (4, 1536)), ((2, 32),)
 PROMPTS, QUICK_PROMPTS = ((1, 32), (1, 512), (8, 32), (8, 512)), ((2, 32),)
@@ -182,14 +182,8 @@ def difference(ours, theirs):
 
 def time_pair(functions, repeats):
     """Seconds of both, in turns, after three calls to warm up."""
-    seconds = ([], [])
-    for number in range(-3, repeats):
-        for times, function in zip(seconds, functions, strict=True):
-            start = time.perf_counter()
-            function()
-            if number >= 0:
-                times.append(time.perf_counter() - start)
-    return seconds
+    calls = dict(enumerate(map(timed, functions)))
+    return list(take_turns(calls, repeats, uncounted=3).values())
 
 
 def measure(dtype, folder, sizes, arguments, device):

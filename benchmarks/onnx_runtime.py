@@ -6,12 +6,12 @@ one process that imports neither TensorFlow nor PyTorch. With `--data FOLDER` (C
 """
 
 import argparse
+import functools
 import json
 import multiprocessing
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks import corpus, records
 from benchmarks.sizes import MEDIUM, TINY, Sizes
+from benchmarks.turns import take_turns, timed
 
 FOLDER = Path(__file__).resolve().parent
 SHAPES = ((1, 32), (8, 128), (4, 512))
@@ -104,14 +105,12 @@ def speed(sizes, folder, repeats):
     for batch, length in SHAPES:
         ids = np.random.default_rng(0).integers(5, 100, (batch, length))
         inputs = {"token_ids": ids, "padding_mask": 0 * ids + 1, "segment_ids": 0 * ids}
-        runs = {side: [] for side in SIDES}
-        for turn in range(repeats + 3):
-            for side, session in sessions.items():
-                dtype = "int64" if side == "hugging_face" else "int32"
-                start = time.perf_counter()
-                session.run(["logits"], {name: x.astype(dtype) for name, x in inputs.items()})
-                if turn > 2:
-                    runs[side].append(time.perf_counter() - start)
+        calls = {}
+        for side, session in sessions.items():
+            dtype = "int64" if side == "hugging_face" else "int32"
+            typed = {name: x.astype(dtype) for name, x in inputs.items()}
+            calls[side] = timed(functools.partial(session.run, ["logits"], typed))
+        runs = take_turns(calls, repeats, uncounted=3)
         size = {side: (Path(folder) / side / "model.onnx").stat().st_size for side in SIDES}
         for side, seconds in runs.items():
             ratios = [own / first for own, first in zip(seconds, runs["float32"], strict=True)]

@@ -3,7 +3,6 @@
 import argparse
 import os
 import statistics
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 from benchmarks import records
+from benchmarks.turns import take_turns, timed
 
 FOLDER = Path(__file__).resolve().parent
 BASE = {"batch_size": 2, "length": 512, "num_heads": 12, "head_dim": 64}
@@ -60,16 +60,7 @@ def measure(sizes, rounds):
 
     # schemes that are added to the embeddings cost attention nothing
     names = [name for name, cls in POSITION_SCHEMES.items() if not cls.added_to_input]
-    steps = {name: make_step(name, **sizes) for name in names}
-    for step in steps.values():
-        step()
-    seconds = {name: [] for name in names}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds
+    return take_turns({name: timed(make_step(name, **sizes)) for name in names}, rounds)
 
 
 def table(record):

@@ -16,7 +16,7 @@ from statistics import median
 
 from benchmarks import loading, records
 from benchmarks.sizes import BASE, QUICK
-from benchmarks.training_calls import take_turns
+from benchmarks.turns import take_turns
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent

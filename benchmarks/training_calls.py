@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks import corpus, records
 from benchmarks.models import LEARNING_RATE
 from benchmarks.sizes import BASE, MEDIUM, QUICK, Sizes
+from benchmarks.turns import take_turns, timed
 from benchmarks.worker import libraries
 
 FOLDER = Path(__file__).resolve().parent
@@ -52,23 +53,6 @@ def make_clock():
             self.seconds = time.perf_counter() - self.start
 
     return Clock()
-
-
-def timed(call):
-    """The same call, which returns its seconds."""
-
-    def timed_call():
-        start = time.perf_counter()
-        call()
-        return time.perf_counter() - start
-
-    return timed_call
-
-
-def take_turns(calls, repeats, uncounted=1):
-    """What each call returns in each turn, of which the first are not counted."""
-    turns = [{name: call() for name, call in calls.items()} for _ in range(repeats + uncounted)]
-    return {name: [turn[name] for turn in turns[uncounted:]] for name in calls}
 
 
 def steps(sizes, shape, repeats, seed):

@@ -9,6 +9,7 @@ and they take turns, so that a drift of the machine hits both alike. Only ratios
 
 import argparse
 import contextlib
+import functools
 import statistics
 import tempfile
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from benchmarks import corpus, measure
 from benchmarks.client import ROOT, Client
 from benchmarks.generation import CASES, QUICK_CASES, GenerationClient
 from benchmarks.sizes import BASE, QUICK
+from benchmarks.turns import take_turns
 
 PARTS = ("inference", "step", "generation", "tokenizer")
 NEW_TOKENS = 64
@@ -68,13 +70,9 @@ def run(part, given):
             for worker in workers:
                 worker("build", implementation="ours", sizes=asdict(sizes), seed=given.seed, **task)
         for case, arguments in cases.items():
-            seconds = ([], [])
-            for repeat in range(-2, given.repeats):  # the first two trace graphs
-                for worker, results in zip(workers, seconds, strict=True):
-                    taken = worker(call, **arguments)["seconds"]
-                    if repeat >= 0:
-                        results.append(taken)
-            yield case, seconds
+            calls = {worker: functools.partial(worker, call, **arguments) for worker in workers}
+            turns = take_turns(calls, given.repeats, uncounted=2)  # the first two trace graphs
+            yield case, [[turn["seconds"] for turn in of_one] for of_one in turns.values()]
 
 
 def model_cases(part, quick):
