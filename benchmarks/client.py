@@ -13,12 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 class Client:
     """Starts a worker process of the checkout in `root`. Ends it with `close`, or at the end of a `with` block."""
 
-    module = "benchmarks.worker"
-
-    def __init__(self, root=ROOT, **environment):
+    def __init__(self, module="benchmarks.worker", root=ROOT, **environment):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", self.module],
+            [sys.executable, "-m", module],
             cwd=root,
             env={
                 **os.environ,

@@ -17,6 +17,7 @@ from benchmarks.client import Client
 from benchmarks.sizes import MEDIUM, TINY
 
 FOLDER = Path(__file__).resolve().parent
+WORKER = "benchmarks.compat_bert4keras_worker"
 SIDES = {"ours": "roformer_tf.compat.bert4keras", "bert4keras": "bert4keras on tf-keras"}
 TASKS = {
     "step": "fine-tuning step, {batch} × up to {length}",
@@ -52,10 +53,6 @@ def batches(rng, size, batch, length):
 """
 
 
-class CompatClient(Client):
-    module = "benchmarks.compat_bert4keras_worker"
-
-
 def text_of(side):
     if side == "bert4keras":
         return PROGRAM
@@ -66,7 +63,7 @@ def measure(sizes, batch, length, steps, repeats, seed, say=print):
     """Returns a dictionary for each task and library; `runs` are seconds per call, in order."""
     results = []
     with contextlib.ExitStack() as stack:
-        workers = {side: stack.enter_context(CompatClient()) for side in SIDES}
+        workers = {side: stack.enter_context(Client(WORKER)) for side in SIDES}
         for side, worker in workers.items():
             worker("build", side=side, text=text_of(side), sizes=asdict(sizes), seed=seed)
         for task, row in TASKS.items():

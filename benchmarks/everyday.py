@@ -16,6 +16,7 @@ from benchmarks.everyday_worker import NEW_TOKENS, SIDES
 from benchmarks.sizes import MEDIUM, TINY
 
 FOLDER = Path(__file__).resolve().parent
+WORKER = "benchmarks.everyday_worker"
 LABELS = {
     "ours": "roformer_tf",
     "hugging_face": "Hugging Face `pipeline`",
@@ -34,10 +35,6 @@ PASSES = {  # the order of the mixed texts: what a row says, and the libraries
 }
 
 
-class EverydayClient(Client):
-    module = "benchmarks.everyday_worker"
-
-
 def measure(sides, sizes, count, repeats, one_repeats, seed, reviews=None, say=print):
     """The results: a dictionary for each row and library.
 
@@ -46,7 +43,7 @@ def measure(sides, sizes, count, repeats, one_repeats, seed, reviews=None, say=p
     """
     results = []
     with contextlib.ExitStack() as stack:
-        workers = {side: stack.enter_context(EverydayClient()) for side in sides}
+        workers = {side: stack.enter_context(Client(WORKER)) for side in sides}
         for side, worker in workers.items():
             worker("build", side=side, sizes=asdict(sizes), seed=seed)
         texts = corpus.lines(one_repeats + 1, seed, 20, 100, table=reviews)

@@ -16,6 +16,7 @@ from benchmarks.client import Client
 from benchmarks.sizes import BASE, QUICK
 
 FOLDER = Path(__file__).resolve().parent
+WORKER = "benchmarks.generation_worker"
 LABELS = {
     "ours": "ours",
     "hugging_face": "Hugging Face (PyTorch, cache)",
@@ -25,10 +26,6 @@ CASES = ((1, 32), (1, 512), (8, 32), (8, 512))  # (batch, prompt)
 QUICK_CASES = ((1, 8), (2, 16))
 # it makes one text after the other and reads all of it for each token: a few tokens of one text say how fast
 FEW = {"bert4keras": 8}
-
-
-class GenerationClient(Client):
-    module = "benchmarks.generation_worker"
 
 
 def lengths(side, new_tokens):
@@ -46,7 +43,7 @@ def measure(sides, cases, new_tokens, sizes, repeats, seed, say=print, keep=lamb
     """
     results = []
     with contextlib.ExitStack() as stack:
-        workers = {side: stack.enter_context(GenerationClient()) for side in sides}
+        workers = {side: stack.enter_context(Client(WORKER)) for side in sides}
         for side, worker in workers.items():
             worker("build", implementation=side, sizes=asdict(sizes), seed=seed)
         for batch, prompt in cases:

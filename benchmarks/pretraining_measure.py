@@ -13,6 +13,7 @@ from benchmarks.client import ROOT, Client
 from benchmarks.sizes import BASE, QUICK, Sizes
 
 SHARED = Path(os.environ.get("ROFORMER_TF_SHARED", ROOT.parent / "shared"))
+WORKER = "benchmarks.pretraining_worker"
 TINY = ROOT / "checkpoints" / "chinese_roformer_tiny" / "vocab.txt"
 END_TO_END_MODELS = {
     "6x384": Sizes(layers=6, heads=6, width=384, intermediate=1536),
@@ -71,10 +72,6 @@ SMALL = Setting(
 )
 
 
-class PretrainingClient(Client):
-    module = "benchmarks.pretraining_worker"
-
-
 class PretrainingMeasurement:
     """Measures the parts of pretraining.
 
@@ -105,13 +102,13 @@ class PretrainingMeasurement:
         (batch, length), sizes = self.setting.projection, asdict(self.setting.sizes)
         model, shape = {"sizes": sizes, "seed": self.seed}, {"batch": batch, "length": length}
         results.update(shape, sizes=sizes)
-        with PretrainingClient() as worker:
+        with Client(WORKER) as worker:
             results["difference"] = worker("compare_projections", **model, **shape)
             self.versions.update(worker("versions"))
         self.say(f"projection, masked-only against full: {results['difference']}")
         self.keep()
         cases = results["cases"] = {"masked": {"seconds": []}, "full": {"seconds": []}}
-        with PretrainingClient() as worker:
+        with Client(WORKER) as worker:
             worker("build_projection", **model)
             for _ in range(2):  # measures its memory while there is no other model
                 answer = worker("run_projection", projection="masked", **shape)
@@ -124,7 +121,7 @@ class PretrainingMeasurement:
                     answer = worker("run_projection", projection=name, **shape)
                     case["seconds"].append(answer["seconds"])
                     self.say(f"projection, {name}, run {number + 1}: {answer['seconds']:.3f}")
-        with PretrainingClient() as worker:
+        with Client(WORKER) as worker:
             worker("build_projection", **model)
             for _ in range(2):
                 answer = worker("run_projection", projection="full", **shape)
@@ -160,7 +157,7 @@ class PretrainingMeasurement:
 
     def _rounds(self, names, batch, length, repeats):
         with contextlib.ExitStack() as stack:
-            workers = {name: stack.enter_context(PretrainingClient()) for name in names}
+            workers = {name: stack.enter_context(Client(WORKER)) for name in names}
             for name, worker in workers.items():
                 model = {"name": name, "sizes": asdict(self.setting.sizes), "seed": self.seed}
                 worker("build_training", **model, batch=batch, length=length)
@@ -193,7 +190,7 @@ class PretrainingMeasurement:
             path.write_text("".join(lines), encoding="utf-8")
             results["characters"] = sum(len(json.loads(line)["text"]) for line in lines)
             cases = results["cases"] = {}
-            workers = {name: stack.enter_context(PretrainingClient()) for name in names}
+            workers = {name: stack.enter_context(Client(WORKER)) for name in names}
             for name, worker in workers.items():
                 case = cases[name] = worker(
                     "build_end_to_end",

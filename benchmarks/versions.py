@@ -15,9 +15,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import corpus, measure
+from benchmarks import corpus, generation, measure
 from benchmarks.client import ROOT, Client
-from benchmarks.generation import CASES, QUICK_CASES, GenerationClient
 from benchmarks.sizes import BASE, QUICK
 from benchmarks.turns import take_turns
 
@@ -47,9 +46,9 @@ def main():
 def run(part, given):
     """Yields `(case, (seconds of the other checkout, seconds of this one))` of one part."""
     sizes = QUICK if given.quick else BASE
-    client = GenerationClient if part == "generation" else Client
+    module = generation.WORKER if part == "generation" else "benchmarks.worker"
     with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(client(root=root)) for root in (given.other, ROOT)]
+        workers = [stack.enter_context(Client(module, root)) for root in (given.other, ROOT)]
         if part == "tokenizer":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             path = Path(folder, "vocab.txt")
@@ -81,7 +80,7 @@ def model_cases(part, quick):
         count = 4 if quick else NEW_TOKENS
         return {
             f"{batch} x {prompt}": {"batch": batch, "prompt": prompt, "new_tokens": count}
-            for batch, prompt in (QUICK_CASES if quick else CASES)
+            for batch, prompt in (generation.QUICK_CASES if quick else generation.CASES)
         }
     shapes = (measure.QUICK_SHAPES if quick else measure.SHAPES)[part]
     return {f"{batch} x {length}": {"batch": batch, "length": length} for batch, length in shapes}

@@ -22,10 +22,14 @@ class Here:
 
 @pytest.fixture
 def run_here(monkeypatch):
-    """A function of a benchmark, the name of its client, and the class of its worker."""
+    """A function of a benchmark and the class of its worker."""
 
-    def replace(benchmark, client, worker_cls):
-        monkeypatch.setattr(benchmark, client, lambda: Here(worker_cls()))
+    def replace(benchmark, worker_cls):
+        def client(module):
+            assert module == worker_cls.__module__
+            return Here(worker_cls())
+
+        monkeypatch.setattr(benchmark, "Client", client)
         for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
             # too late in this process
             monkeypatch.setattr(tf.config.threading, name, lambda count: None)

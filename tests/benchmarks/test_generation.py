@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tensorflow("measures TensorFlow")
 def test_runs(tmp_path, monkeypatch, capsys, run_here):
     pytest.importorskip("torch", reason="needs the extra hf: torch")
     pytest.importorskip("transformers", reason="needs the extra hf: transformers")
-    run_here(generation, "GenerationClient", GenerationWorker)
+    run_here(generation, GenerationWorker)
     monkeypatch.setattr(generation, "QUICK_CASES", ((2, 9),))
     output = tmp_path / "speed.jsonl"
     given = ["--quick", "--sides", "ours", "hugging_face", "--repeats", "1", "--new-tokens", "4"]
