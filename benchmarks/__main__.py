@@ -66,6 +66,7 @@ def main():
         sizes = pretraining_measure.END_TO_END_MODELS[arguments.end_to_end_model]
         setting = replace(setting, end_to_end_sizes=sizes)
     measurement = measure.Measurement(
+        setting,
         arguments.repeats,
         arguments.seed,
         quick=quick,
@@ -73,7 +74,6 @@ def main():
         # all the time: an error at the end costs no more than the end
         keep=lambda: records.write_parts(output, record),
         models=arguments.models and arguments.models.split(","),
-        pretraining=setting,
     )
     record = records.read_parts(output) if output.exists() else {"runs": {}, "results": {}}
     if record.get("sizes", asdict(measurement.sizes)) != asdict(measurement.sizes):
@@ -82,7 +82,7 @@ def main():
     measurement.versions.update(record.get("versions", {}))
     record["versions"] = measurement.versions
     for part in parts:
-        record["results"][part] = measurement.results[part] = {}
+        results = record["results"][part] = {}
         run = record["runs"][part] = {
             "command": records.command("benchmarks", sys.argv[1:]),
             "date": records.date(),
@@ -91,7 +91,7 @@ def main():
             "load_average_before": machine.load_average(),
         }
         start = time.monotonic()
-        measurement.run(part)
+        measurement.run(part, results)
         run["load_average_after"] = machine.load_average()
         run["minutes"] = round((time.monotonic() - start) / 60, 1)
         records.write_parts(output, record)

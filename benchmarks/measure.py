@@ -34,69 +34,33 @@ QUICK_SHAPES = {"inference": ((2, 32), (2, 64)), "step": ((2, 32), (2, 64))}
 LINES = 4096
 
 
-class Measurement:
-    """Runs the parts; `results` and `versions` fill up as they go.
+class Measurement(pretraining_measure.PretrainingMeasurement):
+    """Measures the parts of pretraining and all others.
 
     Args:
-        repeats: timed runs of each case.
-        seed: of batches, weights and lines.
-        quick: small sizes, to see that everything works.
-        say: function that is told of the progress.
-        keep: function that is called whenever there are new results.
-        models: names out of `models.IMPLEMENTATIONS`; all by default.
-        pretraining: `pretraining_measure.Setting` of its parts.
+        *args, **kwargs: Arguments of `PretrainingMeasurement`.
+        quick: bool. Small sizes, to see that everything works.
     """
 
-    def __init__(
-        self,
-        repeats,
-        seed,
-        quick=False,
-        say=print,
-        keep=lambda: None,
-        models=None,
-        pretraining=None,
-    ):
-        self.repeats, self.seed, self.quick, self.say, self.models = (
-            repeats,
-            seed,
-            quick,
-            say,
-            models,
-        )
-        self.keep = keep
-        self.sizes = QUICK if quick else BASE
-        self.results, self.versions = {}, {}
+    def __init__(self, *args, quick=False, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.quick, self.sizes = quick, QUICK if quick else BASE
 
-        self.pretraining = pretraining or (
-            pretraining_measure.SMALL if quick else pretraining_measure.Setting()
-        )
+    def inference(self, results):
+        """See `_model`."""
+        self._model("inference", results)
 
-    def run(self, part):
-        if part in pretraining_measure.PARTS:
-            pretraining_measure.PretrainingMeasurement(
-                self.pretraining,
-                self.repeats,
-                self.seed,
-                say=self.say,
-                keep=self.keep,
-                models=self.models,
-                versions=self.versions,
-            ).run(part, self.results.setdefault(part, {}))
-            return
-        function = {"tokenizer": self.tokenizer, "load": self.load}.get(part, self.model)
-        function(part, self.results.setdefault(part, {}))
-        self.keep()
+    def step(self, results):
+        """See `_model`."""
+        self._model("step", results)
 
-    def model(self, task, results):
+    def _model(self, task, results):
         """`{shape: {implementation: {"seconds": [...], "peak_mb": [...], "beside": [...]}}}`.
 
         `beside` are the seconds of ours in the same rounds.
         """
         for group in GROUPS[task]:
-            self._group(
-                task, results, [n for n in group if self.models is None or n in self.models]
-            )
+            self._group(task, results, self._chosen(group))
 
     def _group(self, task, results, names):
         if names in ([], ["ours"]) and results:
@@ -131,7 +95,7 @@ class Measurement:
         self.say(f"{title}, {'warm-up' if number < 0 else f'run {number + 1}'}: {times}")
         return answers
 
-    def tokenizer(self, part, results):
+    def tokenizer(self, results):
         """`{level: {"cases": {case: {"seconds": [...]}}, "same_ids": {library: share of lines}}}`, and the lines."""
         count = 256 if self.quick else LINES
         lines = corpus.lines(count, self.seed)
@@ -167,7 +131,7 @@ class Measurement:
             for worker in workers.values():
                 self.versions.update(worker("versions"))
 
-    def load(self, part, results):
+    def load(self, results):
         """`{library: {"seconds": [...], "peak_mb": [...], ...}}`, and the size of the files."""
         with tempfile.TemporaryDirectory() as folder:
             folders, files = {}, {}

@@ -81,16 +81,18 @@ class PretrainingMeasurement:
         seed: int. Seed of batches, weights and the order of the documents.
         say: function that receives lines about the progress.
         keep: function that is called whenever there are new results.
-        versions: dict. Receives the versions of what the workers imported.
         models: list of str. Defaults to all models.
+
+    Attributes:
+        versions: dict. The versions of what the workers imported.
     """
 
-    def __init__(self, setting, repeats, seed, say=print, keep=lambda: None, models=None, **extra):
+    def __init__(self, setting, repeats, seed, say=print, keep=lambda: None, models=None):
         self.setting, self.repeats, self.seed, self.say = setting, repeats, seed, say
-        self.keep, self.models = keep, models
-        self.versions = extra.get("versions", {})
+        self.keep, self.models, self.versions = keep, models, {}
 
     def run(self, part, results):
+        """Measures a part; `results` fill up as it goes."""
         getattr(self, part)(results)
         self.keep()
 
