@@ -76,7 +76,7 @@ class Measurement(pretraining_measure.PretrainingMeasurement):
             for batch, length in (QUICK_SHAPES if self.quick else SHAPES)[task]:
                 shape = f"{batch} x {length}"
                 rounds = [
-                    self._turns(workers, f"{task} {shape}", i, batch=batch, length=length)
+                    self._turn(workers, f"{task} {shape}", i, "run", batch=batch, length=length)
                     for i in range(-warm_ups, self.repeats)
                 ]
                 warm_ups = 1
@@ -88,12 +88,6 @@ class Measurement(pretraining_measure.PretrainingMeasurement):
                 self.keep()
             for worker in workers.values():
                 self.versions.update(worker("versions"))
-
-    def _turns(self, workers, title, number, **shape):
-        answers = {name: worker("run", **shape) for name, worker in workers.items()}
-        times = ", ".join(f"{name} {a['seconds']:.3f}" for name, a in answers.items())
-        self.say(f"{title}, {'warm-up' if number < 0 else f'run {number + 1}'}: {times}")
-        return answers
 
     def tokenizer(self, results):
         """`{level: {"cases": {case: {"seconds": [...]}}, "same_ids": {library: share of lines}}}`, and the lines."""

@@ -163,16 +163,21 @@ class PretrainingMeasurement:
             for name, worker in workers.items():
                 model = {"name": name, "sizes": asdict(self.setting.sizes), "seed": self.seed}
                 worker("build_training", **model, batch=batch, length=length)
-            rounds = []
-            for number in range(-1, repeats):
-                turn = {name: worker("run_training", steps=1) for name, worker in workers.items()}
-                times = ", ".join(f"{name} {a['seconds']:.3f}" for name, a in turn.items())
-                title = f"run {number + 1}" if number >= 0 else "warm-up"
-                self.say(f"pretraining {batch} x {length}, {title}: {times}")
-                rounds.append(turn)
+            title = f"pretraining {batch} x {length}"
+            rounds = [
+                self._turn(workers, title, number, "run_training", steps=1)
+                for number in range(-1, repeats)
+            ]
             for worker in workers.values():
                 self.versions.update(worker("versions"))
         return rounds[1:]
+
+    def _turn(self, workers, title, number, call, **arguments):
+        """What each worker answers to a call; a negative number is that of a turn to warm up."""
+        answers = {name: worker(call, **arguments) for name, worker in workers.items()}
+        times = ", ".join(f"{name} {a['seconds']:.3f}" for name, a in answers.items())
+        self.say(f"{title}, {'warm-up' if number < 0 else f'run {number + 1}'}: {times}")
+        return answers
 
     def end_to_end(self, results):
         """`{"cases": {name: {"seconds": [...], "tokens": [...], "places": [...], "input": {...}, ...}}, ...}`."""
