@@ -8,6 +8,7 @@ from benchmarks.sizes import make_batch
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.pretraining import Pretrainer, Stage, StagesSchedule
 from roformer_tf.pretraining.models import make_optimizer, make_task
+from roformer_tf.pretraining.pretrainer import cross_entropy_sums
 from roformer_tf.pretraining.settings import ModelSettings, OptimizerSettings
 
 
@@ -15,9 +16,8 @@ class FullProjection(Pretrainer):
     """Computes the logits of all positions; those not to be predicted have weight 0."""
 
     def loss_sum(self, batch, training=False):
-        inputs = {name: batch[name] for name in batch if name in self.task.backbone.input}
-        hidden = sequence_output(self.task.backbone(inputs, training=training))
-        logits = tf.cast(self.task.head(hidden, training=training), tf.float32)
+        hidden = sequence_output(self.run_backbone(batch, training))
+        logits = self.task.head(hidden, training=training)
         used = tf.where(batch["label_weights"] > 0)
         positions = tf.cast(tf.gather_nd(batch["mask_positions"], used), tf.int64)
         indices = tf.stack([used[:, 0], positions], 1)
@@ -26,9 +26,7 @@ class FullProjection(Pretrainer):
             tf.scatter_nd(indices, tf.gather_nd(batch[name], used), shape)
             for name in ("labels", "label_weights")
         )
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        right = tf.cast(tf.equal(tf.argmax(logits, -1, labels.dtype), labels), tf.float32)
-        return tf.reduce_sum(losses * weights), tf.reduce_sum(right * weights)
+        return cross_entropy_sums(logits, labels, weights)
 
 
 def make_pretrainer(sizes, seed, dtype="float32", optimizer="adamw", cls=Pretrainer, task=None):
