@@ -58,7 +58,7 @@ def main():
     unknown = set(parts) - set(measure.PARTS)
     if unknown:
         parser.error(f"--only takes {', '.join(measure.PARTS)}. Received: {', '.join(unknown)}")
-    output = arguments.output or FOLDER / "results" / "libraries.jsonl"
+    output = arguments.output or records.RESULTS / "libraries.jsonl"
     quick = arguments.quick or arguments.size == "small"
     setting = pretraining_measure.SMALL if quick else pretraining_measure.Setting()
     setting = replace(setting, data=arguments.data)

@@ -10,7 +10,6 @@ from pathlib import Path
 from benchmarks import records
 from benchmarks.client import run_case
 
-FOLDER = Path(__file__).resolve().parent
 HEAD_DIM = 64
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 QUICK_LENGTHS = (64, 128, 256)
@@ -216,11 +215,8 @@ def write(record, output):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.attention_cost", description=__doc__
-    )
+    parser = records.make_parser("attention_cost", __doc__)
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true", help="short inputs, to see that it works")
     parser.add_argument("--lengths", type=int, nargs="+", help="lengths to measure")
     parser.add_argument(
         "--attentions", nargs="+", choices=ATTENTIONS, default=list(ATTENTIONS), metavar="NAME"
@@ -229,19 +225,11 @@ def main(arguments=None):
     parser.add_argument("--causal", action="store_true", help="causal attention, not bidirectional")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each case (%(default)s)")
     parser.add_argument("--limit", type=float, help="seconds after which a case is given up")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="file for the results; a table and a figure are written beside it "
-        "(attention_cost.jsonl in results/)",
-    )
     given = parser.parse_args(arguments)
     if given.case is not None:
         print(json.dumps(_measure_here(given.case)))
         return
-    output = given.output or FOLDER / "results" / (
-        f"attention_cost{'_causal' * given.causal}{'_quick' * given.quick}.jsonl"
-    )
+    output = records.output_of(given, f"attention_cost{'_causal' * given.causal}")
     record = {
         **records.made_by("benchmarks.attention_cost", arguments),
         "num_heads": given.heads,

@@ -5,18 +5,15 @@ Each library has a process of its own; they take turns, and a batch has another 
 such scripts do.
 """
 
-import argparse
 import contextlib
 import re
 import statistics
 from dataclasses import asdict
-from pathlib import Path
 
 from benchmarks import records
 from benchmarks.client import Client
 from benchmarks.sizes import MEDIUM, TINY
 
-FOLDER = Path(__file__).resolve().parent
 WORKER = "benchmarks.compat_bert4keras_worker"
 SIDES = {"ours": "roformer_tf.compat.bert4keras", "bert4keras": "bert4keras on tf-keras"}
 TASKS = {
@@ -98,19 +95,14 @@ def table(record):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.compat_bert4keras", description=__doc__
-    )
-    parser.add_argument("--quick", action="store_true", help="a small model, to see that it works")
+    parser = records.make_parser("compat_bert4keras", __doc__)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--steps", type=int, default=3, help="calls in a turn (%(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed turns (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="file for the results, a table beside it")
     given = parser.parse_args(arguments)
-    name = f"compat_bert4keras{'_quick' * given.quick}.jsonl"
-    output = given.output or FOLDER / "results" / name
+    output = records.output_of(given, "compat_bert4keras")
     sizes = TINY if given.quick else MEDIUM
     record = {
         **records.made_by("benchmarks.compat_bert4keras", arguments),

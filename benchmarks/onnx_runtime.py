@@ -5,7 +5,6 @@ one process that imports neither TensorFlow nor PyTorch. With `--data FOLDER` (C
 `valid.tsv.xz`) the tiny checkpoint is fine-tuned with three seeds, and measured on the test texts in float32 and int8.
 """
 
-import argparse
 import functools
 import json
 import multiprocessing
@@ -19,10 +18,10 @@ from statistics import median
 import numpy as np
 
 from benchmarks import corpus, records
+from benchmarks.client import ROOT
 from benchmarks.sizes import MEDIUM, TINY, Sizes
 from benchmarks.turns import take_turns, timed
 
-FOLDER = Path(__file__).resolve().parent
 SHAPES = ((1, 32), (8, 128), (4, 512))
 SIDES = {
     "float32": "`export_onnx`, float32",
@@ -129,7 +128,7 @@ def speed(sizes, folder, repeats):
 
 def accuracy(seed, data, folder, epochs):
     """Fine-tunes, exports, and writes the accuracies to `accuracy.json`."""
-    sys.path.insert(0, str(FOLDER.parent / "examples"))
+    sys.path.insert(0, str(ROOT / "examples"))
     import finetune_classifier as example
     import keras
 
@@ -171,15 +170,13 @@ def table(record):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.onnx_runtime", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small model, to see that it works")
+    parser = records.make_parser("onnx_runtime", __doc__)
     parser.add_argument("--repeats", type=int, default=15, help="timed turns (%(default)s)")
     parser.add_argument("--data", type=Path, help="folder of ChnSentiCorp")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--output", type=Path, help="file for the results, a table beside it")
     given = parser.parse_args(arguments)
-    output = given.output or FOLDER / "results" / f"onnx_runtime{'_quick' * given.quick}.jsonl"
+    output = records.output_of(given, "onnx_runtime")
     sizes = asdict(TINY if given.quick else MEDIUM)
     record = {**records.made_by("benchmarks.onnx_runtime", arguments), "sizes": sizes}
     results = []

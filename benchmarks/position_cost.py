@@ -1,9 +1,7 @@
 """`python -m benchmarks.position_cost`: times an attention layer with each position scheme."""
 
-import argparse
 import os
 import statistics
-from pathlib import Path
 from types import SimpleNamespace
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -13,7 +11,6 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 from benchmarks import records
 from benchmarks.turns import take_turns, timed
 
-FOLDER = Path(__file__).resolve().parent
 BASE = {"batch_size": 2, "length": 512, "num_heads": 12, "head_dim": 64}
 QUICK = {"batch_size": 1, "length": 8, "num_heads": 2, "head_dim": 4}
 
@@ -85,10 +82,8 @@ def write(record, output):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.position_cost", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tiny layer, to check that it works")
+    parser = records.make_parser("position_cost", __doc__)
     parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
-    parser.add_argument("--output", type=Path, help="(position_cost.jsonl in results/)")
     given = parser.parse_args(arguments)
 
     import tensorflow as tf
@@ -106,7 +101,7 @@ def main(arguments=None):
             for name, seconds in measure(sizes, given.rounds).items()
         ],
     }
-    output = given.output or FOLDER / "results" / "position_cost.jsonl"
+    output = records.output_of(given, "position_cost")
     write(record, output)
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 import roformer_tf
 from benchmarks import machine, records
+from benchmarks.client import ROOT
 from roformer_tf.pretraining import Stage, prepare_corpus, training_batches
 from roformer_tf.pretraining.settings import DataSettings
 
-FOLDER = Path(__file__).resolve().parent
 LENGTHS = (128, 512, 1536)
 PACKINGS = {"none": "one chunk a sequence, bucketing", "block_diagonal": "packed"}
 FORMS = ("jsonl", "txt", "jsonl.gz", "txt.gz", "jsonl.xz", "txt.xz")
@@ -34,7 +34,7 @@ def main():
     parser.add_argument(
         "--vocabulary",
         type=Path,
-        default=FOLDER.parent / "checkpoints/chinese_roformer_tiny",
+        default=ROOT / "checkpoints/chinese_roformer_tiny",
         help="folder with vocab.txt (%(default)s)",
     )
     parser.add_argument(
@@ -47,7 +47,7 @@ def main():
     parser.add_argument(
         "--output",
         type=Path,
-        default=FOLDER / "results" / "pretraining_input.jsonl",
+        default=records.RESULTS / "pretraining_input.jsonl",
         help="file for the results (%(default)s)",
     )
     arguments = parser.parse_args()

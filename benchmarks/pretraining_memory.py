@@ -11,7 +11,6 @@ from pathlib import Path
 from benchmarks import records
 from benchmarks.client import run_case
 
-FOLDER = Path(__file__).resolve().parent
 _MB = 2**20
 _FIRST_STEPS = 2  # make the optimizer's slots
 _NUM_STEPS = 12  # that count
@@ -193,7 +192,7 @@ def _train(pretrainer, case, callback):
     pretrainer.fit(data, shuffle=False, callbacks=[callback], verbose=0)
 
 
-def kept_results(path=FOLDER / "results" / "pretraining_memory.jsonl"):
+def kept_results(path=records.RESULTS / "pretraining_memory.jsonl"):
     """The kept measurements: dictionaries of `case` and `measured`, in bytes."""
     return records.read(path)["results"]
 
@@ -233,7 +232,7 @@ def main():
     parser.add_argument(
         "--output",
         type=Path,
-        default=FOLDER / "results" / "pretraining_memory.jsonl",
+        default=records.RESULTS / "pretraining_memory.jsonl",
         help="file for the results; a table is written beside it (%(default)s)",
     )
     parser.add_argument(

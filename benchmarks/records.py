@@ -4,14 +4,35 @@ A file of results is JSON lines. The first says what holds for all results, such
 each of the others is one of the `results`.
 """
 
+import argparse
 import datetime
 import json
 import os
 import shlex
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 from benchmarks import machine
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def make_parser(name, about):
+    """The parser of `python -m benchmarks.NAME`, with the arguments that all take."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help=f"file for the results; a table is written beside it ({name}.jsonl in results/)",
+    )
+    return parser
+
+
+def output_of(given, name):
+    """The file for the results. Those of a quick run are not kept as if they were measurements."""
+    return given.output or RESULTS / f"{name}{'_quick' * given.quick}.jsonl"
 
 
 def date():

@@ -5,7 +5,6 @@ package and loads the same model. A base-size checkpoint in the original format 
 everything, beside reading its largest file and building the model with random weights.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -15,11 +14,10 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import loading, records
+from benchmarks.client import ROOT
 from benchmarks.sizes import BASE, QUICK
 from benchmarks.turns import take_turns
 
-FOLDER = Path(__file__).resolve().parent
-ROOT = FOLDER.parent
 TINY = ROOT / "checkpoints" / "chinese_roformer_tiny"
 COMMANDS = {  # class, arguments
     "fill-mask": ("RoFormerMaskedLM", ["今天[MASK]气很好。"]),
@@ -92,11 +90,10 @@ def table(record):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.starting", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few rows, to see that it works")
+    parser = records.make_parser("starting", __doc__)
     parser.add_argument("--repeats", type=int, default=5, help="timed turns (%(default)s)")
-    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "starting.jsonl")
     arguments = parser.parse_args()
+    output = records.output_of(arguments, "starting")
     record = records.made_by("benchmarks.starting")
     with tempfile.TemporaryDirectory() as folder:
         base, classifier = Path(folder, "base"), Path(folder, "classifier")
@@ -120,7 +117,7 @@ def main():
         for (row, beside), runs in seconds.items()
     ]
     about = "Wall time of fresh processes; medians, in turns. Files are in the page cache."
-    records.report(arguments.output, record, "Starting", about, table(record))
+    records.report(output, record, "Starting", about, table(record))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,8 @@ lengths: `RoFormerTextClassifier.fit` with `group_by_length` on reviews of 20 to
 second, beside texts that are all equally long.
 """
 
-import argparse
 import time
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -20,7 +18,6 @@ from benchmarks.sizes import BASE, MEDIUM, QUICK, Sizes
 from benchmarks.turns import take_turns, timed
 from benchmarks.worker import libraries
 
-FOLDER = Path(__file__).resolve().parent
 SHAPES = ((8, 128), (4, 512), (1, 1536))
 QUICK_SHAPES = ((2, 32),)
 STEPS = 3  # in a call of `fit`
@@ -150,16 +147,12 @@ def table(record):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.training_calls", description=__doc__
-    )
-    parser.add_argument("--quick", action="store_true", help="small models, to see that it works")
+    parser = records.make_parser("training_calls", __doc__)
     parser.add_argument("--repeats", type=int, default=5, help="timed turns (%(default)s)")
     parser.add_argument("--count", type=int, default=320, help="reviews (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="file for the results, a table beside it")
     given = parser.parse_args(arguments)
-    output = given.output or FOLDER / "results" / f"training_calls{'_quick' * given.quick}.jsonl"
+    output = records.output_of(given, "training_calls")
     libraries("ours")
     sizes, shapes = (QUICK, QUICK_SHAPES) if given.quick else (BASE, SHAPES)
     record = {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import attention_cost, records
+from benchmarks.client import ROOT
 
 pytestmark = pytest.mark.tensorflow("measures TensorFlow")
 
@@ -47,7 +48,7 @@ def test_runs(tmp_path):
     # not in this process: the allocator that counts comes with oneDNN, which not every processor has by default
     subprocess.run(
         [sys.executable, "-c", IN_ONE_PROCESS, *given],
-        cwd=attention_cost.FOLDER.parent,
+        cwd=ROOT,
         env={**os.environ, **attention_cost.ENVIRONMENT},
         check=True,
     )

@@ -16,9 +16,8 @@ from benchmarks import (
     training_calls,
 )
 
-FOLDER = attention_cost.FOLDER
-RESULTS = FOLDER / "results"
-README = (FOLDER / "README.md").read_text(encoding="utf-8")
+RESULTS = records.RESULTS
+README = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
 
 
 def test_every_line_is_an_object():
