@@ -254,13 +254,14 @@ class Run:
     def _resume(self, allow_changes):
         # before reading the weights: settings tell what is different, shapes do not
         newest = self.checkpoints.newest_state()
-        self._check_same_run(newest, allow_changes)
+        if newest is not None:
+            check_same_run(newest, self.identity(), allow_changes)
         state = self.checkpoints.restore(self._variables())
-        if state != newest:  # the newest one is damaged
-            self._check_same_run(state, allow_changes)
         if state is None:
             self.models.check_none_exist()
         else:
+            if state != newest:  # the newest one is damaged
+                check_same_run(state, self.identity(), allow_changes)
             _logger.info("Resuming after step %d", state["step"])
         if self.chief:
             text = json.dumps(dataclasses.asdict(self.settings), indent=1, ensure_ascii=False)
@@ -270,10 +271,6 @@ class Run:
             self._check_workers()
         if self.chief:
             self.models.move_unfinished(self.pretrainer.steps_done)
-
-    def _check_same_run(self, state, allow_changes):
-        if state is not None:
-            check_same_run(state, self.identity(), allow_changes)
 
     def agreement(self):
         """Returns what must be the same for all workers."""
