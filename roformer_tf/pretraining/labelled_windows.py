@@ -6,13 +6,12 @@ from roformer_tf.models import RoFormerQuestionAnsweringPreprocessor
 from roformer_tf.models.batches import plain
 from roformer_tf.models.roformer_token_classifier_preprocessor import token_spans
 from roformer_tf.pretraining.labelled_files import split_examples, split_readings
-from roformer_tf.pretraining.packing import positions_in_documents
+from roformer_tf.pretraining.packing import positions_in_documents, rounded_width
 from roformer_tf.pretraining.windows import (
     BATCH_ORDER,
     SEQUENCE_ORDER,
     TARGETS,
     ShardWindows,
-    rounded_width,
     shards_for,
 )
 from roformer_tf.text.random_masker import is_none_of, mask_tokens

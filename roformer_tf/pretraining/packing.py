@@ -137,19 +137,32 @@ def form_sequences(chunks, seed, capacity, packing, start_token_id, end_token_id
     return sequences
 
 
-def take_sequences(sequences, index, width):
-    """Takes some of the sequences of `form_sequences`, padded to one width.
+def rounded_width(width):
+    """Rounds the width of a batch up: to a multiple of 1 up to 32, 2 up to 64, 4 up to 128, then 8.
+
+    So there are few different shapes, and rounding adds a fiftieth to the width on average.
+
+    >>> [int(rounded_width(width)) for width in (31, 33, 65, 127, 129)]
+    [31, 34, 68, 128, 136]
+    """
+    step = tf.bitwise.left_shift(1, sum(tf.cast(width > w, tf.int32) for w in (32, 64, 128)))
+    return (width + step - 1) // step * step
+
+
+def take_sequences(sequences, index, max_length):
+    """Takes some of the sequences of `form_sequences`, padded to the rounded width of the longest.
 
     Args:
         sequences: dict, as returned by `form_sequences`.
         index: int32 tensor `(count,)`. The number of sequences stands for an empty one.
-        width: scalar int32 tensor.
+        max_length: int. The width is rounded up to no more than this.
 
     Returns:
         Dict with `lengths`, `(count,)`, and `token_ids`, `document_ids` and, if given,
         `word_starts`, each `(count, width)` and 0 in padding.
     """
     lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), index)
+    width = tf.minimum(rounded_width(tf.reduce_max(lengths)), max_length)
     starts = tf.gather(tf.concat([sequences["starts"], [0]], 0), index)
     real = tf.sequence_mask(lengths, width)
     source = tf.where(real, starts[:, tf.newaxis] + tf.range(width), 0)

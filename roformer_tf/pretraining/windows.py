@@ -153,18 +153,6 @@ def too_few_sequences(error):
     return found and " ".join(found.groups())
 
 
-def rounded_width(width):
-    """Rounds the width of a batch up: to a multiple of 1 up to 32, 2 up to 64, 4 up to 128, then 8.
-
-    So there are few different shapes, and rounding adds a fiftieth to the width on average.
-
-    >>> [int(rounded_width(width)) for width in (31, 33, 65, 127, 129)]
-    [31, 34, 68, 128, 136]
-    """
-    step = tf.bitwise.left_shift(1, sum(tf.cast(width > w, tf.int32) for w in (32, 64, 128)))
-    return (width + step - 1) // step * step
-
-
 def shards_for(corpus, sequences, num_batches, batch_size, found, remedy):
     """Returns how many shards fill these batches, if all of the corpus has so many sequences.
 
@@ -253,9 +241,7 @@ class Windows(ShardWindows):
         return {**tokens, "token_ids": ids.values, "lengths": lengths}
 
     def take(self, sequences, index):
-        lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), index)
-        width = tf.minimum(rounded_width(tf.reduce_max(lengths)), self.max_length)
-        return take_sequences(sequences, index, width)
+        return take_sequences(sequences, index, self.max_length)
 
     @plain
     def with_targets(self, batch):

@@ -18,8 +18,9 @@ from roformer_tf.pretraining import batches as batches_module
 from roformer_tf.pretraining import windows
 from roformer_tf.pretraining.batches import held_out_batches, ordered_batches
 from roformer_tf.pretraining.corpus import read_shard
+from roformer_tf.pretraining.packing import rounded_width
 from roformer_tf.pretraining.settings import DataSettings
-from roformer_tf.pretraining.windows import Windows, rounded_width, shards_in_window
+from roformer_tf.pretraining.windows import Windows, shards_in_window
 from roformer_tf.text import text_segmentate
 from tests.pretraining import small_corpus
 from tests.pretraining.small_corpus import batches, digest, settings
