@@ -95,7 +95,6 @@ class OriginalAdamW(OriginalOptimizer):
         self._momentums, self._velocities = self.add_optimizer_variables(
             variables, ["momentum", "velocity"]
         )
-        self._decays = [self.decays(self.describe(v).path) for v in variables]
 
     def update_step(self, gradient, variable, learning_rate):
         if not (self.uses_kernel and keras.config.backend() == "tensorflow"):
@@ -103,18 +102,17 @@ class OriginalAdamW(OriginalOptimizer):
 
         import tensorflow as tf
 
-        index = self._get_variable_index(variable)
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
 
         def update(gradient):
-            if self._decays[index]:
+            if self.decays(self.describe(variable).path):
                 rate = ops.cast(learning_rate, variable.dtype) * self.decoupled_weight_decay
                 self.assign_sub(variable, variable * rate)
             apply_adam(self, variable, gradient, learning_rate, self.epsilon_inside)
 
         if self.accumulation_steps == 1:
             return update(gradient)
-        total = self._sums[index]
+        total = self._sums[self._get_variable_index(variable)]
 
         def update_and_reset():
             update(total / self.accumulation_steps)
@@ -140,7 +138,7 @@ class OriginalAdamW(OriginalOptimizer):
         if self.epsilon_inside:
             epsilon = epsilon / ops.sqrt(1 - ops.power(beta_2, step))
         new_value = value - rate * corrected / (root + epsilon)
-        if self._decays[index]:
+        if self.decays(self.describe(variable).path):
             new_value = new_value - rate * self.decoupled_weight_decay * value
         return list(zip(targets, (first, second, new_value)))
 
