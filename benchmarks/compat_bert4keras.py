@@ -56,7 +56,7 @@ def text_of(side):
     return re.sub(r"(?m)^from bert4keras\b", "from roformer_tf.compat.bert4keras", PROGRAM)
 
 
-def measure(sizes, batch, length, steps, repeats, seed, say=print):
+def measure(sizes, batch, length, steps, repeats, seed):
     """Returns a dictionary for each task and library; `runs` are seconds per call, in order."""
     results = []
     with contextlib.ExitStack() as stack:
@@ -69,7 +69,7 @@ def measure(sizes, batch, length, steps, repeats, seed, say=print):
                 options = {"task": task, "batch": batch, "length": length, "steps": steps}
                 seconds = {s: w("run", **options, seed=turn)["seconds"] for s, w in workers.items()}
                 rounds.append(seconds)
-                say(f"{task}: turn {turn} of {repeats}: {seconds}")
+                print(f"{task}: turn {turn} of {repeats}: {seconds}")
             ratios = [r["bert4keras"] / r["ours"] for r in rounds[1:]]
             for side in SIDES:
                 runs = [turn[side] for turn in rounds[1:]]

@@ -33,7 +33,7 @@ PASSES = {  # the order of the mixed texts: what a row says, and the libraries
 }
 
 
-def measure(sides, sizes, count, repeats, one_repeats, seed, reviews=None, say=print):
+def measure(sides, sizes, count, repeats, one_repeats, seed, reviews=None):
     """The results: a dictionary for each row and library.
 
     `first` is the first call of a task in seconds, `seconds` the median of the others, `runs` are all of them, in the
@@ -54,7 +54,7 @@ def measure(sides, sizes, count, repeats, one_repeats, seed, reviews=None, say=p
                 }
                 rounds.append({side: done["seconds"] for side, done in turn.items()})
             results += _rows(row, rounds)
-            say(f"{row}: done")
+            print(f"{row}: done", flush=True)
         mixed = corpus.lines(count, seed, 20, 784, table=reviews)
         for order, (row, able) in PASSES.items():
             texts = sorted(mixed, key=len) if order == "sorted" else mixed
@@ -67,7 +67,7 @@ def measure(sides, sizes, count, repeats, one_repeats, seed, reviews=None, say=p
                     if side in able and not (side == "keras_hub" and len(rounds) > 1)
                 }
                 rounds.append(turn)
-                say(f"{row.format(count=count)}: turn {len(rounds)} of {repeats + 1}")
+                print(f"{row.format(count=count)}: turn {len(rounds)} of {repeats + 1}", flush=True)
             results += _rows(row.format(count=count), rounds)
     return results
 
@@ -131,11 +131,9 @@ def main(arguments=None):
         "texts": given.texts,
         "seed": given.seed,
     }
-    results = measure(
-        *(given.sides, sizes, count, given.repeats, given.texts, given.seed, given.reviews),
-        say=lambda line: print(line, flush=True),
+    record["results"] = measure(
+        given.sides, sizes, count, given.repeats, given.texts, given.seed, given.reviews
     )
-    record["results"] = results
     about = (
         f"{sizes.layers} layers of width {sizes.width}, vocabulary {sizes.vocabulary:,}, float32, random weights, "
         f"batches of 32. Medians; the libraries take turns, a process each. Single texts are another one in every "

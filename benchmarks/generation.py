@@ -31,14 +31,12 @@ def lengths(side, new_tokens):
     return [1, max(2, new_tokens // 2), new_tokens]
 
 
-def measure(sides, cases, new_tokens, sizes, repeats, seed, say=print, keep=lambda results: None):
-    """The medians of all cases.
+def measure(sides, cases, new_tokens, sizes, repeats, seed):
+    """Yields the medians of each case and side.
 
-    Returns:
-        List of dictionaries: `side`, `batch`, `prompt`, `new_tokens`, `seconds` (of one, half and all of the new
-        tokens), `peak_mb`; and what `rates` makes of them.
+    A dictionary of `side`, `batch`, `prompt`, `new_tokens`, `seconds` (of one, half and all of the new tokens),
+    `peak_mb`; and what `rates` makes of them.
     """
-    results = []
     with contextlib.ExitStack() as stack:
         workers = {side: stack.enter_context(Client(WORKER)) for side in sides}
         for side, worker in workers.items():
@@ -54,7 +52,7 @@ def measure(sides, cases, new_tokens, sizes, repeats, seed, say=print, keep=lamb
                         if repeat:
                             runs[side][number].append(done["seconds"])
                             peaks[side] = max(peaks[side], done["peak_mb"])
-                say(f"batch {batch}, prompt {prompt}: turn {repeat} of {repeats}")
+                print(f"batch {batch}, prompt {prompt}: turn {repeat} of {repeats}", flush=True)
             for side in sides:
                 result = {
                     "side": side,
@@ -65,9 +63,7 @@ def measure(sides, cases, new_tokens, sizes, repeats, seed, say=print, keep=lamb
                     "runs": runs[side],
                     "peak_mb": peaks[side],
                 }
-                results.append({**result, **rates(result, new_tokens)})
-            keep(results)
-    return results
+                yield {**result, **rates(result, new_tokens)}
 
 
 def rates(result, new_tokens):
@@ -140,18 +136,14 @@ def main(arguments=None):
         "new_tokens": given.new_tokens or (6 if given.quick else 128),
         "repeats": given.repeats,
         "seed": given.seed,
+        "results": [],
     }
-    record["results"] = measure(
-        given.sides,
-        QUICK_CASES if given.quick else CASES,
-        record["new_tokens"],
-        sizes,
-        given.repeats,
-        given.seed,
-        say=lambda line: print(line, flush=True),
-        # after each case: an error costs no more than what follows it
-        keep=lambda results: records.write(output, {**record, "results": results}),
-    )
+    cases = QUICK_CASES if given.quick else CASES
+    for result in measure(
+        given.sides, cases, record["new_tokens"], sizes, given.repeats, given.seed
+    ):
+        record["results"].append(result)
+        records.write(output, record)  # an error costs no more than what follows it
     write(record, output)
 
 
