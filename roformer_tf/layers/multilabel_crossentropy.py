@@ -62,17 +62,11 @@ def sparse_multilabel_categorical_crossentropy(y_true, y_pred, mask_zero=False):
     if mask_zero:
         is_first = ops.arange(ops.shape(scores)[-1]) == 0
         scores = ops.where(is_first, MINUS_INFINITY, scores)
-    index = ops.cast(y_true, "int32")
-    return crossentropy_of_classes(index, index > 0 if mask_zero else index >= 0, scores)
-
-
-def crossentropy_of_classes(index, is_real, scores):
-    """Computes the loss for true classes `index` `(..., count)`, of which `is_real` count."""
     shape, classes = ops.shape(scores)[:-1], ops.shape(scores)[-1]
     scores = ops.reshape(scores, (-1, classes))
-    count = ops.shape(index)[-1]
-    index = ops.reshape(index, (-1, count))
-    is_real = ops.reshape(is_real, (-1, count))
+    index = ops.cast(y_true, "int32")
+    index = ops.reshape(index, (-1, ops.shape(index)[-1]))
+    is_real = index > 0 if mask_zero else index >= 0
     true = ops.take_along_axis(scores, ops.where(is_real, index, 0), axis=-1)
     true = ops.where(is_real & (true > MINUS_INFINITY), -true, MINUS_INFINITY)
     # Entries that do not count are sent to a column of their own.
@@ -126,5 +120,5 @@ class MultilabelSpanCrossentropy(keras.losses.Loss):
         scores = ops.reshape(ops.cast(y_pred, "float32"), (batch, types, length * length))
         of_type = ops.equal(kind[:, None], ops.arange(types, dtype="int32")[None, :, None])
         is_real = ops.logical_and(of_type, start[:, None] >= 0)
-        index = ops.broadcast_to((start * length + end)[:, None], ops.shape(is_real))
-        return ops.mean(crossentropy_of_classes(index, is_real, scores), axis=-1)
+        index = ops.where(is_real, (start * length + end)[:, None], -1)  # -1 does not count
+        return ops.mean(sparse_multilabel_categorical_crossentropy(index, scores), axis=-1)
