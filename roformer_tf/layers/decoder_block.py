@@ -128,13 +128,7 @@ class DecoderBlock(EncoderBlock):
                 tokens_of(x), padding_mask=decoder_padding_mask
             )
         return self._run(
-            self._forward,
-            training,
-            x,
-            encoder_sequence,
-            attention_bias,
-            encoder_attention_bias,
-            position,
+            training, x, encoder_sequence, attention_bias, encoder_attention_bias, position
         )
 
     def call_with_cache(

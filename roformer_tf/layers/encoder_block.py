@@ -184,11 +184,11 @@ class EncoderBlock(keras.layers.Layer):
                 output_positions=output_positions,
             )
             return self._after_attention(tokens_at(x, output_positions), update, training), scores
-        return self._run(self._forward, training, x, attention_bias, position, output_positions)
+        return self._run(training, x, attention_bias, position, output_positions)
 
-    def _run(self, function, training, x, *args):
-        """Calls `function`, and recomputes its activations for the gradient if asked to."""
-        function, x = partial(function, training=training), ops.cast(x, self.compute_dtype)
+    def _run(self, training, x, *args):
+        """Calls `_forward`, and recomputes its activations for the gradient if asked to."""
+        function, x = partial(self._forward, training=training), ops.cast(x, self.compute_dtype)
         if not (self.recompute_activations and training):
             return function(x, *args)
         redraw_every = getattr(self.feature_map, "redraw_every", None)
