@@ -68,25 +68,23 @@ def token_batches(pairs, tokenizer, max_tokens, max_length=256, seed=None, multi
         length = tf.cast(tf.maximum(*lengths), tf.int32)
         return {"encoder_text": texts[0], "decoder_text": texts[1]}, length
 
-    def is_short(texts, length):
-        return length <= max_length
+    def short_rows(positions):
+        rows = positions.batch(TOKENIZED_TOGETHER).map(with_length, num_parallel_calls=2)
+        return rows.unbatch().filter(lambda texts, length: length <= max_length)
 
     positions = tf.data.Dataset.range(count)
     # otherwise an endless dataset without any short pair would hang
-    if not any(
-        positions.batch(TOKENIZED_TOGETHER).map(with_length).unbatch().filter(is_short).take(1)
-    ):
+    if not any(short_rows(positions).take(1)):
         raise ValueError(
             "No pair has at most `max_length` tokens, special tokens included. Received: "
             f"max_length={max_length}"
         )
     if seed is not None:
         positions = positions.shuffle(count, seed=seed).repeat()
-    rows = positions.batch(TOKENIZED_TOGETHER).map(with_length, num_parallel_calls=2).unbatch()
     limits = _limits(max_length)
     sizes = [max_tokens // limit // multiple_of * multiple_of for limit in limits]
     batches = (
-        rows.filter(is_short)
+        short_rows(positions)
         .bucket_by_sequence_length(
             lambda texts, length: length,
             bucket_boundaries=[limit + 1 for limit in limits[:-1]],
