@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.text.ragged_ops import indices_to_mask, lengths_to_splits, true_indices, visited
+from roformer_tf.text.ragged_ops import indices_to_mask, ragged_rows, true_indices, visited
 from roformer_tf.text.strings import to_string_tensor
 
 
@@ -67,11 +67,8 @@ def _segmentate(texts, limit, separators, cut_long):
             starts, ends = strip(*_split(codes, starts, ends, separator, limit))
         if cut_long:
             starts, ends = strip(*_cut(starts, ends, limit))
-        segments = tf.RaggedTensor.from_row_splits(
-            tf.gather(codes, tf.ragged.range(starts, ends).flat_values),
-            lengths_to_splits(ends - starts),
-            validate=False,
-        )
+        characters = tf.gather(codes, tf.ragged.range(starts, ends).flat_values)
+        segments = ragged_rows(characters, ends - starts)
         return tf.RaggedTensor.from_row_splits(
             tf.strings.unicode_encode(segments, "UTF-8"),
             tf.searchsorted(starts, splits, out_type=tf.int64),
