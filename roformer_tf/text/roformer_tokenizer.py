@@ -181,15 +181,15 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
 
     def tokenize(self, inputs):
         """Converts strings to token ids. See the class."""
-        return self._run(to_string_tensor(inputs), function=partial(self._tokenize, self.graph))
+        return self._run(to_string_tensor(inputs), function=self._tokenize)
 
     @preprocessing_function
     def _run(self, tensors, function):
         """Calls a function of tensors. Its outputs become lists, except in a graph."""
         return function(tensors)
 
-    def _tokenize(self, graph, texts):
-        ids = map_strings(graph, texts)
+    def _tokenize(self, texts):
+        ids = map_strings(self.graph, texts)
         if self.sequence_length:
             shape = [None] * (texts.shape.rank or 1) + [self.sequence_length]
             if texts.shape.rank == 0:
