@@ -100,9 +100,7 @@ class TokenizerFromPreset(SavedWhole):
             return cls(**folder.tokenizer_arguments(**kwargs))
 
     def __getattr__(self, name):
-        parent = getattr(super(), "__getattr__", None)  # of the PyTorch backend
-        if name not in _NAMES:
-            if parent is not None:
-                return parent(name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise _error(type(self), name)
+        if name in _NAMES:
+            raise _error(type(self), name)
+        # that of the PyTorch backend, or Python's, for its error
+        return getattr(super(), "__getattr__", super().__getattribute__)(name)
