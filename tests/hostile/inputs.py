@@ -17,7 +17,7 @@ NAN = float("nan")
 
 
 def odd_texts():
-    """Returns texts of wrong or unusual forms, by name, made anew for each use."""
+    """Creates texts of wrong or unusual forms, by name. Generators serve one use only."""
     return {
         "None": None, "a number": 3, "NaN": NAN, "bytes": b"\xe5\xa4\xa9", "bad bytes": b"\xff\xfe",
         "bytes in a list": [b"\xe5\xa4\xa9", b"\xff"], "an empty list": [], "an empty tuple": (),

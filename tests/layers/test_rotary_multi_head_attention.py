@@ -26,7 +26,7 @@ def attention(**kwargs):
 
 
 def rotated(x, positions):
-    """Equation 16: each pair (i, i + size) as a complex number, turned by its angle."""
+    """Equation 16: each pair (i, i + size) as a complex number, rotated by its angle."""
     size = x.shape[-1] // 2
     angles = np.multiply.outer(positions, 10000.0 ** (-np.arange(size) / size))
     pairs = (x[..., :size] + 1j * x[..., size:]) * np.exp(1j * angles)
@@ -139,8 +139,8 @@ def linear_oracle(layer, x, visible):
     groups = layer.num_heads // layer.num_key_value_heads
     key, value = (np.repeat(part, groups, axis=1) for part in (key, value))
     plain = np.einsum("bnik,bnjk->bnij", query, key) * visible[:, None]
-    turned = (rotated(z, np.arange(x.shape[1])) for z in (query, key))
-    weights = np.einsum("bnik,bnjk->bnij", *turned) * visible[:, None]
+    query, key = (rotated(z, np.arange(x.shape[1])) for z in (query, key))
+    weights = np.einsum("bnik,bnjk->bnij", query, key) * visible[:, None]
     heads = weights @ value / plain.sum(-1, keepdims=True)
     return (
         np.einsum("bnik,nkd->bid", heads, w["attention_output/kernel"])

@@ -129,9 +129,12 @@ def run_values(folder, stages, **tables):
         "run": {"checkpoint_every": 3, "held_out_batches": 2, "seed": 4},
         "stages": stages,
     }
-    for name, changes in tables.items():
-        values[name] = {**values.get(name, {}), **changes}
-    return values
+    return changed(values, tables)
+
+
+def changed(values, tables):
+    """Returns settings with single values of their `tables` changed or added."""
+    return values | {name: {**values.get(name, {}), **new} for name, new in tables.items()}
 
 
 def write_toml(path, values):

@@ -6,7 +6,7 @@ import numpy as np
 
 from roformer_tf.pretraining import MultiTaskSettings
 from tests.pretraining import readings, small_corpus
-from tests.pretraining.builders import run_values
+from tests.pretraining.builders import changed, run_values
 
 LABELS = ["少", "中", "多"]
 STAGES = [
@@ -75,7 +75,7 @@ def values(folder, names=("topics", "pairs"), stages=STAGES, **tables):
         optimizer={"name": "original_lamb"},
         run={"checkpoint_every": 4, "held_out_batches": 3},
     )
-    return values | {name: {**values[name], **changes} for name, changes in tables.items()}
+    return changed(values, tables)
 
 
 def settings(folder, *args, **kwargs):
