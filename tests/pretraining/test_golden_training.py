@@ -161,11 +161,9 @@ def test_live_weights(original, rng, tmp_path):
     exact, double, _ = original.train(tmp_path, arguments, batches, [count], dtype="float64")
     losses, weights, our_decaying = train(tmp_path, arguments, batches, [count])
     assert our_decaying == set(decaying)
-    np.testing.assert_allclose(losses[:5], expected[:5], rtol=1e-6)
-    # The weights have changed, and with them the losses: where one rounding turns an update of Adam,
-    # the original in float32 is itself up to 1.6e-6 from its run in float64.
-    noise = np.abs(np.divide(expected, exact) - 1).max()
-    np.testing.assert_allclose(losses[5:], expected[5:], rtol=max(2e-6, NOISE_FACTOR * noise))
+    np.testing.assert_allclose(losses[:5], expected[:5], rtol=1e-6)  # before weights change
+    # In float32 a rounding can flip an update of Adam, and move later losses by up to 1.6e-6.
+    np.testing.assert_allclose(losses, exact, rtol=2e-6)
     noise = max(np.abs(single[count][n] - double[count][n]).max() for n in single[count])
     # weights reach 2, where float32 steps are 2.4e-7
     assert_same_weights(weights[count], single[count], NOISE_FACTOR * max(noise, 2.4e-7))
