@@ -1,6 +1,6 @@
 import keras
 
-from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import make_dense
 from roformer_tf.layers.rms_norm import make_norm
@@ -26,6 +26,8 @@ class RoFormerEmbeddings(keras.layers.Layer):
         epsilon: float. Of the norm.
         use_bias: bool. Whether the projection has a bias (v1 yes, v2 no).
         embeddings_initializer, kernel_initializer: initializers.
+        token_embedding: `TokenEmbedding` `(vocabulary_size, embedding_dim)` to share with other
+            layers. The layer makes one of its own by default.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -61,6 +63,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
         use_bias=True,
         embeddings_initializer="uniform",
         kernel_initializer="glorot_uniform",
+        token_embedding=None,
         name=None,
         **kwargs,
     ):
@@ -83,7 +86,13 @@ class RoFormerEmbeddings(keras.layers.Layer):
                 number, embedding_dim, embeddings_initializer=initializer, dtype=dtype, name=name
             )
 
-        self.token_embedding = embedding(vocabulary_size, "token_embedding")
+        self.token_embedding = token_embedding or embedding(vocabulary_size, "token_embedding")
+        size = self.token_embedding.input_dim, self.token_embedding.output_dim
+        if size != (vocabulary_size, embedding_dim):
+            raise ValueError(
+                "`token_embedding` must be (vocabulary_size, embedding_dim) = "
+                f"{(vocabulary_size, embedding_dim)}. Received: one of {size}"
+            )
         self.segment_embedding = None
         if num_segments:
             self.segment_embedding = embedding(num_segments, "segment_embedding")
@@ -94,7 +103,8 @@ class RoFormerEmbeddings(keras.layers.Layer):
             self.projection = make_dense(self, hidden_dim, "embedding_hidden_mapping_in")
 
     def build(self, token_ids_shape, segment_ids_shape=None, position_embeddings_shape=None):
-        self.token_embedding.build(token_ids_shape)
+        if not self.token_embedding.built:  # by another layer that shares it
+            self.token_embedding.build(token_ids_shape)
         if self.segment_embedding is not None:
             self.segment_embedding.build(token_ids_shape)
         shape = (*token_ids_shape, self.embedding_dim)
@@ -120,5 +130,11 @@ class RoFormerEmbeddings(keras.layers.Layer):
         return keras.KerasTensor((*token_ids.shape, self.hidden_dim), self.compute_dtype)
 
     def get_config(self):
+        # Keras marks a layer as shared, as with a head, from the second time that it meets it
+        keras.saving.serialize_keras_object(self.token_embedding)
         arguments = arguments_of(self, RoFormerEmbeddings, norm=self.norm_kind)
         return {**super().get_config(), **arguments}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**deserialize_parts(config))

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.layers import MaskedLMHead, RoFormerEmbeddings, TokenEmbedding
-from tests.layers.harness import built, gradients, numpy
+from tests.layers.harness import assert_equal, built, gradients, numpy
 from tests.layers.numpy_adam import NumpyAdam
 
 # Id 3 stands four times in a batch, 4 twice, 9 never.
@@ -117,3 +117,23 @@ def test_order_of_norm_and_dropout():
             np.testing.assert_allclose(output[kept], 2 * still[kept], rtol=1e-6)
         else:
             np.testing.assert_allclose((output**2).mean(-1), 1, rtol=1e-4)
+
+
+def test_one_table_for_several_layers(tmp_path):
+    """In a model that is saved and loaded, too: two embeddings and a head with the same table."""
+    first = RoFormerEmbeddings(9, 4, 6)
+    other = RoFormerEmbeddings(9, 4, 4, num_segments=0, token_embedding=first.token_embedding)
+    head = MaskedLMHead(first.token_embedding)
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, [head(first(ids, 0 * ids)), other(ids)])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    layers = [layer for layer in loaded.layers if hasattr(layer, "token_embedding")]
+    assert len(layers) == 3 and len({id(layer.token_embedding) for layer in layers}) == 1
+    assert_equal(loaded.get_weights(), model.get_weights())
+    assert_equal(loaded.predict(np.arange(9)[None]), model.predict(np.arange(9)[None]))
+
+
+def test_a_table_of_another_size():
+    with pytest.raises(ValueError, match=r"\(9, 4\). Received: one of \(8, 4\)"):
+        RoFormerEmbeddings(9, 4, 6, token_embedding=TokenEmbedding(8, 4))
