@@ -34,6 +34,7 @@ MODEL_FILE = "model.onnx"
 OPSET = 18
 TRUNCATION = {"right": -1, "left": 0}
 PACKAGES = "onnx", "tf2onnx"
+_MAX_BYTES = 2**31 - 2**24  # of the weights within `model.onnx`; the graph takes less than the rest
 
 
 def export_onnx(
@@ -265,10 +266,9 @@ def _save(model, path, quantize):
     import onnx
 
     if not quantize:
-        if model.ByteSize() < 2**31 - 2**20:
-            onnx.save(model, path)
-        else:  # beside it: a file of ONNX cannot be larger
-            onnx.save(model, path, save_as_external_data=True, location="model.onnx.data")
+        # a file of ONNX cannot be larger, and `ByteSize` fails for what is
+        is_large = sum(len(each.raw_data) for each in model.graph.initializer) > _MAX_BYTES
+        onnx.save(model, path, save_as_external_data=is_large, location=f"{path.name}.data")
         return
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

@@ -124,10 +124,14 @@ def test_backbone(options, build, tokenizer, texts, tmp_path):
 
 
 @pytest.mark.slow
-def test_sim(build, texts, tmp_path):
+def test_sim_with_its_weights_in_a_file_beside_the_model(build, texts, tmp_path, monkeypatch):
+    """As those of a model of over 2 GB are."""
     task = build(RoFormerSim, backbone={"pooler": "linear", "masking": "unilm"})
-    answer = ask(export_onnx(task, tmp_path / "onnx"), texts[:8])
-    assert_close(answer["embedding"], task.embed(texts[:8]))
+    monkeypatch.setattr(sys.modules[export_onnx.__module__], "_MAX_BYTES", 0)
+    folder = export_onnx(task, tmp_path / "onnx")
+    sizes = [(folder / name).stat().st_size for name in ("model.onnx.data", "model.onnx")]
+    assert sizes[0] > 3 * task.backbone.count_params() and sizes[1] < 100_000
+    assert_close(ask(folder, texts[:8])["embedding"], task.embed(texts[:8]))
 
 
 def test_int8(classifier, exported, texts, tmp_path):
