@@ -41,9 +41,15 @@ def take(run, count, first_step=0, places=((0, 0),) * 4):
     return list(batches.take(count).as_numpy_iterator())
 
 
+@pytest.fixture(scope="module")
+def first_batches(run):
+    """As many as the tests need: a stream takes seconds to set up."""
+    return take(run, 90)
+
+
 @pytest.mark.slow
-def test_a_batch_is_a_function_of_its_place(run):
-    whole = take(run, 24)
+def test_a_batch_is_a_function_of_its_place(run, first_batches):
+    whole = first_batches[:24]
     tasks = [int(batch["task"][0]) for batch in whole]
     drawn = [int(task_of_step(tf.constant(i, tf.int64), 4, [2, 1, 1, 2])) for i in range(24)]
     assert tasks == drawn and set(tasks) == {0, 1, 2, 3}
@@ -58,7 +64,7 @@ def test_a_batch_is_a_function_of_its_place(run):
 
 
 @pytest.mark.slow
-def test_labelled_batches_are_what_the_preprocessor_makes(run, folder):
+def test_labelled_batches_are_what_the_preprocessor_makes(run, first_batches, folder):
     """Each sequence is an example with its label, except for the tokens that are hidden."""
     tokenizer = run.tokenizer
     lines = (folder / "topics.tsv").read_text(encoding="utf-8").splitlines()[1:]
@@ -70,7 +76,7 @@ def test_labelled_batches_are_what_the_preprocessor_makes(run, folder):
         for p in pairs
     }
     seen, hidden, tokens = {1: 0, 2: 0}, 0, 0
-    for batch in take(run, 90):
+    for batch in first_batches:
         task = int(batch["task"][0])
         if task not in seen:
             continue
@@ -103,8 +109,8 @@ def _same_but_hidden(ids, original):
 
 
 @pytest.mark.slow
-def test_labels_of_reading_are_its_answers(run):
-    of_reading = [batch for batch in take(run, 24) if batch["task"][0] == 3]
+def test_labels_of_reading_are_its_answers(run, first_batches):
+    of_reading = [batch for batch in first_batches if batch["task"][0] == 3]
     assert len(of_reading) > 5
     answer = [run.tokenizer.token_to_id(character) for character in ANSWER]
     for batch in of_reading:
