@@ -31,7 +31,7 @@ class Batches(keras.utils.PyDataset):
 
 def model_of(kind, **options):
     if kind == "seq_2_seq":
-        model = seq_2_seq.translator(preprocessing={}, dropout=0.0)
+        model = seq_2_seq.translator(preprocessing={}, dropout=0.0, num_layers=1)
         model.compile("sgd", **options)
     else:
         model = task("classifier", preprocessor={})
