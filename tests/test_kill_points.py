@@ -110,8 +110,8 @@ def translator(seed):
     return task
 
 
-def save_translator(seed):
-    return lambda folder: translator(seed).save_to_preset(folder)
+def save_translator(seed, **options):
+    return lambda folder: translator(seed).save_to_preset(folder, **options)
 
 
 def load_translator(folder):
@@ -130,7 +130,7 @@ def save_preprocessor(folder):
 
 
 def load_tokenizer(folder):
-    return np.array(roformer_tf.RoFormerTokenizer.from_preset(folder)([TEXT]))
+    return np.array(roformer_tf.RoFormerTokenizer.from_preset(folder).get_vocabulary())
 
 
 def save_tables(seed):
@@ -194,7 +194,7 @@ CLASSIFIER = from_preset(roformer_tf.RoFormerTextClassifier)
 CAUSAL_LM = from_preset(roformer_tf.RoFormerCausalLM)
 MASKED_LM = from_preset(roformer_tf.RoFormerMaskedLM)
 BACKBONE = from_preset(roformer_tf.RoFormerBackbone)
-SHARD = 3e-6  # GB
+SHARD = 6e-6  # GB: in three
 SAVERS = {
     # name: how the old model is saved, how the new one is, how a folder is loaded
     "new preset": (None, save_preset(1), CLASSIFIER),
@@ -212,14 +212,16 @@ SAVERS = {
     "Hugging Face folder": (save_hugging_face(1), save_hugging_face(2), MASKED_LM),
     "new SavedModel": (None, save_exported(1), load_exported),
     "SavedModel": (save_exported(1), save_exported(2), load_exported),
-    "preset in shards": (
-        save_preset(1, max_shard_size=SHARD),
-        save_preset(2, max_shard_size=SHARD),
-        CLASSIFIER,
+    "preset of a GPT in shards": (
+        save_preset(1, "causal_lm", max_shard_size=SHARD),
+        save_preset(2, "causal_lm", max_shard_size=SHARD),
+        CAUSAL_LM,
     ),
-    "one file over shards": (save_preset(1, max_shard_size=SHARD), save_preset(2), CLASSIFIER),
-    "preset of a GPT": (save_preset(1, "causal_lm"), save_preset(2, "causal_lm"), CAUSAL_LM),
-    "preset of a translator": (save_translator(1), save_translator(2), load_translator),
+    "one file over shards of a translator": (
+        save_translator(1, max_shard_size=SHARD),
+        save_translator(2),
+        load_translator,
+    ),
     "preprocessor over a preset": (save_preset(1), save_preprocessor, load_tokenizer),
     "tokenizer's tables": (save_tables(1), save_tables(2), load_tables),
     "training checkpoints": (save_training(1), save_training(2), load_training),
