@@ -117,8 +117,7 @@ def reference(data, prepared):
     ("replicas", "slices"),
     [
         (1, 4),
-        pytest.param(4, 1, marks=pytest.mark.slow),
-        pytest.param(2, 2, marks=pytest.mark.slow),
+        pytest.param(4, 2, marks=pytest.mark.slow),
     ],
 )
 def test_replicas_and_slices_change_nothing(data, reference, replicas, slices):
