@@ -69,7 +69,6 @@ def reference(data, prepared):
     [
         (1, 3, True),  # the last slice is smaller
         (1, 4, False),
-        pytest.param(2, 1, False, marks=pytest.mark.slow),
         (2, 2, True),
         pytest.param(4, 1, False, marks=pytest.mark.slow),
     ],
