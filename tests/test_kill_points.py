@@ -194,7 +194,7 @@ CLASSIFIER = from_preset(roformer_tf.RoFormerTextClassifier)
 CAUSAL_LM = from_preset(roformer_tf.RoFormerCausalLM)
 MASKED_LM = from_preset(roformer_tf.RoFormerMaskedLM)
 BACKBONE = from_preset(roformer_tf.RoFormerBackbone)
-SHARD = 6e-6  # GB: in three
+SHARD = 6e-6  # GB, several of them for a model
 SAVERS = {
     # name: how the old model is saved, how the new one is, how a folder is loaded
     "new preset": (None, save_preset(1), CLASSIFIER),
