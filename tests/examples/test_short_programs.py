@@ -2,25 +2,26 @@
 
 import json
 import os
-import subprocess
-import sys
+import re
 
 import pytest
 
 from roformer_tf.checkpoint import inspect_checkpoint
 from roformer_tf.export import export_saved_model
 from tests.models.builders import task
-from tests.processes import run_program
+from tests.processes import run_in_one_process
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # eager: those of few steps, as tracing these takes longer
 
 
+@pytest.mark.eager
 def test_load_a_checkpoint(run, tmp_path):
     out = run("load_a_checkpoint", "--output", tmp_path / "saved")
     assert "family roformer, 3,624,832 weights, complete: True" in out and out.count("%") == 6
     assert inspect_checkpoint(tmp_path / "saved").complete
 
 
+@pytest.mark.eager
 def test_generate(run):
     lines = run("generate", "房间很", "--max-length", 12).splitlines()
     assert [line.split(": ")[0] for line in lines] == ["top-p", "beam search"]
@@ -34,14 +35,20 @@ def test_similar_sentences(run):
 
 
 def test_serve_a_classifier_without_labels(examples, tmp_path):
+    """Texts are arguments, or else lines of standard input, of which the third run finds none left."""
     export_saved_model(task("classifier", preprocessor={}), tmp_path / "served")
-    command = [sys.executable, examples / "serve.py", tmp_path / "served"]
-    answer = json.loads(run_program(*command, "天地").stdout)
-    probabilities = answer["probabilities"]
-    assert answer["label"] == probabilities.index(max(probabilities))
-    assert not run_program(*command, input="").stdout
+    command = [examples / "serve.py", tmp_path / "served"]
+    out = run_in_one_process([*command, "天地"], command, command, input="玄黄\n\n")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [answer["text"] for answer in answers] == ["天地", "玄黄", ""]
+    for answer in answers:
+        probabilities = answer["probabilities"]
+        assert sum(probabilities) == pytest.approx(1, abs=2e-6)
+        assert answer["label"] == probabilities.index(max(probabilities))
+        assert not answer["keras_imported"]
 
 
+@pytest.mark.eager
 def test_finetune_pairs(run, tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("label\ta\tb\n1\t好\t很好\n0\t好\t差\n", encoding="utf-8")
@@ -49,6 +56,7 @@ def test_finetune_pairs(run, tmp_path):
     assert "of 2 pairs" in out
 
 
+@pytest.mark.eager
 def test_translate(run, tmp_path):
     path = tmp_path / "pairs.tsv"
     lines = [f"number {word}\tZahl {word}\n" for word in ("one", "two", "three", "four")]
@@ -58,27 +66,17 @@ def test_translate(run, tmp_path):
     assert (tmp_path / "model" / "config.json").exists()
 
 
-@pytest.fixture(params=["tensorflow", "jax", "torch"])
-def run_on(request, examples):
-    """Runs a program on a backend; returns what it printed."""
-    pytest.importorskip(request.param)
-
-    def run_program(name, *arguments):
-        command = [sys.executable, examples / f"{name}.py", *map(str, arguments)]
-        environment = {**os.environ, "KERAS_BACKEND": request.param}
-        return subprocess.check_output(command, env=environment, text=True)
-
-    return run_program
-
-
-def test_own_attention(run_on):
-    found = dict(line.split(": ") for line in run_on("own_attention").splitlines())
-    assert int(found["with rotary positions"].split("%")[0]) > 90
-    assert int(found["without rotary positions"].split("%")[0]) < 40
-
-
-def test_train_from_scratch(run_on, repository):
-    out = run_on("train_from_scratch", repository / "README.md", "--epochs", 2)
-    losses = [float(line.split("loss: ")[1]) for line in out.splitlines() if "loss: " in line]
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_layers_learn_on_every_backend(examples, repository, backend):
+    """RotaryEmbedding in attention of one's own, and a GPT and an encoder of EncoderBlocks."""
+    pytest.importorskip(backend)
+    out = run_in_one_process(
+        [examples / "own_attention.py"],
+        [examples / "train_from_scratch.py", repository / "README.md", "--epochs", 2],
+        env={**os.environ, "KERAS_BACKEND": backend},
+    )
+    found = dict(re.findall("(with|without) rotary positions: ([0-9]+)% right", out))
+    assert int(found["with"]) > 90 and int(found["without"]) < 40
+    losses = [float(loss) for loss in re.findall(" loss: ([0-9.e+-]+)", out)]
     assert len(losses) == 4
     assert losses[1] < losses[0] < 5.6 and losses[3] < losses[2]  # ln(256) = 5.5
