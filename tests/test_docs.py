@@ -200,6 +200,7 @@ def check_drawn(words, lines):
 
 
 @pytest.mark.slow
+@pytest.mark.eager  # each makes a call or two; their graphs are tested with the commands
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_commands_print_what_the_page_shows(page, copy_of_the_repository, monkeypatch):

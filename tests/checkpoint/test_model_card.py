@@ -42,6 +42,7 @@ def card_of(folder):
     return yaml.safe_load(header), re.search("```python\n(.*)```", body, re.DOTALL)[1]
 
 
+@pytest.mark.eager  # each program makes one call, or two
 @pytest.mark.parametrize(
     "name",
     [

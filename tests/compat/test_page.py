@@ -11,6 +11,7 @@ from tests.compat.conftest import COMMON, text_of
 
 
 @pytest.mark.slow
+@pytest.mark.eager  # a few steps of training, whose graphs are tested with the models
 def test_the_programs_run(repository, monkeypatch):
     page = (repository / "docs" / "moving_from_bert4keras.md").read_text("utf-8")
     old, imports, own = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

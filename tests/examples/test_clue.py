@@ -83,6 +83,7 @@ TASKS = "afqmc cmnli ocnli csl iflytek tnews wsc cluener cmrc2018 c3 chid".split
 
 
 @pytest.mark.slow
+@pytest.mark.eager  # a step or two of each task, whose graphs are tested with the models
 @pytest.mark.parametrize("task", TASKS)
 def test_task(call, one_layer, tmp_path, capsys, task):
     """The first task on the default model; what is read and written does not depend on the network."""

@@ -182,6 +182,7 @@ def test_glue(trained, data, call, capsys, tmp_path):
     assert example.measure(example.TASKS["stsb"], 0 * ranks, np.array([1, 3, 2, 4])) == 0
 
 
+@pytest.mark.eager  # a few batches of each length
 def test_longer_texts_than_trained_on(trained, data, call, tmp_path):
     folder = trained[1]
     small = ("trained_length=16", "most_times=2", "windows=3", "batch_tokens=64")
@@ -227,6 +228,7 @@ def test_longer_texts_than_trained_on(trained, data, call, tmp_path):
         assert sorted(found) == sorted(zip(tokens[predicted], labels[predicted]))
 
 
+@pytest.mark.eager  # a few steps
 def test_long_documents(trained, data, call, capsys, tmp_path):
     model = trained[1] / "output" / "rotary-0" / "stage-1-16"
     results = tmp_path / "long.jsonl"
