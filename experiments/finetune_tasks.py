@@ -43,6 +43,7 @@ SETTINGS = {
     "epochs": 6,
     "dtype": "float32",
 }
+STARTS = ("pretrained", "random")
 SERVED = 64  # examples that are given to the exported SavedModel too
 CHANGES = {  # what differs from these, for each task
     "ner_weibo": {"epochs": 12},
@@ -341,7 +342,7 @@ def run_task(args, results, name, settings):
 
     results.run(f"{name}-{model}-rivals", {**common, "start": "rivals"}, rivals)
     for seed in args.seeds:
-        for start in ("pretrained", "random"):
+        for start in args.starts:
             results.run(
                 f"{name}-{model}-{start}-{seed}",
                 {**common, "start": start, "seed": seed},
@@ -357,7 +358,7 @@ def report(results):
     pairs = dict.fromkeys(key[:2] for key in groups)  # in the order of their first runs
     for name, model in sorted(pairs, key=lambda pair: [*TASKS].index(pair[0])):
         (rivals,) = (run["result"] for run in groups[name, model, "rivals"])
-        runs = [groups.get((name, model, start), []) for start in ("pretrained", "random")]
+        runs = [groups.get((name, model, start), []) for start in STARTS]
         every = sum(runs, [])
         exported = [r["result"]["served_alike"] for r in every if "served_alike" in r["result"]]
         rows.append(
@@ -385,6 +386,7 @@ def main():
     parser = experiment.make_parser(__doc__, "finetune_tasks")
     parser.add_argument("--model", default=str(TINY), help="pretrained model")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--starts", nargs="+", choices=STARTS, default=STARTS)
     experiment.add_settings(parser, SETTINGS)
     experiment.main(parser, run, report)
 
