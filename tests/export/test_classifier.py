@@ -19,7 +19,10 @@ LABELS = ["差 评", "一般", "好评"]
 
 @pytest.mark.slow
 def test_hundred_real_texts_with_jiebas_dictionary(build, large_tokenizer, ask, texts, tmp_path):
-    """A moved SavedModel gives the numbers of the Keras model, without Keras or this package."""
+    """A moved SavedModel gives the numbers of the Keras model, without Keras or this package.
+
+    Its labels are looked up in their file, and its vocabulary can be read.
+    """
     task = build(
         RoFormerTextClassifier,
         tokenizer=large_tokenizer,
@@ -52,40 +55,17 @@ def test_hundred_real_texts_with_jiebas_dictionary(build, large_tokenizer, ask, 
     answer = ask(moved, "token_ids", **inputs)
     assert_close(answer["logits"], task.predict(pairs, verbose=0))
 
+    assets = moved / "assets"
+    tokens = (assets / "vocabulary.txt").read_text("utf-8").splitlines()
+    assert tokens == large_tokenizer.get_vocabulary()
+    assert (assets / "labels.txt").read_text("utf-8").splitlines() == LABELS
+    edited = moved.rename(moved.with_name("edited"))
+    (edited / "assets" / "labels.txt").write_text("bad\nfair\ngood\n")
+    labels = ask(edited, texts=encoded(texts))["label"]
+    assert labels.tolist() == [[b"bad", b"fair", b"good"][i] for i in expected.argmax(-1)]
+
     # neither Keras nor this package was imported
     assert not {name.split(".")[0] for name in ask.modules()} & set(BLOCKED)
-
-
-@pytest.fixture(scope="module")
-def exported(build, tmp_path_factory):
-    task = build(RoFormerTextClassifier, num_classes=3)
-    return task, export_saved_model(task, tmp_path_factory.mktemp("a") / "served", labels=LABELS)
-
-
-@pytest.mark.slow
-def test_assets(exported, ask):
-    """Labels are looked up in their file. The vocabulary can be read."""
-    task, folder = exported
-    tokens = (folder / "assets" / "vocabulary.txt").read_text("utf-8").splitlines()
-    assert tokens == task.preprocessor.tokenizer.get_vocabulary()
-    assert (folder / "assets" / "labels.txt").read_text("utf-8").splitlines() == LABELS
-    before = ask(folder, texts=encoded(["很好"]))["label"][0].decode()
-    edited = shutil.copytree(folder, folder.with_name("edited"))
-    (edited / "assets" / "labels.txt").write_text("bad\nfair\ngood\n")
-    after = ask(edited, texts=encoded(["很好"]))["label"][0].decode()
-    assert after == ["bad", "fair", "good"][LABELS.index(before)]
-
-
-@pytest.mark.slow
-def test_neither_optimizer_nor_metrics_are_saved(build, tmp_path):
-    task = build(RoFormerTextClassifier, num_classes=2)
-    task.fit(["很好", "很差"], [1, 0], verbose=0)
-    folder = export_saved_model(task, tmp_path / "served")
-    names = [name for name, _ in tf.train.list_variables(str(folder / "variables" / "variables"))]
-    weights = [name for name in names if name.startswith("weights/")]
-    assert len(weights) == len(task.weights)
-    # the others: the table of the tries, which is not a variable, and TensorFlow's description
-    assert all("CHECKPOINTABLE" in name for name in set(names) - set(weights))
 
 
 @pytest.mark.parametrize(
@@ -131,8 +111,9 @@ def test_outputs_and_backbones(
     assert [x.decode() for x in answer["label"]] == [labels[i] for i in best]
 
 
-def test_odd_texts(exported, ask):
-    task, folder = exported
+def test_odd_texts(build, ask, tmp_path):
+    task = build(RoFormerTextClassifier, num_classes=3)
+    folder = export_saved_model(task, tmp_path / "served", labels=LABELS)
     odd = [
         b"",
         b" \n",
@@ -171,18 +152,10 @@ def test_int8(build, ask, texts, tmp_path):
 
 
 @pytest.mark.slow
-def test_lora(build, ask, texts, tmp_path):
-    task = build(RoFormerTextClassifier, num_classes=2)
-    task.backbone.enable_lora(2)
-    for weight in task.trainable_variables:
-        weight.assign(weight + 0.1)
-    folder = export_saved_model(task, tmp_path / "served")
-    assert_close(ask(folder, texts=encoded(texts))["logits"], task.predict(texts, verbose=0))
-
-
-@pytest.mark.slow
-def test_a_subclass_of_the_preprocessor(build, ask, tmp_path, tokenizer):
-    """The SavedModel changes the texts as the subclass does."""
+def test_trained_with_lora_and_a_subclass_of_the_preprocessor(
+    build, ask, texts, tmp_path, tokenizer
+):
+    """Neither optimizer nor metrics are saved, and texts are changed as the subclass does."""
 
     class Replacing(RoFormerTextClassifierPreprocessor):
         def call(self, x, y=None, sample_weight=None):
@@ -190,7 +163,18 @@ def test_a_subclass_of_the_preprocessor(build, ask, tmp_path, tokenizer):
             return super().call(x, y, sample_weight)
 
     task = build(RoFormerTextClassifier, num_classes=2)
-    plain = task.predict(["很好"], verbose=0)
+    task.backbone.enable_lora(2)
+    task.fit(["很好", "很差"], [1, 0], verbose=0)
+    for weight in task.trainable_variables:
+        weight.assign(weight + 0.1)
     preprocessor = Replacing(tokenizer, sequence_length=32)
     folder = export_saved_model(task, tmp_path / "served", preprocessor=preprocessor)
-    assert_close(ask(folder, texts=["x好".encode()])["logits"], plain)
+    given = ["x好", *texts]
+    expected = task.predict([text.replace("x", "很") for text in given], verbose=0)
+    assert_close(ask(folder, texts=encoded(given))["logits"], expected)
+
+    names = [name for name, _ in tf.train.list_variables(str(folder / "variables" / "variables"))]
+    weights = [name for name in names if name.startswith("weights/")]
+    assert len(weights) == len(task.weights)
+    # the others: the table of the tries, which is not a variable, and TensorFlow's description
+    assert all("CHECKPOINTABLE" in name for name in set(names) - set(weights))
