@@ -17,21 +17,21 @@ def assert_same_scores(answer, expected, tolerance=1e-5):
     assert_close(np.log(answer["perplexity"]), np.log(expected["perplexity"]), tolerance)
 
 
-@pytest.fixture(scope="module", params=["causal", "unilm", "unilm mixed_bfloat16"])
+@pytest.fixture(scope="module", params=["causal", "causal random", "unilm", "unilm bfloat16"])
 def exported(request, build, tmp_path_factory):
     """A task, the folder of its SavedModel, and the tolerance of its numbers."""
-    masking, *dtype = request.param.split()
+    masking, *kind = request.param.split()
+    dtype = "mixed_bfloat16" if kind == ["bfloat16"] else None
     options = {"num_segments": 0} if masking == "causal" else {}
-    task = build(
-        RoFormerCausalLM, {"masking": masking, "dtype": dtype[0] if dtype else None, **options}
-    )
-    task.compile(sampler="greedy")
+    task = build(RoFormerCausalLM, {"masking": masking, "dtype": dtype, **options})
+    random = keras_hub.samplers.RandomSampler(seed=7, temperature=2.0)
+    task.compile(sampler=random if kind == ["random"] else "greedy")
     folder = export_saved_model(task, tmp_path_factory.mktemp(masking) / "served")
     # bfloat16 logits: where they are rounded differs between two compilations
     return task, folder, 1e-2 if dtype else 1e-5
 
 
-@pytest.mark.parametrize("exported", ["causal", "unilm mixed_bfloat16"], indirect=True)
+@pytest.mark.parametrize("exported", ["causal random", "unilm bfloat16"], indirect=True)
 @pytest.mark.slow
 def test_scores(exported, ask, texts):
     task, folder, tolerance = exported
@@ -73,12 +73,11 @@ def test_generate(exported, ask, texts):
         ask(folder, "generate", texts=encoded(texts), max_length=5)
 
 
+@pytest.mark.parametrize("exported", ["causal random"], indirect=True)
 @pytest.mark.slow
-def test_draws_continue(build, ask, tmp_path):
+def test_draws_continue(exported, ask):
     """A sampler with a seed continues its draws from call to call, equally in every process."""
-    task = build(RoFormerCausalLM, {"masking": "causal"})
-    task.compile(sampler=keras_hub.samplers.RandomSampler(seed=7, temperature=2.0))
-    folder = export_saved_model(task, tmp_path / "served")
+    task, folder, _ = exported
     drawn = [ask(folder, "generate", texts=encoded(["很好"]), max_length=20)["texts"] for _ in "12"]
     assert drawn[0] != drawn[1]
     assert [x[0].decode() for x in drawn] == [task.generate("很好", max_length=20) for _ in "12"]
