@@ -114,7 +114,7 @@ def test_masked_lm(build, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"norm": "rms_norm"}, {"position_scheme": "learned"}])
+@pytest.mark.parametrize("options", [{}, {"norm": "rms_norm", "position_scheme": "learned"}])
 def test_backbone(options, build, tokenizer, texts, tmp_path):
     backbone = build(RoFormerBackbone, backbone=options)
     folder = export_onnx(backbone, tmp_path / "onnx", preprocessor=tokenizer, embedding="cls")
