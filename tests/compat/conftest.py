@@ -13,7 +13,6 @@ TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CONFIG = {
     "hidden_size": 16,
     "num_attention_heads": 2,
-    "num_hidden_layers": 2,
     "intermediate_size": 32,
     "hidden_act": "gelu",
     "max_position_embeddings": 64,
@@ -37,11 +36,13 @@ def folders(original, tmp_path_factory, seed):
     chars = [c for c in text if "\u4e00" <= c <= "\u9fff" or c in "，。！？"]
     vocabulary = [*TOKENS, *chars, "天气", "公园", "酒店", "play", "##ing", "##er"]
     made = {}
-    for model in ("bert", "roformer", "roformer_v2"):
-        made[model] = str(tmp_path_factory.mktemp(model))
+    for name in ("bert", "roformer", "roformer_v2", "deep_roformer"):
+        made[name] = str(tmp_path_factory.mktemp(name))
+        model = name.removeprefix("deep_")
         act = "relu" if model == "roformer_v2" else "gelu"
         config = {**CONFIG, "vocab_size": len(vocabulary), "hidden_act": act}
-        original.make_checkpoint(made[model], config, seed, model, vocabulary=vocabulary)
+        config["num_hidden_layers"] = 1 if name == model else 2
+        original.make_checkpoint(made[name], config, seed, model, vocabulary=vocabulary)
     return made
 
 

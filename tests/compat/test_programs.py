@@ -18,7 +18,7 @@ CASES = {
     "supervised": ("supervised", "roformer", {}),
     "reading": ("reading", "roformer_v2", {}),
     "multi task": ("multi_task", "roformer_v2", {}),
-    "complete": ("complete", "roformer", {}),
+    "complete": ("complete", "deep_roformer", {}),
 }
 FAST = ("complete",)
 
