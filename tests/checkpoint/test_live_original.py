@@ -10,22 +10,19 @@ from tests.oracles.run_original import small_config
 FACTORISED = {"embedding_size": 24}
 V2 = {"hidden_act": "relu"}
 KEPT = {"with_mlm": "linear", "keep_tokens": list(range(150, 50, -1))}
-COMPOUND = {"with_mlm": "linear", "compound_tokens": [[3, 5], [[7, 9], [2, 1]]]}
+COMPOUND = {"with_mlm": True, "compound_tokens": [[3, 5], [[7, 9], [2, 1]]]}
+POSITIONS = {"with_mlm": "linear", "custom_position_ids": True}
+NO_SEGMENTS = {"with_mlm": "linear", "segment_vocab_size": 0}
 EVERYTHING = {"with_pool": True, "with_nsp": True, "with_mlm": "linear"}
 
 # name: (model, application, changes of the settings, arguments of build_transformer_model)
 CASES = {
-    "encoder": ("roformer", "encoder", {}, {}),
     "everything": ("roformer", "encoder", {}, EVERYTHING),
-    "probabilities": ("roformer", "encoder", {}, {"with_mlm": True}),
-    "factorised": ("roformer", "encoder", FACTORISED, {"with_mlm": "linear"}),
-    "lm": ("roformer", "lm", {}, {"with_mlm": "linear"}),
+    "factorised_with_positions": ("roformer", "encoder", FACTORISED, POSITIONS),
+    "lm_without_segments": ("roformer", "lm", {}, NO_SEGMENTS),
     "unilm_sim": ("roformer", "unilm", {}, {"with_pool": "linear"}),
-    "no_segments": ("roformer", "encoder", {}, {"segment_vocab_size": 0}),
-    "positions": ("roformer", "encoder", {}, {"custom_position_ids": True}),
-    "kept": ("roformer", "encoder", {}, KEPT),
-    "compound": ("roformer", "encoder", {}, COMPOUND),
-    "wide_heads": ("roformer", "encoder", {"num_attention_heads": 2}, {"with_mlm": "linear"}),
+    "kept_with_wide_heads": ("roformer", "encoder", {"num_attention_heads": 2}, KEPT),
+    "compound_with_probabilities": ("roformer", "encoder", {}, COMPOUND),
     "deep": ("roformer", "encoder", {"num_hidden_layers": 5}, {}),
     "v2": ("roformer_v2", "encoder", V2, {"with_mlm": "linear"}),
     "v2_lm": ("roformer_v2", "lm", V2, {"with_mlm": "linear"}),
