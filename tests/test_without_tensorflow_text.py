@@ -36,12 +36,15 @@ backbone = roformer_tf.RoFormerBackbone(
 masked_lm = roformer_tf.RoFormerMaskedLM(
     backbone, roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer, sequence_length=16)
 )
+# eagerly: tracing takes longer than a step, and has no part in this
+masked_lm.compile(run_eagerly=True)
 masked_lm.fit([text] * 4, verbose=0)
 [[answers]] = fill_mask(masked_lm, ["[MASK]" + text], top_k=2)
 assert len(answers) == 2
 classifier = roformer_tf.RoFormerTextClassifier(
     backbone, 2, roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
 )
+classifier.compile(run_eagerly=True)
 classifier.fit([text, text[:2]], [0, 1], verbose=0)
 expected = classifier.predict([text], verbose=0)
 classifier.save_to_preset(folder + "/preset")
