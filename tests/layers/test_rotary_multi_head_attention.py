@@ -13,7 +13,7 @@ from roformer_tf.layers import (
     RotaryPosition,
     SoftmaxFeatureMap,
 )
-from tests.layers.harness import check_keras_mask, numpy, randomize
+from tests.layers.harness import check_keras_mask, numpy, one_program, randomize
 
 WIDTH, LENGTH = 16, 6
 
@@ -107,7 +107,7 @@ def test_equals_keras_where_all_positions_are_equal(rng):
 
 def in_parts(layer, x, cache, is_causal=lambda count: True):
     """The outputs of three calls with a cache, of 3, 1 and 2 tokens."""
-    outputs, start = [], 0
+    outputs, start, layer = [], 0, one_program(layer, "use_causal_mask")
     for count in (3, 1, 2):
         part = x[:, start : start + count]
         options = {"cache": cache, "cache_update_index": start}
@@ -189,8 +189,8 @@ def test_every_feature_map_gives_the_numbers_of_linear_attention(feature_map, rn
     for weight, value in zip(own, weights, strict=True):
         weight.assign(value.reshape(weight.shape))
     x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
-    whole = numpy(ours(x, x, use_causal_mask=True))
-    np.testing.assert_allclose(whole, numpy(linear(x)), atol=2e-6)
+    whole = numpy(one_program(ours, "use_causal_mask")(x, x, use_causal_mask=True))
+    np.testing.assert_allclose(whole, numpy(one_program(linear)(x)), atol=2e-6)
 
     # one token needs no mask
     found = in_parts(ours, x, ours.build_cache(2, None), is_causal=lambda count: count > 1)

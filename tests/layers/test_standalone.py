@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from roformer_tf import layers
-from tests.layers.harness import assert_equal, built, check_keras_mask, numpy, randomize
+from tests.layers.harness import (
+    assert_equal,
+    built,
+    check_keras_mask,
+    numpy,
+    one_program,
+    randomize,
+)
 
 HEADS, HEAD_DIM, WIDTH, LENGTH = 2, 8, 16, 6
 X = np.random.default_rng(3).normal(size=(2, LENGTH, WIDTH)).astype("float32")
@@ -111,16 +118,16 @@ def test_cached_equals_uncached(kind, scheme):
     causal = {"causal": True} if kind in ("encoder", "linear") else {}
     layer = made(kind, scheme, **causal)
     whole = layer(X, use_causal_mask=True) if kind == "attention" else layer(X)
+
+    @one_program
+    def step(x, cache, index):
+        if kind == "decoder":
+            return layer(x, self_attention_cache=cache, self_attention_cache_update_index=index)
+        return layer.call_with_cache(x, cache, index)
+
     cache, outputs = layer.build_cache(2, LENGTH + 2), []
     for start, stop in ((0, 3), (3, 4), (4, 6)):
-        if kind == "decoder":
-            output, cache = layer(
-                X[:, start:stop],
-                self_attention_cache=cache,
-                self_attention_cache_update_index=start,
-            )
-        else:
-            output, cache = layer.call_with_cache(X[:, start:stop], cache, start)
+        output, cache = step(X[:, start:stop], cache, start)
         outputs.append(numpy(output))
     np.testing.assert_allclose(np.concatenate(outputs, 1), numpy(whole), atol=NOISE)
 
@@ -131,9 +138,10 @@ def test_dynamic_positions_with_a_cache():
     scheme = layers.RotaryPosition(HEAD_DIM, rope_scaling=scaling)
     layer = built(layers.SelfAttention(HEADS, HEAD_DIM, position_scheme=scheme), X.shape)
     cache = layer.build_cache(2, LENGTH + 2)
+    step, call = one_program(layer.call_with_cache), one_program(layer, "use_causal_mask")
     for i in range(LENGTH):
-        output, cache = layer.call_with_cache(X[:, i : i + 1], cache, i)
-        whole = layer(X[:, : i + 1], use_causal_mask=True)
+        output, cache = step(X[:, i : i + 1], cache, i)
+        whole = call(X[:, : i + 1], use_causal_mask=True)
         np.testing.assert_allclose(numpy(output)[:, 0], numpy(whole)[:, -1], atol=NOISE)
 
 
@@ -203,31 +211,36 @@ def test_schemes_take_features():
 
 
 @pytest.mark.parametrize("chunked_above", [2048, 4])
-@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize(
     ("kind", "scheme"), [*(("attention", scheme) for scheme in SCHEMES), ("linear", "rotary")]
 )
-def test_outputs_at_positions(kind, scheme, count, chunked_above, monkeypatch):
+def test_outputs_at_positions(kind, scheme, chunked_above, monkeypatch):
     """They are those of the whole sequence, whatever decides which keys a query sees."""
     layer = made(kind, scheme)
     monkeypatch.setattr(layer, "chunked_above", chunked_above)
-    positions = np.array([[0, 3, 3], [5, 0, 1]])[:, :count]
+    positions = np.array([[0, 3, 3], [5, 0, 1]])
     documents = np.array([[1, 1, 2, 2, 3, 3], [1, 1, 1, 2, 2, 2]])
     masks = [{}, {"padding_mask": PADDING}, parts(layer, PADDING)]
     if kind == "attention":
         masks += [{"use_causal_mask": True}, {"attention_mask": MASK}]
         unilm = layers.AttentionMask("unilm", dense=False)(PADDING, documents - 1, documents)
         masks += [{"attention_bias": unilm}]
-    for options in masks:
-        whole = np.take_along_axis(numpy(layer(X, **options)), positions[..., None], axis=1)
-        found = layer(X, output_positions=positions, **options)
-        np.testing.assert_allclose(numpy(found), whole, atol=NOISE)
-        if kind == "attention":
-            asked = layer(X, output_positions=positions, return_attention_scores=True, **options)
-            np.testing.assert_allclose(numpy(asked[0]), whole, atol=NOISE)
-            assert asked[1].shape == (2, HEADS, LENGTH, LENGTH)
-    inputs = keras.Input((LENGTH, WIDTH)), keras.Input((count,), dtype="int32")
-    model = keras.Model(inputs, layer(inputs[0], output_positions=inputs[1]))
-    assert model.output_shape == (None, count, WIDTH)
-    whole = np.take_along_axis(numpy(layer(X)), positions[..., None], axis=1)
-    np.testing.assert_allclose(numpy(model((X, positions))), whole, atol=NOISE)
+    wholes = [
+        np.take_along_axis(numpy(layer(X, **options)), positions[..., None], axis=1)
+        for options in masks
+    ]
+    for asked in (positions[:, :1], positions):
+        count = asked.shape[1]
+        for options, whole in zip(masks, wholes, strict=True):
+            found = layer(X, output_positions=asked, **options)
+            np.testing.assert_allclose(numpy(found), whole[:, :count], atol=NOISE)
+            if kind == "attention":
+                found, scores = layer(
+                    X, output_positions=asked, return_attention_scores=True, **options
+                )
+                np.testing.assert_allclose(numpy(found), whole[:, :count], atol=NOISE)
+                assert scores.shape == (2, HEADS, LENGTH, LENGTH)
+        inputs = keras.Input((LENGTH, WIDTH)), keras.Input((count,), dtype="int32")
+        model = keras.Model(inputs, layer(inputs[0], output_positions=inputs[1]))
+        assert model.output_shape == (None, count, WIDTH)
+        np.testing.assert_allclose(numpy(model((X, asked))), wholes[0][:, :count], atol=NOISE)
