@@ -19,7 +19,15 @@ from roformer_tf import (
 from roformer_tf.optimizers import OriginalAdamW, PiecewiseLinear
 from roformer_tf.samplers import BeamSearchSampler
 from tests.layers.cases import CASES
-from tests.layers.harness import compiled, flat, float_inputs, gradients, numpy, variables
+from tests.layers.harness import (
+    compiled,
+    flat,
+    float_inputs,
+    gradients,
+    numpy,
+    one_program,
+    variables,
+)
 from tests.models.builders import backbone, data, hidden_states, inputs, randomized, task
 from tests.samplers import table_model
 
@@ -106,7 +114,7 @@ def training_results(name, dtype):
 def answer_results(model, y, given=None):
     """The loss of the answers to sequences of which some have padding, and its gradients."""
     given = inputs(np.random.default_rng(6)) if given is None else given
-    scores = numpy(randomized(model)(given))
+    scores = numpy(one_program(randomized(model))(given))
 
     def loss(y, scores):
         return keras.ops.mean(model.default_loss()(y, scores))
