@@ -65,7 +65,7 @@ class Sizes:
 
 BASE = Sizes()
 MEDIUM = Sizes(layers=6, heads=8, width=512, intermediate=2048)
-QUICK = Sizes(layers=2, heads=2, width=64, intermediate=128, vocabulary=500)
+QUICK = Sizes(layers=1, heads=2, width=64, intermediate=128, vocabulary=500)
 TINY = Sizes(layers=1, heads=2, width=32, intermediate=64)
 
 

@@ -1,8 +1,5 @@
 """Streaming gives the texts of `generate`, token by token."""
 
-import os
-import sys
-
 import keras
 import keras_hub
 import numpy as np
@@ -11,24 +8,8 @@ import pytest
 import roformer_tf
 from roformer_tf.app.generate import StreamingSampler, generate
 from tests.models.builders import saved_and_loaded
-from tests.processes import run_program
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
-
-
-ON_JAX = """
-import keras_hub
-from roformer_tf.app.generate import generate
-from tests.app.test_streaming import make_task
-
-task = make_task("causal")
-settings = [(0.9, 0.7, 1), (0.9, 0.7, 2), (0.0, 1.0, 2)]
-texts = [list(generate(task, "天地", 30, *each)) for each in settings]
-for (p, temperature, seed), streamed in zip(settings, texts):
-    task.compile(sampler=keras_hub.samplers.TopPSampler(p=p, temperature=temperature, seed=seed))
-    assert streamed == [task.generate("天地", max_length=30)], streamed
-assert len({text for text, in texts}) == 3
-"""
 
 
 def make_task(masking):
@@ -107,7 +88,15 @@ def test_errors_are_those_of_generate(task):
         list(generate(task, " "))
 
 
-@pytest.mark.slow
-def test_on_jax_the_text_comes_at_once(repository):
-    environment = {**os.environ, "KERAS_BACKEND": "jax"}
-    run_program(sys.executable, "-c", ON_JAX, env=environment, cwd=repository)
+@pytest.mark.skipif(
+    keras.config.backend() != "jax", reason="of JAX: tests/models/test_composing.py"
+)
+def test_on_jax_the_text_comes_at_once():
+    task = make_task("causal")
+    settings = [(0.9, 0.7, 1), (0.9, 0.7, 2), (0.0, 1.0, 2)]
+    texts = [list(generate(task, "天地", 30, *each)) for each in settings]
+    for (p, temperature, seed), streamed in zip(settings, texts, strict=True):
+        sampler = keras_hub.samplers.TopPSampler(p=p, temperature=temperature, seed=seed)
+        task.compile(sampler=sampler)
+        assert streamed == [task.generate("天地", max_length=30)]
+    assert len({text for (text,) in texts}) == 3

@@ -175,7 +175,7 @@ def test_entities_are_coloured(open_app, repository, tmp_path):
     people, places = ("张三", "李四", "王五", "陈明"), ("北京", "上海", "天津", "广州")
     texts = [f"{who}{how}{where}。" for who in people for how in ("在", "去了") for where in places]
     entities = [[(0, 2, "PER"), (len(text) - 3, len(text) - 1, "LOC")] for text in texts]
-    tagger.compile(optimizer=keras.optimizers.Adam(1e-3))
+    tagger.compile(optimizer=keras.optimizers.Adam(1e-3), jit_compile=False)
     tagger.fit(texts, entities, epochs=6, batch_size=8, verbose=0)
     tagger.save_to_preset(tmp_path / "tagger")
     page = open_app(tmp_path / "tagger")

@@ -1,6 +1,6 @@
 """Backbones as parts of other models: any of their inputs, in any way that Keras builds models.
 
-`test_elsewhere` runs this file on JAX, and the tests of the layers that stand alone.
+`test_elsewhere` runs this file on JAX, the tests of the layers that stand alone, and what is of JAX alone.
 """
 
 import itertools
@@ -17,15 +17,13 @@ from tests.layers.harness import assert_equal, numpy
 from tests.models import builders
 from tests.processes import run_program
 
-LAYERS = [
-    f"tests/layers/test_{name}.py"
-    for name in (
-        "keras_harness",
-        "rotary_embedding",
-        "rotary_multi_head_attention",
-        "standalone",
-    )
-]
+ON_JAX = (
+    "tests/layers/test_keras_harness.py",
+    "tests/layers/test_rotary_embedding.py",
+    "tests/layers/test_rotary_multi_head_attention.py",
+    "tests/layers/test_standalone.py",
+    "tests/app/test_streaming.py::test_on_jax_the_text_comes_at_once",
+)
 BACKEND = keras.config.backend()
 OPTIONAL = ("segment_ids", "padding_mask", "position_ids", "document_ids")
 # two programs of the same sums
@@ -287,5 +285,5 @@ def test_elsewhere(repository):
         "KERAS_BACKEND": "jax",
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4",
     }
-    command = sys.executable, "-m", "pytest", "-q", __file__, *LAYERS
+    command = sys.executable, "-m", "pytest", "-q", __file__, *ON_JAX
     run_program(*command, cwd=repository, env=environment)
