@@ -6,6 +6,7 @@ folder is copied before each of them, and every copy must load with the old or t
 
 import functools
 import hashlib
+import json
 import resource
 import shutil
 import signal
@@ -130,7 +131,9 @@ def save_preprocessor(folder):
 
 
 def load_tokenizer(folder):
-    return np.array(roformer_tf.RoFormerTokenizer.from_preset(folder).get_vocabulary())
+    tokenizer = roformer_tf.RoFormerTokenizer.from_preset(folder)
+    config = {**tokenizer.get_config(), "name": None}  # each save numbers them on
+    return np.array([*tokenizer.get_vocabulary(), json.dumps(config)])
 
 
 def save_tables(seed):

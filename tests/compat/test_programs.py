@@ -15,7 +15,7 @@ CASES = {
     "adamw": ("masked_lm", "roformer", {"model": "roformer", "lamb": False}),
     "lamb": ("masked_lm", "roformer_v2", {"model": "roformer_v2", "lamb": True}),
     "similar": ("similar", "roformer", {}),
-    "supervised": ("supervised", "roformer", {}),
+    "supervised": ("supervised", "deep_roformer", {}),
     "reading": ("reading", "roformer_v2", {}),
     "multi task": ("multi_task", "roformer_v2", {}),
     "complete": ("complete", "deep_roformer", {}),

@@ -14,14 +14,12 @@ from tests.processes import run_in_one_process
 pytestmark = pytest.mark.slow  # eager: those of few steps, as tracing these takes longer
 
 
-@pytest.mark.eager
 def test_load_a_checkpoint(run, tmp_path):
     out = run("load_a_checkpoint", "--output", tmp_path / "saved")
     assert "family roformer, 3,624,832 weights, complete: True" in out and out.count("%") == 6
     assert inspect_checkpoint(tmp_path / "saved").complete
 
 
-@pytest.mark.eager
 def test_generate(run):
     lines = run("generate", "房间很", "--max-length", 12).splitlines()
     assert [line.split(": ")[0] for line in lines] == ["top-p", "beam search"]

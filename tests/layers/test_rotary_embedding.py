@@ -90,9 +90,6 @@ def test_axes(axes, rng):
     np.testing.assert_allclose(numpy(ours(x)), numpy(theirs(x)), atol=2e-6)
 
 
-@pytest.mark.tensorflow(
-    "on any backend the layer equals the oracle, and starting PyTorch takes long"
-)
 def test_equals_hugging_face(rng):
     """LLaMA rotates halves; RoFormer rotates interleaved pairs, with one table."""
     torch = pytest.importorskip("torch", reason="needs the extra hf: torch")

@@ -207,7 +207,6 @@ def test_files(tmp_path, rng):
     check_files(chooser(), questions(rng, 3), tmp_path)
 
 
-@pytest.mark.eager
 @pytest.mark.slow
 def test_low_precision_and_lora(rng):
     x, labels = questions(rng, 3), [0, 1, 0]

@@ -230,7 +230,6 @@ def test_every_form_of_data(rng):
     assert task.predict(dataset, verbose=0) == task.predict(data, verbose=0)
 
 
-@pytest.mark.eager
 @pytest.mark.slow
 def test_low_precision_and_lora(rng):
     data, answers = columns(["谁", "天"], ["我在北京", random_text(rng, 9)]), [(2, 4), None]

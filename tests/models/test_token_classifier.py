@@ -261,7 +261,6 @@ def test_original_weights(original, tmp_path, rng, head):
     np.testing.assert_allclose(found, want, atol=2e-5)
 
 
-@pytest.mark.eager
 @pytest.mark.slow
 def test_low_precision_and_lora(rng):
     for dtype in ("mixed_bfloat16", "bfloat16"):
