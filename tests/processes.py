@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 
 
 def run_program(*command, **options):
@@ -10,16 +9,6 @@ def run_program(*command, **options):
     done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done
-
-
-def run_in_one_process(*commands, **options):
-    """Runs programs of Python, each with its arguments, one after the other; returns what they printed.
-
-    Most of a short program's time is the start of its process.
-    """
-    commands = [[str(word) for word in command] for command in commands]
-    program = "import runpy, sys\nfor sys.argv in {}:\n    runpy.run_path(sys.argv[0], run_name='__main__')"
-    return run_program(sys.executable, "-c", program.format(commands), **options).stdout
 
 
 def environment_of_a_user(**variables):

@@ -3,15 +3,26 @@
 import json
 import os
 import re
+import sys
 
 import pytest
 
 from roformer_tf.checkpoint import inspect_checkpoint
 from roformer_tf.export import export_saved_model
 from tests.models.builders import task
-from tests.processes import run_in_one_process
+from tests.processes import run_program
 
 pytestmark = pytest.mark.slow  # eager: those of few steps, as tracing these takes longer
+
+
+def run_in_one_process(*commands, **options):
+    """Runs programs of Python, each with its arguments, one after the other; returns what they printed.
+
+    Most of a short program's time is the start of its process.
+    """
+    commands = [[str(word) for word in command] for command in commands]
+    program = "import runpy, sys\nfor sys.argv in {}:\n    runpy.run_path(sys.argv[0], run_name='__main__')"
+    return run_program(sys.executable, "-c", program.format(commands), **options).stdout
 
 
 def test_load_a_checkpoint(run, tmp_path):
