@@ -1,10 +1,12 @@
 """Small models, batches and settings for the tests of pretraining, and the rows of its logs."""
 
+import contextlib
 import csv
 import json
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.config import disable_op_determinism
 
 import roformer_tf
 from roformer_tf.pretraining import Pretrainer
@@ -49,6 +51,15 @@ def make_pretrainer(optimizer, weights=None, **arguments):
     pretrainer = Pretrainer(task, **own)
     pretrainer.compile_for(optimizer)
     return pretrainer
+
+
+@contextlib.contextmanager
+def determinism_ends():
+    """Undoes `run.deterministic`, which TensorFlow would keep for the rest of the process."""
+    try:
+        yield
+    finally:
+        disable_op_determinism()
 
 
 class Reused:

@@ -9,21 +9,19 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework.config import disable_op_determinism
 
 from roformer_tf.__main__ import main
 from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.run import DelaySignals, SaveCheckpoints
+from tests.pretraining import builders
 from tests.pretraining import run_processes as runs
 from tests.pretraining.kill_runs import compare, kill_once
 
 
+@builders.determinism_ends()
 def train_here(settings, output):
-    """Trains to the end in this process, which does not stay deterministic."""
-    try:
-        assert main(["pretrain", str(settings), "--output", str(output), "--quiet"]) == 0
-    finally:
-        disable_op_determinism()
+    """Trains to the end in this process."""
+    assert main(["pretrain", str(settings), "--output", str(output), "--quiet"]) == 0
 
 
 @pytest.mark.slow

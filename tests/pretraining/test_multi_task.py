@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework.config import disable_op_determinism
 
 import roformer_tf
 from roformer_tf.checkpoint import inspect_checkpoint
@@ -11,7 +10,13 @@ from roformer_tf.pretraining import MultiTaskSettings, choose_strategy, train_ta
 from roformer_tf.pretraining.multi_task_run import task_of_step
 from tests.layers.harness import assert_equal
 from tests.pretraining import multi_tasks, readings, run_processes, small_corpus
-from tests.pretraining.builders import TOLERANCE, distance, rows, write_toml
+from tests.pretraining.builders import (
+    TOLERANCE,
+    determinism_ends,
+    distance,
+    rows,
+    write_toml,
+)
 
 ALL = ("topics", "pairs", "webqa")
 
@@ -29,13 +34,11 @@ def settings_of(folder):
     return multi_tasks.values(folder, ALL, stages, model=model, run=run)
 
 
+@determinism_ends()
 def train_here(folder, output):
-    """Trains to the end in this process, which does not stay deterministic."""
-    try:
-        settings = MultiTaskSettings.from_dict(settings_of(folder))
-        result = train_tasks(settings, output, verbose=False)
-    finally:
-        disable_op_determinism()
+    """Trains to the end in this process."""
+    settings = MultiTaskSettings.from_dict(settings_of(folder))
+    result = train_tasks(settings, output, verbose=False)
     assert result.completed
     return result
 

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework.config import disable_op_determinism
 
 from roformer_tf.optimizers import LayerwiseAdamW
 from roformer_tf.pretraining.strategies import choose_strategy
@@ -13,6 +12,7 @@ from tests.pretraining.builders import (
     TOLERANCE,
     Reused,
     as_dataset,
+    determinism_ends,
     distance,
     make_batches,
     make_pretrainer,
@@ -293,11 +293,9 @@ def test_keras_callbacks_work(data, prepared, tmp_path):
 
 def test_steps_under_op_determinism(data):
     """A step reads no clock of TensorFlow, which has none once op determinism is enabled."""
-    tf.config.experimental.enable_op_determinism()
-    try:
+    with determinism_ends():
+        tf.config.experimental.enable_op_determinism()
         history = train(make_pretrainer(adamw(), data[0]), data[1], steps=1)
-    finally:
-        disable_op_determinism()
     assert "input_ready" not in history and np.isfinite(history["loss"]).all()
 
 
