@@ -12,6 +12,7 @@ def add_arguments(parser):
     shared.add_json(parser, "its classes with their probabilities")
 
 
+@shared.graphs_for_many
 def run(args):
     windows = shared.read_texts(args)
     task, _ = shared.load_model(args.model, "classifier", args.dtype)

@@ -20,6 +20,7 @@ def add_arguments(parser):
     shared.add_json(parser, "its vector")
 
 
+@shared.graphs_for_many
 def run(args):
     from roformer_tf.models.prediction import text_vectors
 

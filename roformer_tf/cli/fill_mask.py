@@ -12,6 +12,7 @@ def add_arguments(parser):
     shared.add_json(parser, "the tokens of each [MASK] with their probabilities")
 
 
+@shared.graphs_for_many
 def run(args):
     from roformer_tf.models import fill_mask
 

@@ -1,11 +1,13 @@
 """What several commands share: arguments, the model, the texts they read, and how they print."""
 
+import functools
 import itertools
 import json
 import sys
 from pathlib import Path
 
 WINDOW = 512  # lines read before they are worked on
+FEW = 16  # texts that are done sooner without graphs
 CLASSES = {
     "classifier": "RoFormerTextClassifier",
     "token_classifier": "RoFormerTokenClassifier",
@@ -200,6 +202,23 @@ def _windows(lines, keep_blank):
             if texts:
                 yield texts
             progress.advance(task, len(window))
+
+
+def graphs_for_many(run):
+    """Decorates a command that runs a few texts without graphs: tracing would take longer."""
+
+    @functools.wraps(run)
+    def command(args):
+        import tensorflow as tf
+
+        before = tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(before or 0 < len(args.texts) <= FEW)
+        try:
+            return run(args)
+        finally:
+            tf.config.run_functions_eagerly(before)
+
+    return command
 
 
 def print_json(record):

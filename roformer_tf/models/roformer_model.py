@@ -433,7 +433,7 @@ def _with_any_shape(model, for_short, for_any):
     def call(data):
         data = [as_tensors(batch) for batch in data]
         leaves = tf.nest.flatten(data)
-        if not all(map(tf.is_tensor, leaves)):
+        if tf.config.functions_run_eagerly() or not all(map(tf.is_tensor, leaves)):
             return for_any(data)
         widths = [x.shape[1] for x in leaves if x.shape.rank > 1]
         longest = None if None in widths else short_up_to(max(widths, default=0))

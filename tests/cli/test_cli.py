@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from roformer_tf import RoFormerBackbone
 from roformer_tf.__main__ import COMMANDS, main
 from roformer_tf.checkpoint import save_checkpoint
+from roformer_tf.cli import shared
 from roformer_tf.models import fill_mask
 from tests.cli.conftest import TEXTS, run
 from tests.models import builders
@@ -91,6 +93,19 @@ def test_fill_mask_prints_a_table(folders, masked_lm, capsys):
     for token, probability in fill_mask(masked_lm, "玄[MASK]", top_k=2)[0]:
         assert f"{probability:6.1%}  {token}" in printed
     assert TEXT in printed and "mask 2" in printed
+
+
+def test_a_few_texts_need_no_graph(folders, calls_of, printed_json):
+    """A few texts run without graphs, many with them, and a program keeps what it had."""
+    calls = calls_of(RoFormerBackbone, "compute_outputs", lambda *_, **__: tf.executing_eagerly())
+    answers = []
+    for texts, eager in ([TEXT], True), ([TEXT] * (shared.FEW + 1), False):
+        assert run("fill-mask", folders / "preset", *texts, "--json") == 0
+        answers.append(printed_json()[0]["masks"])
+        assert calls[-1] == eager, "the calls before built the model"
+        assert not tf.config.functions_run_eagerly()
+    few, many = ([[x["probability"] for x in mask] for mask in masks] for masks in answers)
+    np.testing.assert_allclose(few, many, rtol=1e-5)  # float32: sums in another order
 
 
 def test_export_classifier(folders, classifier, tmp_path, capsys):

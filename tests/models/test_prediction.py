@@ -371,6 +371,7 @@ def test_generation_makes_as_few_batches_as_may_be():
 def test_no_shape_is_looked_up(classifier, rng, calls_of):
     """TensorFlow compares the shape of a call with all before it, which takes longer and longer."""
     classifier.predict(texts(rng, 1), verbose=0)
+    classifier.predict(texts(rng, 1), verbose=0)  # the first after a trace is looked up
     classifier.predict({"token_ids": np.ones((1, 1), "int32")}, verbose=0)
     seen = calls_of(type_dispatch.TypeDispatchTable, "_cache_dispatch")
     for length in range(1, 60):
