@@ -3,7 +3,7 @@ import math
 import keras
 from keras import ops
 
-from roformer_tf.layers.flat_dense import make_dense
+from roformer_tf.layers.flat_dense import flatten, make_dense
 from roformer_tf.layers.self_attention import Attention
 
 
@@ -80,7 +80,7 @@ class CrossAttention(Attention):
         """Returns keys and values, `(batch, num_heads, encoder_length, head_dim)` each."""
         batch, length = ops.shape(encoder_sequence)[:2]
         shape = (batch, length, 2, self.num_heads, self.head_dim)
-        pair = ops.reshape(self.key_value(encoder_sequence), shape)
+        pair = ops.reshape(self.key_value(flatten(encoder_sequence)), shape)
         return tuple(ops.unstack(ops.transpose(pair, (2, 0, 3, 1, 4)), 2))
 
     def call_with_cache(self, x, cache, attention_bias=None, training=None):
@@ -99,7 +99,7 @@ class CrossAttention(Attention):
         """
         key, value = cache
         query = ops.reshape(
-            self.query(x) / math.sqrt(self.head_dim),
+            self.query(flatten(x)) / math.sqrt(self.head_dim),
             (ops.shape(key)[0], -1, self.num_heads, self.head_dim),
         )
         query = ops.transpose(query, (0, 2, 1, 3))  # (batch, head, rows * length, head_dim)

@@ -1,8 +1,9 @@
 import keras
+from keras import ops
 
 from roformer_tf.activations import get_activation
 from roformer_tf.layers.config import arguments_of
-from roformer_tf.layers.flat_dense import make_dense
+from roformer_tf.layers.flat_dense import flatten, make_dense
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -60,7 +61,8 @@ class FeedForward(keras.layers.Layer):
         self.output_dense.build((*x_shape[:-1], self.intermediate_dim))
 
     def call(self, x):
-        return self.output_dense(self.intermediate_dense(x))
+        outputs = self.output_dense(self.intermediate_dense(flatten(x)))
+        return ops.reshape(outputs, (*ops.shape(x)[:-1], self.hidden_dim))
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.hidden_dim)

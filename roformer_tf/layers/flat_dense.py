@@ -30,16 +30,27 @@ class FlatDense(keras.layers.Dense):
     """
 
     def call(self, inputs, training=None):
-        outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), self.kernel)
+        outputs = ops.matmul(flatten(inputs), self.kernel)
         if self.bias is not None:
             outputs = _add_bias(outputs, self.bias)
         if self.activation is not None:
             outputs = self.activation(outputs)
+        if len(inputs.shape) == 2:
+            return outputs
         return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units))
 
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras raises an error for subclasses, as they may compute something else
         super().quantize(mode, type_check=False, config=config)
+
+
+def flatten(x):
+    """Reshapes `(..., features)` to `(rows, features)`.
+
+    Several `FlatDense` in a row then share one reshape, and one look at an unknown shape, which is
+    nine operations to trace.
+    """
+    return x if len(x.shape) == 2 else ops.reshape(x, (-1, x.shape[-1]))
 
 
 def make_dense(layer, units, name, **options):

@@ -192,7 +192,8 @@ class LinearAttention(SelfAttention):
 
     def _sums(self, x, attention_bias, position, state=None, training=False):
         scheme, before = self.position_scheme, self.feature_map.rotate_inputs
-        query, key, value = (ops.cast(part, "float32") for part in self.split(x))
+        shape = ops.shape(x)[:2]
+        query, key, value = (ops.cast(part, "float32") for part in self.split(x, shape))
         rotate = scheme.apply_to_query_key if before else scheme.apply_to_features
         output, state = linear_attention(
             query,
@@ -208,7 +209,7 @@ class LinearAttention(SelfAttention):
         )
         output = scheme.apply_to_output(output, None, position)
         output = self.dropout_layer(ops.cast(output, self.compute_dtype), training=training)
-        return self.merge(output), state
+        return self.merge(output, shape), state
 
 
 def _bias_of_keys(attention_bias, causal):

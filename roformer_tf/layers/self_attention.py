@@ -18,7 +18,7 @@ from roformer_tf.layers.cache import in_plain_graph, is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.config import deserialize_parts, own_arguments
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
-from roformer_tf.layers.flat_dense import make_dense
+from roformer_tf.layers.flat_dense import flatten, make_dense
 from roformer_tf.layers.position_scheme import PositionScheme, tokens_of
 from roformer_tf.portable import is_portable, set_while
 
@@ -110,15 +110,14 @@ class Attention(keras.layers.Layer):
         weights = self.dropout_layer(ops.cast(weights, value.dtype), training=training)
         return ops.matmul(weights, value), weights
 
-    def merge(self, output, shape=None):
+    def merge(self, output, shape):
         """Merges the heads of `(batch, num_heads, length, head_dim)` and projects them.
 
-        Pass `shape` if the result has another `(batch, length)`.
+        `shape` is the `(batch, length)` of the result.
         """
-        if shape is None:
-            shape = ops.shape(output)[0], ops.shape(output)[2]
         output = ops.transpose(output, (0, 2, 1, 3))
-        return self.output_dense(ops.reshape(output, (*shape, self.num_heads * self.head_dim)))
+        output = self.output_dense(ops.reshape(output, (-1, self.num_heads * self.head_dim)))
+        return ops.reshape(output, (*shape, self.output_dense.units))
 
     def compute_output_spec(self, x, *args, **kwargs):
         shape = (*x.shape[:-1], self.num_heads * self.head_dim)
@@ -279,16 +278,18 @@ class SelfAttention(Attention):
             attention_bias = bias_of_masks(x, padding_mask, attention_mask, use_causal_mask)
         if position is None:
             position = self.position_scheme(tokens_of(x), padding_mask=padding_mask)
-        query, key, value = self._with_positions(*self.split(x), position)
+        shape = ops.shape(x)[:2]
+        query, key, value = self._with_positions(*self.split(x, shape), position)
         if return_attention_scores:
             output, weights = self._plain(query, key, value, attention_bias, position, training)
-            return tokens_at(self.merge(output), output_positions), weights
+            return tokens_at(self.merge(output, shape), output_positions), weights
         if self._can_leave_out_queries(attention_bias, output_positions):
             query = tokens_at(query, output_positions)
             bias = bias_at(attention_bias, output_positions)
-            return self.merge(self._plain(query, key, value, bias, position, training)[0])
-        output = self._attend(query, key, value, attention_bias, position, training)
-        return tokens_at(self.merge(output), output_positions)
+            output = self._plain(query, key, value, bias, position, training)[0]
+            return self.merge(output, (shape[0], 1))
+        output = self._attend(query, key, value, shape[1], attention_bias, position, training)
+        return tokens_at(self.merge(output, shape), output_positions)
 
     def build_cache(self, batch_size, max_length):
         """Creates an empty key/value cache.
@@ -341,7 +342,8 @@ class SelfAttention(Attention):
             attention_bias = causal_bias(x, cache_update_index, ops.shape(cache[0])[2])
         if position is None:
             position = self._positions_in_cache(x, cache, cache_update_index)
-        query, key, value = self.split(x)
+        shape = ops.shape(x)[:2]
+        query, key, value = self.split(x, shape)
         prefill, here = is_prefill(cache_update_index), position
 
         def update(key, value):
@@ -352,9 +354,8 @@ class SelfAttention(Attention):
             # every step rotates all keys again, so the cache holds unrotated keys
             cache = update(key, value)
             if not prefill:
-                length = ops.shape(x)[1]
                 here = keras.tree.map_structure(
-                    lambda part: read(part, cache_update_index, length), position
+                    lambda part: read(part, cache_update_index, shape[1]), position
                 )
                 key, value = cache
             query, _ = scheme.apply_to_query_key(query, query, here)
@@ -366,10 +367,12 @@ class SelfAttention(Attention):
             if not prefill:
                 key, value = cache
         if not prefill:
-            return self.merge(self._plain(query, key, value, attention_bias, here)[0]), cache
+            output = self._plain(query, key, value, attention_bias, here)[0]
+            return self.merge(output, shape), cache
         if attention_bias is not None and not isinstance(attention_bias, dict):
-            attention_bias = attention_bias[..., : ops.shape(key)[2]]
-        return self.merge(self._attend(query, key, value, attention_bias, here)), cache
+            attention_bias = attention_bias[..., : shape[1]]
+        output = self._attend(query, key, value, shape[1], attention_bias, here)
+        return self.merge(output, shape), cache
 
     def _positions_in_cache(self, x, cache, cache_update_index):
         scheme, length = self.position_scheme, ops.shape(x)[1]
@@ -383,9 +386,9 @@ class SelfAttention(Attention):
         query, key = self.position_scheme.apply_to_query_key(query, key, position)
         return query, key, self.position_scheme.apply_to_value(value, position)
 
-    def _attend(self, query, key, value, attention_bias, position, training=False):
+    def _attend(self, query, key, value, length, attention_bias, position, training=False):
         """Computes the averages `(batch, head, query, head_dim)`, in chunks if it is long."""
-        scheme, length = self.position_scheme, ops.shape(query)[2]
+        scheme = self.position_scheme
 
         def plain():
             return self._plain(query, key, value, attention_bias, position, training)[0]
@@ -408,13 +411,16 @@ class SelfAttention(Attention):
         with dropout_seeds([] if seed is None else [self.dropout_layer], [seed]):
             return ops.cond(long, chunked, plain)
 
-    def split(self, x):
-        """Returns queries, keys and values, `(batch, num_heads, length, head_dim)` each."""
-        batch, length = ops.shape(x)[:2]
+    def split(self, x, shape):
+        """Returns queries, keys and values, `(batch, num_heads, length, head_dim)` each.
+
+        `shape` is the `(batch, length)` of `x`.
+        """
+        qkv = self.qkv(flatten(x))
         if x.shape[1] == 1:  # a step: nothing to transpose
-            qkv = ops.reshape(self.qkv(x), (batch, 3, self.num_heads, 1, self.head_dim))
+            qkv = ops.reshape(qkv, (-1, 3, self.num_heads, 1, self.head_dim))
             return ops.unstack(qkv, 3, axis=1)
-        qkv = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_dim))
+        qkv = ops.reshape(qkv, (*shape, 3, self.num_heads, self.head_dim))
         return ops.unstack(ops.transpose(qkv, (2, 0, 3, 1, 4)), 3)
 
     def _can_be_chunked(self, bias):
