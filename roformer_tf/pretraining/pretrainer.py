@@ -6,6 +6,7 @@ from tensorflow.python.framework.config import is_op_determinism_enabled  # has 
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers import Dropout, dropout_seeds
+from roformer_tf.layers.self_attention import inputs_up_to
 from roformer_tf.models.roformer_backbone import sequence_output
 from roformer_tf.pretraining.strategies import ReducedGradientsOptimizer, all_reduce
 
@@ -32,6 +33,8 @@ class Pretrainer(keras.Model):
         recompute: bool. Whether blocks compute their activations again for the gradient, which
             takes less memory and more time.
         xla: bool. Whether XLA compiles the forward and backward pass, once per shape of a batch.
+        max_length: int. Maximum number of tokens of a sequence, for which the step is traced.
+            Defaults to any number, whose graph is larger.
         **kwargs: passed to `keras.Model`.
 
     Call arguments:
@@ -74,13 +77,16 @@ class Pretrainer(keras.Model):
     place_shape = ()
     traces = 0
 
-    def __init__(self, task, slices=1, seed=0, recompute=False, xla=False, **kwargs):
+    def __init__(
+        self, task, slices=1, seed=0, recompute=False, xla=False, max_length=None, **kwargs
+    ):
         super().__init__(**kwargs)
         check_positive_integer("slices", slices)
         self.task = task
         self.slices = slices
         self.seed = seed
         self.xla = xla
+        self.max_length = max_length
         for block in task.backbone.encoder_blocks:
             block.recompute_activations = recompute
         layers = task._flatten_layers(include_self=False, recursive=True)
@@ -227,7 +233,7 @@ class Pretrainer(keras.Model):
             [max(len(self._dropouts), 1), 2], seed, minval=None, maxval=None, dtype=tf.int32
         )
         variables = self.trainable_variables
-        with dropout_seeds(self._dropouts, seeds):
+        with dropout_seeds(self._dropouts, seeds), inputs_up_to(self.max_length):
             with tf.GradientTape() as tape:
                 loss_sum, correct = self.loss_sum(batch, training=True)
                 loss = loss_sum / tf.maximum(weight, 1.0)
@@ -283,7 +289,8 @@ class Pretrainer(keras.Model):
             `"tokens"`, the number of predicted tokens.
         """
         if getattr(self, "_score", None) is None:
-            self._score = tf.function(self.loss_sum, autograph=False, reduce_retracing=True)
+            loss_sum = inputs_up_to(self.max_length)(self.loss_sum)
+            self._score = tf.function(loss_sum, autograph=False, reduce_retracing=True)
         if isinstance(batches, tf.data.Dataset):
             # one graph for all sizes and widths, instead of first one for those of the first batch
             specs = batches.element_spec.items()
