@@ -44,7 +44,8 @@ def make_task(dropout=0.0, masking="bidirectional", dtype="float32", **arguments
 
 def make_pretrainer(optimizer, weights=None, **arguments):
     """Makes a compiled pretrainer; `arguments` go to `Pretrainer` and `make_task`."""
-    own = {k: arguments.pop(k) for k in ("slices", "seed", "recompute", "xla") if k in arguments}
+    names = "slices", "seed", "recompute", "xla", "max_length"
+    own = {name: arguments.pop(name) for name in names if name in arguments}
     task = make_task(**arguments)
     if weights is not None:
         task.set_weights(weights)

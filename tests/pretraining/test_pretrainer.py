@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from roformer_tf.layers import self_attention
 from roformer_tf.optimizers import LayerwiseAdamW
 from roformer_tf.pretraining.strategies import choose_strategy
 from tests.layers.harness import assert_equal
@@ -289,6 +290,20 @@ def test_keras_callbacks_work(data, prepared, tmp_path):
     assert len(log.read_text().splitlines()) == 3
     # no batch was lost in between: the fourth step had the fourth batch
     assert pretrainer.last_place[1] == 3
+
+
+def test_a_graph_up_to_a_length_has_one_way_to_attend(data, reference, calls_of):
+    """It takes the same steps as one for any length, which holds the chunked way too."""
+    chunked = calls_of(self_attention, "chunked_attention")
+    for max_length in (None, 12):
+        pretrainer = make_pretrainer(
+            adamw(), data[0], max_length=max_length, recompute=True, slices=3
+        )
+        del chunked[:]
+        history = train(pretrainer, data[1], steps=2)
+        pretrainer.evaluate_batches(as_dataset(data[1]).take(1))
+        assert bool(chunked) == (max_length is None)
+        np.testing.assert_allclose(history["loss"], reference[1]["loss"][:2], rtol=1e-5)
 
 
 def test_steps_under_op_determinism(data):
