@@ -80,7 +80,6 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerCausalLMPreprocessor
     saved_masking = "causal"
-    _min_new_tokens = 0
 
     def __init__(self, backbone, preprocessor=None, head_epsilon=1e-12, **kwargs):
         if backbone.masking == "bidirectional":
@@ -174,7 +173,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         strips_source = self.backbone.masking == "unilm" and self.preprocessor is not None
         if min_new_tokens != self._min_new_tokens:
             self._min_new_tokens = min_new_tokens
-            self.generate_function = None
+            if not self._has_graphs_for_any_shape:
+                self.generate_function = None
         function = self.make_generate_function()
 
         outputs = []

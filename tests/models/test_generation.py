@@ -284,6 +284,18 @@ def test_stop_tokens():
     )
 
 
+def test_another_minimum_does_not_drop_the_graphs(calls_of):
+    causal_lm, prompt = model("gpt"), prompts([3, 5])
+    causal_lm.compile(sampler="greedy")
+    stops = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"][[0, 1], [4, 6]].tolist()
+    traced, found = calls_of(causal_lm, "generate_step"), {0: [], 8: []}
+    for count in (0, 8, 0, 8):
+        output = causal_lm.generate(prompt, stop_token_ids=stops, min_new_tokens=count)
+        found[count].append(output["padding_mask"].sum(-1).tolist())
+    assert len(traced) == 2
+    assert found[0] == 2 * [[5, 7]] and found[8][0] == found[8][1] > [10, 12]
+
+
 def test_padding_with_a_stop_token():
     """Tokens at the positions to fill are not read, not even a stop token."""
     causal_lm, prompt = model("gpt"), prompts([3, 5])
