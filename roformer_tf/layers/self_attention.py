@@ -115,9 +115,9 @@ class Attention(keras.layers.Layer):
 
         `shape` is the `(batch, length)` of the result.
         """
-        output = ops.transpose(output, (0, 2, 1, 3))
-        output = self.output_dense(ops.reshape(output, (-1, self.num_heads * self.head_dim)))
-        return ops.reshape(output, (*shape, self.output_dense.units))
+        output, width = ops.transpose(output, (0, 2, 1, 3)), self.num_heads * self.head_dim
+        output = self.output_dense(ops.reshape(output, (-1, width)))
+        return ops.reshape(output, (*shape, width))
 
     def compute_output_spec(self, x, *args, **kwargs):
         shape = (*x.shape[:-1], self.num_heads * self.head_dim)

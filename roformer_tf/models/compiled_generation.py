@@ -20,7 +20,7 @@ class CompiledGeneration:
     """
 
     generates_with_xla = False
-    _min_new_tokens = 0  # of the last `generate`; `generate_step` reads it while it is traced
+    _min_new_tokens = 0  # of the last `generate`
 
     def compile(self, *args, jit_compile="auto", **kwargs):
         """See `keras.Model.compile`. `generate` uses XLA only if `jit_compile` is `True`."""
@@ -63,7 +63,7 @@ class CompiledGeneration:
         signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in self.input}]
 
         @functools.cache
-        def graph(stop_token_ids, longest, min_new_tokens):
+        def graph(stop_token_ids, longest, min_new_tokens):  # which the step reads from the model
             step = functools.partial(self.generate_step, stop_token_ids=stop_token_ids)
             step = inputs_up_to(longest)(step)
             return tf.function(step, input_signature=signature, autograph=False)
