@@ -344,7 +344,7 @@ def test_command(tmp_path, capsys):
             "peak",
             "Fits: every stage, into 32GB",
             "15% is left free",
-            "-10% to +17%",
+            "-10% to +18%",
             "-34% to +3%",
         ),
     ):
