@@ -158,8 +158,9 @@ def _pretrainer(case):
 
     model = ModelSettings(vocabulary="-", **{name: case[name] for name in _MODEL if name in case})
     task = make_task(model, "masked_lm", case["vocabulary_size"], case["length"])
-    options = {name: case[name] for name in ("slices", "recompute")}
-    pretrainer = Pretrainer(task, max_length=case["length"], **options)
+    pretrainer = Pretrainer(
+        task, slices=case["slices"], recompute=case["recompute"], max_length=case["length"]
+    )
     settings = OptimizerSettings(name=case["optimizer"], clip_norm=case["clip_norm"])
     pretrainer.compile_for(make_optimizer(settings, 1e-4))
     return pretrainer

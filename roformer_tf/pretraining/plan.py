@@ -96,11 +96,10 @@ class ModelSizes:
         if model.checkpoint is None:
             if vocabulary_size is None:
                 vocabulary_size = Vocabulary(model.vocabulary).size
-            longest = max(stage.max_length for stage in settings.stages)
             arguments = {
                 **dataclasses.asdict(model),
                 "vocabulary_size": vocabulary_size,
-                "max_sequence_length": model.max_sequence_length or longest,
+                "max_sequence_length": model.max_sequence_length or settings.max_length,
             }
         else:
             arguments = {**open_folder(model.checkpoint).backbone_arguments(), "dtype": model.dtype}

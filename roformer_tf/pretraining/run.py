@@ -210,19 +210,18 @@ class Run:
     def make_pretrainer(self):
         """Makes the compiled `Pretrainer`."""
         settings, run = self.settings, self.settings.run
-        max_length = max(stage.max_length for stage in settings.stages)
         task = make_task(
             settings.model,
             settings.data.objective,
             self.tokenizer.vocabulary_size(),
-            max_length,
+            settings.max_length,
         )
         pretrainer = self.make_model(
             task,
             seed=run.seed,
             recompute=run.recompute,
             xla=run.jit_compile,
-            max_length=max_length,
+            max_length=settings.max_length,
             name="pretrainer",  # part of names in checkpoints; Keras would number its own
         )
         schedule = StagesSchedule(settings.stages)

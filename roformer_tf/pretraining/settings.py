@@ -290,6 +290,11 @@ class PretrainingSettings:
         """Number of optimizer steps of all stages."""
         return sum(stage.steps for stage in self.stages)
 
+    @property
+    def max_length(self):
+        """Maximum number of tokens of a sequence in the longest stage."""
+        return max(stage.max_length for stage in self.stages)
+
     def first_step(self, stage_index):
         """Number of steps before a stage."""
         return sum(stage.steps for stage in self.stages[:stage_index])
