@@ -261,7 +261,7 @@ class ServedCausalLM(ServedModel):
         unilm = task.backbone.masking == "unilm"
         prompts = (texts, tf.fill([tf.size(texts)], "")) if unilm else texts
         prompts = preprocessor.generate_preprocess(prompts, sequence_length=max_length)
-        outputs = task.generate_step(prompts, [preprocessor.tokenizer.end_token_id], 0)
+        outputs = task.generate_step(prompts, [preprocessor.tokenizer.end_token_id])
         if unilm:
             new = tf.cast(outputs["padding_mask"], tf.int32) * (1 - prompts["padding_mask"])
             outputs = {**outputs, "padding_mask": new}

@@ -20,7 +20,6 @@ class CompiledGeneration:
     """
 
     generates_with_xla = False
-    _min_new_tokens = 0  # of the last `generate`
 
     def compile(self, *args, jit_compile="auto", **kwargs):
         """See `keras.Model.compile`. `generate` uses XLA only if `jit_compile` is `True`."""
@@ -37,10 +36,10 @@ class CompiledGeneration:
         """Returns the compiled `generate_step`; it raises an error if the outputs are NaN."""
         if self.generate_function is not None:
             return self.generate_function
-        if self._has_graphs_for_any_shape:
-            function = self._generate_for_any_shape()
-        else:
+        if self.run_eagerly or self.generates_with_xla or keras.config.backend() != "tensorflow":
             function = super().make_generate_function()
+        else:
+            function = self._generate_for_any_shape()
 
         def generate(inputs, stop_token_ids=None):
             outputs = function(inputs, stop_token_ids=stop_token_ids)
@@ -52,27 +51,23 @@ class CompiledGeneration:
         self.generate_function = generate
         return generate
 
-    @property
-    def _has_graphs_for_any_shape(self):
-        uses_keras = self.run_eagerly or self.generates_with_xla
-        return not uses_keras and keras.config.backend() == "tensorflow"
-
     def _generate_for_any_shape(self):
         import tensorflow as tf
 
-        signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in self.input}]
-
         @functools.cache
-        def graph(stop_token_ids, longest, min_new_tokens):  # which the step reads from the model
+        def graph(stop_token_ids, longest, ranks):
             step = functools.partial(self.generate_step, stop_token_ids=stop_token_ids)
             step = inputs_up_to(longest)(step)
+            signature = [{name: tf.TensorSpec([None] * rank, tf.int32) for name, rank in ranks}]
             return tf.function(step, input_signature=signature, autograph=False)
 
         def generate(inputs, stop_token_ids=None):
-            inputs = {name: tf.cast(inputs[name], tf.int32) for name in self.input}
-            longest = short_up_to(max(x.shape[1] for x in inputs.values()))
+            names = [*self.input, "min_new_tokens"]
+            inputs = {name: tf.cast(inputs[name], tf.int32) for name in names if name in inputs}
+            ranks = tuple((name, x.shape.rank) for name, x in inputs.items())
+            longest = short_up_to(max(x.shape[1] for x in inputs.values() if x.shape.rank))
             stop_token_ids = None if stop_token_ids is None else tuple(stop_token_ids)
-            return graph(stop_token_ids, longest, self._min_new_tokens)(inputs)
+            return graph(stop_token_ids, longest, ranks)(inputs)
 
         return generate
 

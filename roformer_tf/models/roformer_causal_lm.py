@@ -171,10 +171,6 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             stop_token_ids = [self.preprocessor.tokenizer.end_token_id]
         stop_token_ids = check_stop_token_ids(stop_token_ids)
         strips_source = self.backbone.masking == "unilm" and self.preprocessor is not None
-        if min_new_tokens != self._min_new_tokens:
-            self._min_new_tokens = min_new_tokens
-            if not self._has_graphs_for_any_shape:
-                self.generate_function = None
         function = self.make_generate_function()
 
         outputs = []
@@ -185,6 +181,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
                 prompt = self.preprocessor.generate_preprocess(batch, sequence_length=max_length)
             self._check_prompt(prompt)
             prompt = {"segment_ids": ops.zeros_like(prompt["token_ids"]), **prompt}
+            if min_new_tokens:  # a tensor, so that another number traces no graph
+                prompt["min_new_tokens"] = ops.convert_to_tensor(min_new_tokens, "int32")
             output = function(prompt, stop_token_ids=stop_token_ids)
             stripped = strip_prompt
             if strip_prompt == "auto":
@@ -198,13 +196,13 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         results = self._normalize_generate_outputs(outputs, is_single)
         return results if order is None else [results[i] for i in np.argsort(order)]
 
-    def generate_step(self, inputs, stop_token_ids=None, min_new_tokens=None):
+    def generate_step(self, inputs, stop_token_ids=None):
         """Generates one batch, in one graph.
 
         Args:
-            inputs: The dictionary that `generate` takes without a preprocessor.
+            inputs: The dictionary that `generate` takes without a preprocessor, and optionally
+                `min_new_tokens`, an int or scalar integer tensor.
             stop_token_ids: list of ids, or `None`.
-            min_new_tokens: See `generate`, whose last value is the default.
 
         Returns:
             Dictionary of `token_ids` and `padding_mask`, see `generate`.
@@ -226,10 +224,10 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
         else:
             hidden_states, next = None, self._next_without_cache
             is_finite = rows_are_finite(next(token_ids, cache, index)[0])
-        if min_new_tokens is None:
-            min_new_tokens = self._min_new_tokens
+        if "min_new_tokens" in inputs:
+            next = with_min_length(next, inputs["min_new_tokens"], stop_token_ids, prompt_mask)
         token_ids, mask = self.sample(
-            with_min_length(next, min_new_tokens, stop_token_ids, prompt_mask),
+            next,
             token_ids,
             prompt_mask,
             stop_token_ids,

@@ -1,5 +1,7 @@
 """Functions for stop tokens."""
 
+import numbers
+
 from keras import ops
 
 
@@ -12,9 +14,9 @@ def with_min_length(next, min_length, stop_token_ids, mask=None):
     Args:
         next: `next(prompt, cache, index) -> (logits, hidden_states, cache)`, as
             `keras_hub.samplers.Sampler` calls it.
-        min_length: int. Minimum number of new tokens before a stop token. Neither tokens of the
-            prompt nor the stop token count (fairseq's `--min-len`, Hugging Face's
-            `min_new_tokens`).
+        min_length: int or scalar integer tensor. Minimum number of new tokens before a stop token.
+            Neither tokens of the prompt nor the stop token count (fairseq's `--min-len`, Hugging
+            Face's `min_new_tokens`).
         stop_token_ids: list or tuple of ints, or `None`.
         mask: bool tensor `(batch, length)`, `True` at the tokens of the prompt, as the sampler gets
             it. `None` if there is no prompt.
@@ -42,9 +44,10 @@ def with_min_length(next, min_length, stop_token_ids, mask=None):
     >>> np.array(sampler(later, prompt, stop_token_ids=[3], **options)).tolist()
     [[2, 4, 0, 0, 3, 0]]
     """
-    if min_length < 0:
+    is_number = isinstance(min_length, numbers.Integral)
+    if is_number and min_length < 0:
         raise ValueError(f"`min_length` must not be negative. Received: min_length={min_length}")
-    if not min_length or not stop_token_ids:
+    if is_number and min_length == 0 or not stop_token_ids:
         return next
 
     def next_of_min_length(prompt, cache, index):
