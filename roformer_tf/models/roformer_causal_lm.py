@@ -182,7 +182,8 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
             self._check_prompt(prompt)
             prompt = {"segment_ids": ops.zeros_like(prompt["token_ids"]), **prompt}
             if min_new_tokens:  # a tensor, so that another number traces no graph
-                prompt["min_new_tokens"] = ops.convert_to_tensor(min_new_tokens, "int32")
+                least = min(min_new_tokens, prompt["token_ids"].shape[1])
+                prompt["min_new_tokens"] = ops.convert_to_tensor(least, "int32")
             output = function(prompt, stop_token_ids=stop_token_ids)
             stripped = strip_prompt
             if strip_prompt == "auto":

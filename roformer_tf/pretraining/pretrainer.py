@@ -49,7 +49,7 @@ class Pretrainer(keras.Model):
         traces: int. How often TensorFlow has traced a step, as it does in the first of each `fit`.
 
     Raises:
-        ValueError: If `slices` is not a positive integer.
+        ValueError: If `slices` or `max_length` is not a positive integer.
 
     Example:
 
@@ -82,6 +82,7 @@ class Pretrainer(keras.Model):
     ):
         super().__init__(**kwargs)
         check_positive_integer("slices", slices)
+        check_positive_integer("max_length", max_length, optional=True)
         self.task = task
         self.slices = slices
         self.seed = seed
