@@ -26,6 +26,7 @@ from roformer_tf.models.batches import longest_input
 from roformer_tf.models.fill_mask import token_of, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import output_kind
+from roformer_tf.models.length_batches import COST_OF_A_BATCH, DEFAULT_BATCH_SIZE
 from roformer_tf.models.roformer_backbone import TEXT_INPUTS, pool, pooled_positions
 
 STRINGS = {"texts", "first", "second", "question", "context", "left", "right"}
@@ -40,6 +41,7 @@ class ServedModel(tf.Module):
     """
 
     inputs = {"serving_default": ("texts",), "pairs": ("first", "second"), "token_ids": TOKEN_IDS}
+    by_length = True  # whether batches of texts may be narrower than the longest of all
 
     def __init__(self, task, preprocessor, vocabulary_file, **options):
         super().__init__()
@@ -75,7 +77,7 @@ class ServedModel(tf.Module):
         return signatures
 
     def serving_default(self, texts):
-        return self.answer(self.pack(texts))
+        return in_batches(self.answer, self.pack(texts), self.by_length)
 
     def pairs(self, first, second):
         texts = _of_one_length(first=first, second=second)
@@ -100,6 +102,8 @@ class ServedModel(tf.Module):
 
 class ServedBackbone(ServedModel):
     """Serves hidden states and an embedding of each text."""
+
+    by_length = False
 
     def answer(self, inputs):
         answer = self.outputs(inputs)
@@ -163,7 +167,8 @@ class ServedTokenClassifier(ServedModel):
     def serving_default(self, texts):
         task = self._python.task
         inputs, details = self._python.preprocessor.pack_chunks(texts)
-        found = task.decode(self.outputs(inputs), details, tf.size(texts))
+        outputs = in_batches(self.outputs, inputs, by_length=False)
+        found = task.decode(outputs, details, tf.size(texts))
         with tf.device("CPU"):
             labels = found["type"].with_values(
                 tf.gather(tf.constant(task.labels), found["type"].values)
@@ -185,8 +190,9 @@ class ServedQuestionAnswering(ServedModel):
         question, context = _of_one_length(question=question, context=context).values()
         inputs, details = self._python.preprocessor.pack_chunks(question, context)
         details = {**details, "context": context}
+        outputs = in_batches(self.outputs, inputs, by_length=False)
         return self._python.task.decode(
-            self.outputs(inputs), details, tf.size(question), n_best=self._python.top_k
+            outputs, details, tf.size(question), n_best=self._python.top_k
         )
 
 
@@ -204,7 +210,7 @@ class ServedMultipleChoice(ServedModel):
 
     def questions(self, **x):
         x = _of_one_length(**x)
-        outputs = self.outputs(self._python.preprocessor.pack(x))
+        outputs = in_batches(self.outputs, self._python.preprocessor.pack(x))
         return self._python.task.decode(outputs, {"choices": x["choices"]}, None)
 
     gaps = questions
@@ -225,7 +231,7 @@ class ServedMaskedLM(ServedModel):
     def serving_default(self, texts):
         # Keras 3.15 cannot gather positions of an empty batch
         inputs, found = self._python.preprocessor.pack_masks(_at_least_one(texts))
-        ids, probabilities = top_tokens(self.outputs(inputs), self._python.top_k)
+        ids, probabilities = in_batches(self.best_tokens, inputs)
         with tf.device("CPU"):
             tokens = tf.gather(self._tokens, ids)
             each = found[:, :, tf.newaxis]
@@ -237,6 +243,9 @@ class ServedMaskedLM(ServedModel):
             }
             return {name: value[: tf.size(texts)] for name, value in answer.items()}
 
+    def best_tokens(self, inputs):
+        return top_tokens(self.outputs(inputs), self._python.top_k)
+
 
 class ServedCausalLM(ServedModel):
     """Serves scores of texts, and generation with the sampler of the task."""
@@ -245,7 +254,12 @@ class ServedCausalLM(ServedModel):
 
     def serving_default(self, texts):
         inputs, targets, weights = self._python.preprocessor(texts)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, self.outputs(inputs))
+        return in_batches(self.scores, {**inputs, "targets": targets, "weights": weights})
+
+    def scores(self, inputs):
+        logits = self.outputs({name: inputs[name] for name in TOKEN_IDS})
+        targets, weights = inputs["targets"], inputs["weights"]
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         # a long text adds thousands of terms: in float64, as `RoFormerCausalLM.score` does
         total = -tf.reduce_sum(tf.cast(loss * weights, tf.float64), axis=-1)
         total = tf.cast(total, tf.float32)
@@ -282,7 +296,7 @@ class ServedSim(ServedCausalLM):
         return {**signatures, "embed": signatures["serving_default"]}
 
     def serving_default(self, texts):
-        return {"embedding": self.vectors(self.pack(texts))}
+        return {"embedding": self.text_vectors(texts)}
 
     def similar(self, texts, n, k, max_length):
         task, tokenizer = self._python.task, self._python.preprocessor.tokenizer
@@ -295,9 +309,9 @@ class ServedSim(ServedCausalLM):
             drawn = self.generate(tf.repeat(texts, n), max_length)["texts"]
         same = tokenizer.detokenize(tokenizer(texts))
 
-        vectors = self.vectors(self.pack(drawn))
+        vectors = self.text_vectors(drawn)
         vectors = tf.reshape(vectors, [tf.size(texts), n, task.backbone.hidden_dim])
-        similarities = tf.linalg.matvec(vectors, self.vectors(self.pack(texts)))
+        similarities = tf.linalg.matvec(vectors, self.text_vectors(texts))
         drawn = tf.reshape(drawn, [-1, n])
         with tf.device("CPU"):
             before = tf.linalg.band_part(tf.ones([n, n]), -1, 0) - tf.eye(n) > 0
@@ -313,6 +327,9 @@ class ServedSim(ServedCausalLM):
 
     def answer(self, inputs):
         return self.outputs(inputs)
+
+    def text_vectors(self, texts):
+        return in_batches(self.vectors, self.pack(texts))
 
     def vectors(self, inputs):
         """Returns the embeddings of model inputs, float32 `(batch, hidden_dim)`."""
@@ -352,6 +369,58 @@ def served_model(task, *args, **options):
     """Returns the `ServedModel` of a task."""
     kind = next(kind for kind in SERVED if isinstance(task, kind))
     return SERVED[kind](task, *args, **options)
+
+
+def in_batches(function, inputs, by_length=True):
+    """Runs a function on at most 32 rows at a time, so that any number of them fits into memory.
+
+    Args:
+        function: Takes a dictionary like `inputs`, and returns a structure of tensors of as many
+            rows, whose other axes are the same for all batches.
+        inputs: Dictionary of tensors of rows, padded on the right; `padding_mask` is one of them.
+        by_length: Whether a batch has rows of similar length, and no padding that none of them
+            needs. It ends where padding would cost more tokens than another batch does.
+
+    Returns:
+        The outputs for all rows, in the order given.
+    """
+    mask = inputs["padding_mask"]
+    if mask.shape.rank == 3:  # the longest of several choices counts
+        mask = tf.reduce_max(mask, axis=1)
+    count, width = tf.unstack(tf.shape(mask))
+    lengths = tf.reduce_sum(mask, axis=1) if by_length else tf.fill([count], width)
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    lengths = tf.gather(lengths, order)
+    specs = {n: tf.TensorSpec([None] * x.shape.rank, x.dtype) for n, x in inputs.items()}
+    graph = tf.function(function, autograph=False).get_concrete_function(specs)
+
+    def run(step, start, arrays):
+        window = lengths[start : start + DEFAULT_BATCH_SIZE]
+        longest = tf.where(count > 0, tf.reduce_max(window), width)
+        padding = tf.cumsum(longest - window)
+        rows = order[start:][: tf.math.count_nonzero(padding <= COST_OF_A_BATCH, dtype=tf.int32)]
+        batch = {name: tf.gather(x, rows) for name, x in inputs.items()}
+        for name in set(batch) - {"mask_positions"}:
+            batch[name] = batch[name][..., :longest]
+        found = tf.nest.flatten(graph(batch))
+        arrays = [array.write(step, x) for array, x in zip(arrays, found)]
+        return step + 1, start + tf.size(rows), arrays
+
+    arrays = [
+        tf.TensorArray(
+            x.dtype, 0, dynamic_size=True, infer_shape=False, element_shape=[None, *x.shape[1:]]
+        )
+        for x in tf.nest.flatten(graph.structured_outputs)
+    ]
+    *_, arrays = tf.while_loop(  # once for an empty batch too
+        lambda step, start, _: (step == 0) | (start < count),
+        run,
+        (0, 0, arrays),
+        parallel_iterations=1,
+    )
+    back = tf.argsort(order)
+    outputs = [tf.gather(array.concat(), back) for array in arrays]
+    return tf.nest.pack_sequence_as(graph.structured_outputs, outputs)
 
 
 def _spec(argument):
