@@ -4,6 +4,8 @@ A SavedModel needs nothing but TensorFlow (and TensorFlow Text for translation),
 nothing but onnxruntime.
 """
 
+import shlex
+
 from roformer_tf.cli import shared
 
 HELP = "write a SavedModel or an ONNX model that takes raw strings"
@@ -65,7 +67,8 @@ def run(args):
     }
     if is_onnx:
         folder = export_onnx(model, args.folder, quantize=args.quantize, **options)
-        print(f"{type(model).__name__} in {folder}. Try it: python {folder}/client.py TEXT")
+        client = shlex.quote(str(folder / "client.py"))
+        print(f"{type(model).__name__} in {folder}. Try it: python {client} TEXT")
         return
     folder = export_saved_model(model, args.folder, **options)
     _print_signatures(model, folder)

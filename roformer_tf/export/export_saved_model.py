@@ -176,12 +176,16 @@ def check_backend():
 
 
 def check_target(folder, overwrite, file=SAVED_MODEL_FILE):
-    """Raises `FileExistsError` if `folder` exists and must not be replaced.
+    """Raises an error if `folder` is no local path, or exists and must not be replaced.
 
     Only a folder that has `file` may be.
     """
-    if not str(folder):  # which `Path` takes for the current folder
-        raise ValueError("`folder` must be the path of the folder to write. Received: ''")
+    is_path = isinstance(folder, str | os.PathLike)
+    if not is_path or not str(folder) or "://" in str(folder):  # "" is the current folder of `Path`
+        raise ValueError(
+            "`folder` must be the path of the local folder to write, from which it can be copied to "
+            f"a bucket. Received: folder={folder!r}"
+        )
     folder = Path(folder)
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if is_empty or not os.path.lexists(folder):

@@ -84,7 +84,8 @@ class ServedModel(tf.Module):
         return self.serving_default(tuple(texts.values()))
 
     def token_ids(self, **inputs):
-        return self.answer(inputs)
+        with tf.control_dependencies(list(_checks_of_ids(inputs))):
+            return self.answer({name: tf.identity(x) for name, x in inputs.items()})
 
     def pack(self, texts):
         """Returns the model inputs of strings, or of a tuple of two."""
@@ -231,7 +232,7 @@ class ServedMaskedLM(ServedModel):
     def serving_default(self, texts):
         # Keras 3.15 cannot gather positions of an empty batch
         inputs, found = self._python.preprocessor.pack_masks(_at_least_one(texts))
-        ids, probabilities = in_batches(self.best_tokens, inputs)
+        ids, probabilities = in_batches(self.best_tokens, {**inputs, "found": found})
         with tf.device("CPU"):
             tokens = tf.gather(self._tokens, ids)
             each = found[:, :, tf.newaxis]
@@ -244,7 +245,16 @@ class ServedMaskedLM(ServedModel):
             return {name: value[: tf.size(texts)] for name, value in answer.items()}
 
     def best_tokens(self, inputs):
-        return top_tokens(self.outputs(inputs), self._python.top_k)
+        # Truncation may have taken thousands of masks from a text: the logits are those of the rest.
+        found = tf.cast(inputs["found"], tf.int32)
+        most = tf.maximum(tf.reduce_max(tf.reduce_sum(found, axis=1)), 1)
+        order = tf.argsort(found, direction="DESCENDING", stable=True)
+        positions = tf.gather(inputs["mask_positions"], order[:, :most], batch_dims=1)
+        inputs = {name: inputs[name] for name in TOKEN_IDS}
+        outputs = self.outputs({**inputs, "mask_positions": positions})
+        columns = tf.minimum(tf.argsort(order), most - 1)
+        best = top_tokens(outputs, self._python.top_k)
+        return tf.nest.map_structure(lambda x: tf.gather(x, columns, batch_dims=1), best)
 
 
 class ServedCausalLM(ServedModel):
@@ -400,7 +410,7 @@ def in_batches(function, inputs, by_length=True):
         padding = tf.cumsum(longest - window)
         rows = order[start:][: tf.math.count_nonzero(padding <= COST_OF_A_BATCH, dtype=tf.int32)]
         batch = {name: tf.gather(x, rows) for name, x in inputs.items()}
-        for name in set(batch) - {"mask_positions"}:
+        for name in set(batch) - {"mask_positions", "found"}:
             batch[name] = batch[name][..., :longest]
         found = tf.nest.flatten(graph(batch))
         arrays = [array.write(step, x) for array, x in zip(arrays, found)]
@@ -443,6 +453,18 @@ def _of_one_length(**texts):
     ]
     with tf.control_dependencies(checks):
         return {name: tf.identity(column) for name, column in texts.items()}
+
+
+def _checks_of_ids(inputs):
+    """Yields operations that raise an error if model inputs do not fit each other."""
+    for name, x in inputs.items():
+        yield tf.debugging.assert_non_negative(x, f"`{name}` must not be negative.")
+        if name.endswith("padding_mask"):
+            yield tf.debugging.assert_less(x, 2, f"`{name}` must be 1, or 0 for padding.")
+        tokens = name.replace("segment_ids", "token_ids").replace("padding_mask", "token_ids")
+        if tokens != name:
+            message = f"`{name}` must have the shape of `{tokens}`."
+            yield tf.debugging.assert_equal(tf.shape(x), tf.shape(inputs[tokens]), message)
 
 
 def _at_least_one(texts):

@@ -136,6 +136,14 @@ def test_odd_texts(build, ask, tmp_path):
         ask(folder, "pairs", first=[b"a", b"b"], second=[b"a"])
     with pytest.raises(RuntimeError, match="InvalidArgument"):
         ask(folder, "token_ids", token_ids=[[99999]], segment_ids=[[0]], padding_mask=[[1]])
+    for wrong, message in (
+        ({"padding_mask": [[1]]}, "`padding_mask` must have the shape of `token_ids`"),
+        ({"padding_mask": [[1, 7]]}, "`padding_mask` must be 1, or 0 for padding"),
+        ({"token_ids": [[2, -1]]}, "`token_ids` must not be negative"),
+    ):
+        ids = {"token_ids": [[2, 3]], "segment_ids": [[0, 0]], "padding_mask": [[1, 1]], **wrong}
+        with pytest.raises(RuntimeError, match=message):
+            ask(folder, "token_ids", **ids)
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`:UserWarning")

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from roformer_tf import RoFormerMaskedLM
 from roformer_tf.export import export_saved_model
+from roformer_tf.export.served_models import ServedMaskedLM
 from roformer_tf.models import fill_mask
 from tests.export.conftest import assert_close, encoded, one_segment
 from tests.oracles.numpy_roformer import softmax
@@ -89,6 +90,21 @@ def test_masks_lost_to_truncation(build, ask, tmp_path, truncate_from, kept):
     assert ask(folder, texts=encoded(["很好"]))["tokens"].shape == (1, 0, 2)
     assert ask(folder, texts=[])["tokens"].shape == (0, 0, 2)
     assert fill_mask(task, ["很好"]) == [[]] and fill_mask(task, []) == []
+
+
+def test_lost_masks_take_no_memory(build, calls_of):
+    """The model computes logits for the masks that are left, not for thousands that are cut off."""
+    task = build(RoFormerMaskedLM, preprocessing={"sequence_length": 8})
+    served = ServedMaskedLM(task, task.preprocessor, "unused", top_k=2)
+    positions = calls_of(served, "outputs", lambda inputs: inputs["mask_positions"].numpy())
+    texts = tf.constant(["[MASK]很[MASK]" + 50 * "[MASK]", "很好[MASK]"])
+    inputs, found = task.preprocessor.pack_masks(texts)
+    ids, probabilities = served.best_tokens({**inputs, "found": found})
+    assert positions[0].tolist() == [[1, 3, 4, 5, 6], [3, 0, 0, 0, 0]]
+    assert ids.shape == probabilities.shape == (2, 52, 2)
+    logits = task({**inputs})  # of all masks, where they were in the text
+    best = tf.math.top_k(logits, 2).indices.numpy()
+    assert ids.numpy()[found].tolist() == best[found].tolist()
 
 
 def test_logits_for_token_ids(build, ask, rng, tmp_path):

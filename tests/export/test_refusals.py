@@ -104,6 +104,12 @@ def test_another_keras_backend(classifier, tmp_path, monkeypatch):
     assert_refused(tmp_path, "KERAS_BACKEND=tensorflow", classifier)
 
 
+@pytest.mark.parametrize("folder", ["", None, b"served", 3, "gs://bucket/served"])
+def test_not_a_local_folder(classifier, folder):
+    with pytest.raises(ValueError, match="`folder` must be the path of the local folder to write"):
+        export_saved_model(classifier, folder)
+
+
 def test_a_failure_midway_leaves_nothing(classifier, tmp_path, monkeypatch):
     def save(module, folder, signatures):
         (tmp_path / folder / "saved_model.pb").write_bytes(b"half")
