@@ -281,6 +281,9 @@ class ServedCausalLM(ServedModel):
         }
 
     def generate(self, texts, max_length):
+        message = "`max_length` must be at least 2, for [CLS] and a new token."
+        with tf.control_dependencies([tf.debugging.assert_greater(max_length, 1, message)]):
+            texts = tf.identity(texts)
         task, preprocessor = self._python.task, self._python.preprocessor
         unilm = task.backbone.masking == "unilm"
         prompts = (texts, tf.fill([tf.size(texts)], "")) if unilm else texts

@@ -187,6 +187,7 @@ class RoFormerModel:
                 the runtime of the format lacks.
         """
         self._check_runs_as(format)
+        filepath = str(filepath)  # some formats take no path
         Path(filepath).parent.mkdir(parents=True, exist_ok=True)  # as for a SavedModel
         self(self.input)  # Keras exports no model to ONNX that was never called
         context = portable_operations() if format in ("litert", "onnx") else inference_only()

@@ -71,6 +71,8 @@ def test_generate(exported, ask, texts):
     assert ask(folder, "generate", texts=[], max_length=24)["texts"].shape == (0,)
     with pytest.raises(RuntimeError, match="no room for a new token"):
         ask(folder, "generate", texts=encoded(texts), max_length=5)
+    with pytest.raises(RuntimeError, match="`max_length` must be at least 2"):
+        ask(folder, "generate", texts=[], max_length=0)
 
 
 @pytest.mark.parametrize("exported", ["causal random"], indirect=True)
