@@ -5,6 +5,8 @@ import math
 import keras
 from keras import ops
 
+from roformer_tf.portable import fused_operation
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 def gelu(x):
@@ -29,6 +31,8 @@ def gelu(x):
     Reference: `gelu_erf` of bert4keras' `backend.py`.
     """
     x = ops.convert_to_tensor(x)
+    if make := fused_operation():
+        return make("Gelu", [x])
     return 0.5 * x * (1.0 + ops.erf(x * (1.0 / math.sqrt(2.0))))
 
 

@@ -11,6 +11,7 @@ NO_INLINE = {"_noinline": True}
 
 _portable = contextvars.ContextVar("portable", default=False)
 _inference_only = contextvars.ContextVar("inference_only", default=False)
+_fused = contextvars.ContextVar("fused", default=None)
 
 
 @contextlib.contextmanager
@@ -42,6 +43,30 @@ def portable_operations():
 def is_portable():
     """Returns whether the code runs within `portable_operations`."""
     return _portable.get()
+
+
+def fused_operations(make):
+    """Context in which layer norm and GELU are traced as one operation each.
+
+    The layers stay as they are: other threads may run and trace them meanwhile.
+
+    Args:
+        make: Function of the operation's name in ONNX and a list of its inputs. It returns the
+            output.
+
+    Example:
+
+    >>> from roformer_tf.portable import fused_operation, fused_operations
+    >>> with fused_operations(lambda name, inputs: name):
+    ...     fused_operation()("Gelu", [1.0])
+    'Gelu'
+    """
+    return set_while(_fused, make)
+
+
+def fused_operation():
+    """Returns the function given to `fused_operations`, or `None` outside of it."""
+    return _fused.get()
 
 
 def inference_only():

@@ -6,13 +6,13 @@ import json
 import logging
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from roformer_tf.activations import gelu
 from roformer_tf.checkpoint.vocabulary import assign_ids
 from roformer_tf.checks import check_one_of
 from roformer_tf.export.export_saved_model import (
@@ -26,7 +26,7 @@ from roformer_tf.files import replace_files
 from roformer_tf.models import RoFormerCausalLM, RoFormerMaskedLM, RoFormerSeq2SeqLM, RoFormerSim
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.roformer_model import computed_in
-from roformer_tf.portable import portable_operations
+from roformer_tf.portable import fused_operations, portable_operations
 from roformer_tf.text.tokenizer_tables import CONTROL, ISOLATED, character_kinds
 
 CLIENT = Path(__file__).resolve().parent / "onnx_client"
@@ -202,7 +202,7 @@ def _convert(task, served, has_masks):
             wanted = ("embedding",)
         return {name: outputs[name] for name in wanted if name in outputs}
 
-    with portable_operations(), _onnx_operations(task):
+    with portable_operations(), fused_operations(_operation), _without_warnings():
         model, _ = tf2onnx.convert.from_function(
             tf.function(answer, autograph=False),
             input_signature=specs,
@@ -223,29 +223,30 @@ def _convert(task, served, has_masks):
 
 
 @contextlib.contextmanager
-def _onnx_operations(task):
-    """Makes layers emit what ONNX Runtime has fast kernels for, in place of a dozen operations."""
+def _without_warnings():
+    """Drops what the conversion warns of, in this thread only."""
+    thread = threading.get_ident()
 
-    def layer_norm(layer, x):
-        inputs = [x, layer.gamma, layer.beta, tf.constant(layer.epsilon, tf.float32)]
-        return _operation("LayerNormalization", inputs)
+    def is_kept(record):
+        return record.levelno > logging.WARNING or threading.get_ident() != thread
 
-    with contextlib.ExitStack() as stack:
-        # tf2onnx warns of each operation that `_replace_operation` gave it
-        stack.callback(logging.disable, logging.root.manager.disable)
-        logging.disable(logging.WARNING)
-        for layer in task._flatten_layers():
-            if isinstance(layer, keras.layers.LayerNormalization):
-                layer.call = lambda x, layer=layer: layer_norm(layer, x)
-                stack.callback(delattr, layer, "call")
-            elif getattr(layer, "activation", None) is gelu:
-                layer.activation = lambda x: _operation("Gelu", [x])
-                stack.callback(setattr, layer, "activation", gelu)
+    # Of each operation that `_replace_operation` gave tf2onnx, and of tables outside the graph.
+    loggers = [logging.getLogger(name) for name in ("tf2onnx.shape_inference", "tensorflow")]
+    for logger in loggers:
+        logger.addFilter(is_kept)
+    try:
         yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_kept)
 
 
 def _operation(name, inputs):
-    """Returns a tensor that `_replace_operation` makes the output of an ONNX operation."""
+    """Returns a tensor that `_replace_operation` makes the output of an ONNX operation.
+
+    ONNX Runtime has fast kernels for these, in place of a dozen operations.
+    """
+    inputs = [tf.convert_to_tensor(x, tf.float32) for x in inputs]
     x = tf.numpy_function(lambda *x: x[0], inputs, tf.float32, stateful=False, name=name)
     return tf.ensure_shape(x, inputs[0].shape)
 

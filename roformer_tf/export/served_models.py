@@ -141,12 +141,10 @@ class ServedClassifier(ServedModel):
     def answer(self, inputs):
         if self._kind == "scores":
             return {"scores": self.outputs(inputs)}
-        dense = self._python.task.logits_dense
-        activation, dense.activation = dense.activation, keras.activations.linear
-        try:
-            logits = self.outputs(inputs)
-        finally:
-            dense.activation = activation
+        logits = self.outputs(inputs)
+        if self._python.task.activation is not keras.activations.linear:
+            # Keras' softmax and sigmoid keep what they were given, for its losses
+            logits = logits._keras_logits
         if self._kind == "binary":
             probabilities = tf.sigmoid(logits)
             class_id = tf.cast(probabilities[:, 0] > 0.5, tf.int32)

@@ -1,6 +1,8 @@
 import keras
 from keras import ops
 
+from roformer_tf.portable import fused_operation
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RMSNorm(keras.layers.Layer):
@@ -55,6 +57,8 @@ class _LayerNorm(keras.layers.LayerNormalization):
     """
 
     def call(self, x):
+        if make := fused_operation():
+            return make("LayerNormalization", [x, self.gamma, self.beta, self.epsilon])
         if keras.backend.backend() != "tensorflow":
             return super().call(x)
         dtype = keras.backend.result_type(x.dtype, "float32")  # float32 at least

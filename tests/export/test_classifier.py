@@ -1,13 +1,16 @@
 """Classifiers and regression: the SavedModel in a bare process against the Keras model."""
 
+import logging
 import shutil
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from roformer_tf import RoFormerTextClassifier, RoFormerTextClassifierPreprocessor
-from roformer_tf.export import export_saved_model
+from roformer_tf.export import export_onnx, export_saved_model
+from roformer_tf.export.served_models import ServedModel
 from tests.export.conftest import assert_close, encoded
 from tests.export.server import BLOCKED
 from tests.layers.harness import quantized
@@ -90,7 +93,6 @@ def test_outputs_and_backbones(
     task = build(RoFormerTextClassifier, backbone, preprocessing, **options)
     folder = export_saved_model(task, tmp_path / "served", labels=labels)
     answer = ask(folder, texts=encoded(texts))
-    # the model has its activation again after tracing
     expected = np.float32(task.predict(texts, verbose=0))
     floats = [value for name, value in answer.items() if name not in ("class_id", "label")]
     assert {value.dtype for value in floats} == {np.dtype("float32")}
@@ -109,6 +111,34 @@ def test_outputs_and_backbones(
         best = (expected[:, 0] > 0.5).astype(int)
     assert answer["class_id"].tolist() == best.tolist()
     assert [x.decode() for x in answer["label"]] == [labels[i] for i in best]
+
+
+@pytest.mark.parametrize("export", [export_saved_model, export_onnx])
+def test_the_model_is_the_same_in_other_threads(build, tmp_path, monkeypatch, caplog, export):
+    """Its graph, first traced in the midst of an export, and what is logged there."""
+    if export is export_onnx:
+        pytest.importorskip("onnx")
+        pytest.importorskip("tf2onnx")
+    task = build(RoFormerTextClassifier, num_classes=3, activation="softmax")
+    traced, meanwhile = ServedModel.outputs, []
+
+    def predict():
+        meanwhile.append(task.predict(["好"], verbose=0))
+        logging.getLogger("tensorflow").warning("meanwhile")
+
+    def outputs(served, inputs):
+        if not meanwhile:
+            thread = threading.Thread(target=predict)
+            thread.start()
+            thread.join()
+        return traced(served, inputs)
+
+    monkeypatch.setattr(ServedModel, "outputs", outputs)
+    export(task, tmp_path / "exported")
+    expected = task(task.preprocessor(["好"]))
+    assert_close(meanwhile[0], expected)
+    assert_close(task.predict(["好"], verbose=0), expected)
+    assert [record.message for record in caplog.records] == ["meanwhile"]
 
 
 def test_odd_texts(build, ask, tmp_path):
