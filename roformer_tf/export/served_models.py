@@ -6,7 +6,6 @@ each. `export_saved_model` documents what they return.
 
 import types
 
-import keras
 import tensorflow as tf
 
 from roformer_tf.layers import MeanPooling
@@ -141,10 +140,8 @@ class ServedClassifier(ServedModel):
     def answer(self, inputs):
         if self._kind == "scores":
             return {"scores": self.outputs(inputs)}
-        logits = self.outputs(inputs)
-        if self._python.task.activation is not keras.activations.linear:
-            # Keras' softmax and sigmoid keep what they were given, for its losses
-            logits = logits._keras_logits
+        task = self._python.task
+        logits = tf.cast(task.compute_logits(task.complete_inputs(inputs)), tf.float32)
         if self._kind == "binary":
             probabilities = tf.sigmoid(logits)
             class_id = tf.cast(probabilities[:, 0] > 0.5, tf.int32)

@@ -245,6 +245,22 @@ def squeeze_labels(y):
     return y[:, 0] if tuple(shape[1:]) == (1,) else y
 
 
+def plain_columns(data):
+    """Returns columns of pandas, of polars, and of strings or objects in NumPy as lists.
+
+    >>> plain_columns((np.array(["a", "b"]), np.array([1, 2])))
+    (['a', 'b'], array([1, 2]))
+    """
+    if isinstance(data, dict):
+        return {name: plain_columns(column) for name, column in data.items()}
+    if isinstance(data, tuple):
+        return tuple(map(plain_columns, data))
+    if hasattr(data, "to_list") and not isinstance(data, tf.RaggedTensor):
+        return data.to_list()
+    is_strings = isinstance(data, np.ndarray) and data.dtype.kind in "OUT"
+    return data.tolist() if is_strings else data
+
+
 def is_columns(x):
     """Whether `x` is an array or list of examples, or a tuple or dictionary of them."""
     if isinstance(x, tuple | dict):
@@ -325,9 +341,14 @@ def batched(columns, batch_size=None, shuffle=False):
     indices = tf.data.Dataset.range(count)
     if shuffle:
         indices = indices.shuffle(count)
-    return indices.batch(batch_size or 32).map(
-        lambda batch: keras.utils.pack_x_y_sample_weight(*take_rows(columns, batch))
-    )
+    return indices.batch(batch_size or 32).map(lambda batch: packed(*take_rows(columns, batch)))
+
+
+def packed(x, y=None, sample_weight=None):
+    """Packs columns as Keras does, which drops weights where the preprocessor makes the labels."""
+    if y is None and sample_weight is not None:
+        return x, None, sample_weight
+    return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
 
 
 @plain

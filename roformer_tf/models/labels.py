@@ -10,15 +10,15 @@ UNKNOWN_LABEL = "A label is not among the `labels` of the classifier."
 
 
 def label_array(y):
-    """Returns labels as a NumPy array, or `None` if there are none or they are tensors.
+    """Returns labels as a NumPy array, or `None` if there are none or they have no such form.
 
     Raises:
         ValueError: If they are no list or array with an entry for each example, or one is NaN.
     """
-    if y is None or hasattr(y, "dtype") and not isinstance(y, np.ndarray):
+    if y is None or hasattr(y, "dtype") and not hasattr(y, "__array__"):
         return None
     try:
-        y = np.asarray(y)
+        y = keras.ops.convert_to_numpy(y) if keras.ops.is_tensor(y) else np.asarray(y)
     except ValueError:  # lists of different lengths
         y = np.empty((), object)
     if not 1 <= y.ndim <= 2:

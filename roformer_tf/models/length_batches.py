@@ -1,11 +1,10 @@
 """Batches of examples of similar length, which need little padding."""
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import count_rows, longest_input, plain, take_rows
+from roformer_tf.models.batches import count_rows, longest_input, packed, plain, take_rows
 
 DEFAULT_BATCH_SIZE = 32
 COUNTED_TOGETHER = 1024  # texts
@@ -159,7 +158,7 @@ def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):
         indices = bucketed(examples, int(np.max(lengths)), batch_size, max_tokens)
         count = indices.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)
         indices = indices.shuffle(count).apply(tf.data.experimental.assert_cardinality(count))
-    return indices.map(lambda rows: keras.utils.pack_x_y_sample_weight(*take_rows(columns, rows)))
+    return indices.map(lambda rows: packed(*take_rows(columns, rows)))
 
 
 @plain

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor
+from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, weighted
 from roformer_tf.text import PairPacker
 
 
@@ -21,7 +21,8 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
 
     Call arguments:
         x: string, or list or tensor of strings, or a tuple of two of them (source, target).
-        y, sample_weight: Ignored.
+        y: Ignored.
+        sample_weight: float tensor `(batch,)`, which multiplies the weights.
 
     Returns:
         `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor`, the
@@ -50,9 +51,9 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
 
     @preprocessing_function
     def call(self, x, y=None, sample_weight=None):
-        return self.next_tokens(x)
+        return self.next_tokens(x, sample_weight)
 
-    def next_tokens(self, x):
+    def next_tokens(self, x, sample_weight=None):
         """Returns what `call` returns, as TensorFlow tensors under every backend."""
         packed = self.pack(x, extra=1)
         labels = packed["token_ids"][..., 1:]
@@ -60,7 +61,8 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
         if isinstance(x, tuple) and len(x) == 2:
             weights = weights * packed["segment_ids"][..., 1:]
         inputs = {name: value[..., :-1] for name, value in packed.items()}
-        return keras.utils.pack_x_y_sample_weight(inputs, labels, tf.cast(weights, tf.float32))
+        weights = weighted(tf.cast(weights, tf.float32), sample_weight)
+        return keras.utils.pack_x_y_sample_weight(inputs, labels, weights)
 
     @preprocessing_function
     def generate_preprocess(self, x, sequence_length=None):

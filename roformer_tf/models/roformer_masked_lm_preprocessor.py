@@ -5,7 +5,11 @@ import keras_hub
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, check_sequence_length
+from roformer_tf.models.roformer_preprocessor import (
+    RoFormerPreprocessor,
+    check_sequence_length,
+    weighted,
+)
 from roformer_tf.text import RandomMasker
 from roformer_tf.text.strings import to_string_tensor
 
@@ -24,7 +28,8 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
 
     Call arguments:
         x: string, or list or tensor of strings, or a tuple of two of them for pairs.
-        y, sample_weight: Ignored.
+        y: Ignored.
+        sample_weight: float tensor `(batch,)`, which multiplies the weights.
 
     Returns:
         `(inputs, labels, weights)`: the dictionary of `RoFormerTextClassifierPreprocessor` with
@@ -88,6 +93,7 @@ class RoFormerMaskedLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Masked
         inputs = self.pack(x)
         token_ids, positions, labels, weights = self.masker(inputs["token_ids"])
         inputs |= {"token_ids": token_ids, "mask_positions": positions}
+        weights = weighted(weights, sample_weight)
         return keras.utils.pack_x_y_sample_weight(inputs, labels, weights)
 
     def pack_masks(self, x):

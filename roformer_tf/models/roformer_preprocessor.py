@@ -232,3 +232,11 @@ def check_sequence_length(name, value):
             f"`{name}` must be an integer of at least 2, the number of special tokens, and at most "
             f"{LONGEST:,}. Received: {name}={value!r}"
         )
+
+
+def weighted(weights, sample_weight):
+    """Multiplies the weights of tokens, `(batch, length)`, by those of their examples, if given."""
+    if sample_weight is None:
+        return weights
+    shape = tf.concat([tf.shape(weights)[:-1], [1]], axis=0)
+    return weights * tf.reshape(tf.cast(sample_weight, weights.dtype), shape)

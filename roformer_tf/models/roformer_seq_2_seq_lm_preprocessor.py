@@ -9,6 +9,7 @@ from roformer_tf.models.roformer_preprocessor import (
     PreprocessorFromPreset,
     check_sequence_length,
     row_lengths,
+    weighted,
 )
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
 from roformer_tf.text import RoFormerSentencePieceTokenizer
@@ -34,7 +35,8 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
     Call arguments:
         x: `(sources, targets)`, or a dictionary of `encoder_text` and `decoder_text`: strings, or
             lists or tensors of them.
-        y, sample_weight: Ignored.
+        y: Ignored.
+        sample_weight: float tensor `(batch,)`, which multiplies the weights.
 
     Returns:
         `(inputs, labels, weights)`: the inputs of the model, the next token of each position of the
@@ -93,7 +95,7 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
             "decoder_token_ids": target_ids[..., :-1],
             "decoder_padding_mask": target_mask[..., :-1],
         }
-        weights = tf.cast(target_mask[..., 1:], tf.float32)
+        weights = weighted(tf.cast(target_mask[..., 1:], tf.float32), sample_weight)
         return keras.utils.pack_x_y_sample_weight(inputs, target_ids[..., 1:], weights)
 
     @preprocessing_function

@@ -1,6 +1,7 @@
 import warnings
 
 import keras
+import numpy as np
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.config import own_arguments
@@ -17,6 +18,7 @@ from roformer_tf.models.batches import (
     longest_input,
     of_unknown_length,
     plain,
+    plain_columns,
     split_columns,
     squeeze_labels,
     stream_to_dataset,
@@ -413,6 +415,9 @@ class RoFormerTask(RoFormerModel):
 
     def _check_data(self, x, y=None, shuffle=False):
         """Returns texts as string tensors, and converted labels. Checks both."""
+        x, y = plain_columns((x, y))
+        if isinstance(y, tuple) and all(map(np.isscalar, y)):
+            y = list(y)
         y = self.convert_labels(x, y)
         if is_stream(x):
             return stream_to_dataset(x, self._check_data, self.encode_labels, shuffle), y

@@ -117,18 +117,22 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         self.preprocessor = preprocessor
         self.mean_pooling = MeanPooling(name="mean_pooling") if pooling == "mean" else None
         self.output_dropout = keras.layers.Dropout(dropout, dtype="float32", name="output_dropout")
-        self.logits_dense = head_dense(backbone, num_classes, "logits", activation=activation)
+        self.logits_dense = head_dense(backbone, num_classes, "logits")
 
         # === Functional model ===
         super().__init__(backbone.input, **kwargs)
 
     def compute_outputs(self, inputs, training=None):
+        return self.activation(self.compute_logits(inputs, training))
+
+    def compute_logits(self, inputs, training=None):
+        """Computes the outputs without their activation."""
         positions = pooled_positions(inputs["token_ids"], self.pooling)
         outputs = self.backbone({**inputs, "output_positions": positions}, training=training)
         return self.head_outputs(outputs, inputs["padding_mask"], training)
 
     def head_outputs(self, outputs, padding_mask, training=None):
-        """Computes the outputs from those of the backbone."""
+        """Computes the logits from the outputs of the backbone."""
         pooled = pool(outputs, padding_mask, self.pooling, self.mean_pooling)
         return self.logits_dense(self.output_dropout(pooled, training=training))
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from roformer_tf import RoFormerTextClassifier, RoFormerTextClassifierPreprocessor
 from roformer_tf.export import export_onnx, export_saved_model
-from roformer_tf.export.served_models import ServedModel
 from tests.export.conftest import assert_close, encoded
 from tests.export.server import BLOCKED
 from tests.layers.harness import quantized
@@ -120,20 +119,20 @@ def test_the_model_is_the_same_in_other_threads(build, tmp_path, monkeypatch, ca
         pytest.importorskip("onnx")
         pytest.importorskip("tf2onnx")
     task = build(RoFormerTextClassifier, num_classes=3, activation="softmax")
-    traced, meanwhile = ServedModel.outputs, []
+    traced, started, meanwhile = task.complete_inputs, [], []
 
     def predict():
         meanwhile.append(task.predict(["好"], verbose=0))
         logging.getLogger("tensorflow").warning("meanwhile")
 
-    def outputs(served, inputs):
-        if not meanwhile:
-            thread = threading.Thread(target=predict)
-            thread.start()
-            thread.join()
-        return traced(served, inputs)
+    def complete_inputs(inputs):
+        if not started:
+            started.append(threading.Thread(target=predict))
+            started[0].start()
+            started[0].join()
+        return traced(inputs)
 
-    monkeypatch.setattr(ServedModel, "outputs", outputs)
+    monkeypatch.setattr(task, "complete_inputs", complete_inputs)
     export(task, tmp_path / "exported")
     expected = task(task.preprocessor(["好"]))
     assert_close(meanwhile[0], expected)

@@ -10,7 +10,7 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from tests.layers.harness import assert_equal, gradients, numpy, variables
 from tests.layers.numpy_adam import NumpyAdam
-from tests.models.builders import NUM_CLASSES, data, task
+from tests.models.builders import NUM_CLASSES, data, task, texts
 
 # Keras warns whenever a dataset of unknown length ends.
 pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
@@ -105,6 +105,19 @@ def test_sample_weights(rng):
     model.compile(keras.optimizers.SGD(0.5))
     model.fit(x, y, weights, batch_size=len(y), verbose=0)
     assert distance(model, expected) < 1e-6
+
+
+@pytest.mark.parametrize("group_by_length", [False, True])
+def test_sample_weights_without_labels(rng, group_by_length):
+    """A language model, whose preprocessor makes the labels, learns nothing from a weight of 0."""
+    x, weights = texts(rng, 4), [1.0, 0.0, 2.0, 0.0]
+    losses = []
+    for given in ((x, None, weights), (x[::2], None, weights[::2])):
+        model = task("causal_lm", preprocessor={})
+        model.compile("sgd", "auto", run_eagerly=True)
+        history = model.fit(*given, group_by_length=group_by_length, shuffle=False, verbose=0)
+        losses += [history.history["loss"][0], model.evaluate(*given, verbose=0)[0]]
+    np.testing.assert_allclose(losses[:2], losses[2:], rtol=1e-6)
 
 
 @pytest.mark.parametrize("call", ["fit", "train_on_batch", "evaluate", "evaluate_one_batch"])

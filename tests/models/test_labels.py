@@ -43,6 +43,41 @@ def test_names_train_as_numbers_do(rng):
     assert model.evaluate(x, names, verbose=0) == model.evaluate(x, numbers, verbose=0)
 
 
+class Column:
+    """A column as those of pandas and polars are."""
+
+    def __init__(self, values):
+        self.values, self.dtype = values, np.asarray(values).dtype
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+    def __len__(self):
+        return len(self.values)
+
+    def to_list(self):
+        return self.values
+
+
+@pytest.mark.eager
+@pytest.mark.parametrize("form", [Column, tf.constant, tuple])
+def test_labels_of_every_form_are_checked(rng, form):
+    x, nan = texts(rng, 2), float("nan")
+    regression = task("classifier", num_classes=1, preprocessor={})
+    for y in ([1.0, nan], [nan, nan]):
+        with pytest.raises(ValueError, match="A label is NaN"):
+            regression.fit(x, form(y), verbose=0)
+        with pytest.raises(ValueError, match="A label is NaN"):
+            regression.evaluate(x, form(y), verbose=0)
+    for y, message in (
+        ([0.2, 0.9], "must be integers from 0 to .* Received: labels such as 0.2"),
+        ([0, 3], "must be integers from 0 to .* Received: labels from 0 to 3"),
+        (["bad", "worse"], "must be among .* Received: 'worse'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier().fit(Column(x), form(y), verbose=0)
+
+
 @pytest.mark.eager
 def test_classify(rng):
     model, x = classifier(), texts(rng, 5)

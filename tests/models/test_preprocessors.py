@@ -126,6 +126,15 @@ def test_causal_lm(tokens, rng):
             assert weights[i].tolist() == counted + [0] * (labels.shape[1] - n)
 
 
+@pytest.mark.parametrize("cls", CLASSES[1:])
+def test_sample_weights_multiply_those_of_tokens(tokens, cls, rng):
+    preprocessor, x = cls(tokens), texts(rng, 3)
+    given = np.array([0.0, 2.0, 0.5], "float32")
+    weights, found = (numpy(preprocessor(x, sample_weight=w)[2]) for w in (None, given))
+    np.testing.assert_array_equal(found, given[:, None] * weights)
+    assert weights.any(axis=1).all()
+
+
 def test_masking_follows_its_rates(tokens, rng):
     """15 % are chosen: 80 % become [MASK], 10 % a random token, 10 % stay. Never special tokens."""
     preprocessor = CLASSES[1](tokens, sequence_length=128, padding="max_length")

@@ -289,6 +289,8 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message):
             task.evaluate([text], entities, verbose=0)
+    with pytest.raises(ValueError, match="must lie within its text"):
+        task.fit(np.array([text]), [[(2, 9, "LOC")]], verbose=0)
     with pytest.raises(ValueError, match="of one length"):
         task.fit([text, text], [[]], verbose=0)
     with pytest.raises(TypeError, match="Every example must be a string"):
