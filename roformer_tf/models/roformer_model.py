@@ -194,7 +194,9 @@ class RoFormerModel:
         with context:
             if format == "litert" and getattr(self, "preprocessor", None) is not None:
                 # a model of the same layers, without the tokenizer's tables, which LiteRT lacks
-                keras.Model(self.input, self.output).export(filepath, format=format, **kwargs)
+                model = keras.Model(self.input, self.output)
+                model.call = self.call  # the graph of `Input`s knows no length to reshape to
+                model.export(filepath, format=format, **kwargs)
             else:
                 super().export(filepath, format=format, **kwargs)
 
