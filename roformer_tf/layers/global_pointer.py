@@ -86,11 +86,12 @@ class GlobalPointer(keras.layers.Layer):
     def call(self, x, padding_mask=None):
         if padding_mask is None:
             padding_mask = get_keras_mask(x)
+        batch, length = ops.shape(x)[:2]  # that of the product is wrong in ONNX files
         x = self.dense(x)
         if self.num_heads == 1:  # the transposition of a single head is wrong in ONNX files
             x = ops.expand_dims(x, 1)
         else:
-            x = ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, 2 * self.head_dim))
+            x = ops.reshape(x, (batch, length, self.num_heads, 2 * self.head_dim))
             x = ops.transpose(x, (0, 2, 1, 3))
         query, key = ops.split(x, 2, axis=-1)
         return self.mask_scores(self.products(query, key), padding_mask)

@@ -65,6 +65,7 @@ MODELS = {
     "v2_pointer_of_one_label": lambda: entities(
         "global_pointer", labels=("a",), embedding_dim=12, **builders.V2
     ),
+    "pointer_of_two_labels": lambda: entities("global_pointer"),
     "reading_deberta": lambda: reading("separate", position_scheme="deberta"),
     "bert_reading_by_a_pointer": lambda: reading("joint", position_scheme="learned"),
 }
