@@ -179,10 +179,11 @@ def _without_graphs(request):
 
 @pytest.fixture(autouse=True)
 def _same_start(seed):
-    """Seeds Python, NumPy, TensorFlow and Keras, and restores the global dtype policy after a test."""
+    """Seeds Python, NumPy, TensorFlow and Keras, and restores Keras' global dtypes after a test."""
     # Seeding drops the kernels of every graph, and each takes a tenth of a second to be made again.
     with mock.patch("tensorflow.python.eager.context.pywrap_tfe.TFE_ContextClearCaches"):
         keras.utils.set_random_seed(seed)
-    policy = keras.config.dtype_policy()
+    floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
     yield
+    keras.config.set_floatx(floatx)
     keras.config.set_dtype_policy(policy)

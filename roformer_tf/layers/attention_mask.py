@@ -1,4 +1,5 @@
 import keras
+import numpy as np
 from keras import ops
 from keras.src.backend.common.masking import get_keras_mask
 
@@ -8,8 +9,9 @@ from roformer_tf.layers.cache import is_prefill
 MASKINGS = ("bidirectional", "causal", "unilm")
 
 # Finite, so that a query without a visible key gives the mean of all values and not NaN. Far enough
-# below any score that exp() of the difference is exactly 0 in float32.
-HIDDEN = -1e9
+# below any score that exp() of the difference is exactly 0 in float32. Two Python numbers would have
+# the dtype `keras.config.floatx()`.
+HIDDEN = np.float32(-1e9)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -228,7 +230,7 @@ def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
         return None
     batch, length = ops.shape(x)[:2]
     if padding_mask is None:
-        parts = {"bias": ops.zeros((batch, 1, 1, length))}
+        parts = {"bias": ops.zeros((batch, 1, 1, length), "float32")}
     else:
         real = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
         parts = {"bias": ops.where(real, 0.0, HIDDEN)}
@@ -256,7 +258,8 @@ def causal_bias(x, cache_update_index, max_length):
         return bias_of_masks(x, causal=True)
     queries = cache_update_index + ops.arange(ops.shape(x)[1], dtype="int32")
     keys = ops.arange(max_length, dtype="int32")
-    return dense_bias({"bias": ops.zeros((1, 1, 1, 1)), "order": (queries[None], keys[None])})
+    bias = ops.zeros((1, 1, 1, 1), "float32")
+    return dense_bias({"bias": bias, "order": (queries[None], keys[None])})
 
 
 def bias_at(bias, positions):

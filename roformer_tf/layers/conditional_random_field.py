@@ -1,10 +1,11 @@
 import keras
+import numpy as np
 from keras import ops
 from keras.src.backend.common.masking import get_keras_mask
 
 from roformer_tf.layers.config import arguments_of
 
-MINUS_INFINITY = float("-inf")
+MINUS_INFINITY = np.float32("-inf")  # whatever `keras.config.floatx()` is
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

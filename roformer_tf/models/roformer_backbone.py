@@ -361,7 +361,8 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
         batch_size, length = ops.shape(token_ids)
         segment_ids = inputs.get("segment_ids", ops.zeros_like(token_ids))
         padding_mask = inputs.get("padding_mask", ops.ones_like(token_ids))
-        position_ids = inputs.get("position_ids", cache_update_index + ops.arange(length)[None])
+        positions = cache_update_index + ops.arange(length, dtype="int32")[None]
+        position_ids = inputs.get("position_ids", positions)
 
         if self.attention == "softmax":
             bias, cache["mask"] = self.attention_mask.call_with_cache(

@@ -36,7 +36,7 @@ POINTERS = {
     "efficient_global_pointer": EfficientGlobalPointer,
 }
 HEADS = (*POINTERS, "crf", "softmax")
-MINUS_INFINITY = float("-inf")
+MINUS_INFINITY = np.float32("-inf")  # whatever `keras.config.floatx()` is
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.layers import AttentionMask
+from roformer_tf.layers.attention_mask import bias_of_masks, causal_bias
 from tests.layers.harness import numpy
 from tests.oracles import numpy_roformer as oracle
 
@@ -35,6 +36,15 @@ def test_is_float32_under_every_policy(dtype):
     bias = AttentionMask("causal", dtype=dtype)(np.array([[1, 0, 1]]))
     assert keras.backend.standardize_dtype(bias.dtype) == "float32"
     assert np.isfinite(numpy(bias)).all()
+
+
+def test_is_float32_whatever_floatx_is():
+    """A bias of float64 cannot be added to scores of float32."""
+    keras.config.set_floatx("float64")
+    x, mask = np.ones((1, 3, 4), "float32"), np.array([[1, 0, 1]])
+    parts = bias_of_masks(x, mask), bias_of_masks(x, causal=True)
+    for bias in (AttentionMask()(mask), causal_bias(x, 1, 4), *(part["bias"] for part in parts)):
+        assert keras.backend.standardize_dtype(bias.dtype) == "float32"
 
 
 def test_errors():

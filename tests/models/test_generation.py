@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import keras_hub
 import numpy as np
 import pytest
@@ -165,6 +166,15 @@ def test_batches(kind):
         alone = {name: value[row : row + 1] for name, value in prompt.items()}
         found = causal_lm.generate(alone, stop_token_ids=None)["token_ids"]
         np.testing.assert_array_equal(found[0], together[row])
+
+
+def test_floatx_changes_no_dtype():
+    causal_lm, prompt = model("gpt"), prompts([3, 5])
+    causal_lm.compile(sampler="greedy", run_eagerly=True)
+    expected = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
+    keras.config.set_floatx("float64")
+    found = causal_lm.generate(prompt, stop_token_ids=None)["token_ids"]
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.slow

@@ -38,6 +38,16 @@ def test_models(masking, packed, rng):
     assert_close(other + by_other, one + by_one, NOISE)
 
 
+@pytest.mark.parametrize("masking", ["bidirectional", "causal", "unilm"])
+def test_floatx_changes_no_dtype(masking, rng):
+    """A model of float32 stays one, whatever Keras makes of a number without a dtype."""
+    given = inputs(rng)
+    model = chunked(backbone(masking=masking, num_layers=1))
+    expected = sequence(model(given))
+    keras.config.set_floatx("float64")
+    np.testing.assert_array_equal(sequence(model(given)), expected)
+
+
 def test_schemes_that_need_scores_stay_whole(rng):
     given = inputs(rng)
     model = backbone(position_scheme="sinusoidal_relative", masking="causal")

@@ -219,6 +219,15 @@ def test_predict_of_a_dataset_is_that_of_any_task(rng):
         task.predict(dataset, batch_size=2, verbose=0)
 
 
+@pytest.mark.eager
+@pytest.mark.parametrize("head", [head for head in HEADS if head not in POINTERS])
+def test_floatx_changes_no_dtype(rng, head):
+    task, texts = tagger(head), [random_text(rng, n) for n in (5, 9)]
+    expected = task.predict(texts, verbose=0)
+    keras.config.set_floatx("float64")
+    assert task.predict(texts, verbose=0) == expected
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_nan_is_seen_in_the_loss(head):
     """`TerminateOnNaN` would not stop, and the best model would be the broken one."""
