@@ -17,6 +17,7 @@ from benchmarks.sizes import MEDIUM, TINY
 WORKER = "benchmarks.everyday_worker"
 LABELS = {
     "ours": "roformer_tf",
+    "ours_saved_model": "roformer_tf, SavedModel",
     "hugging_face": "Hugging Face `pipeline`",
     "bert4keras": "bert4keras",
     "keras_hub": "KerasHub (RoFormer v2)",
@@ -29,7 +30,10 @@ TASKS = {  # task: what a row says, and the libraries that have it
 }
 PASSES = {  # the order of the mixed texts: what a row says, and the libraries
     "given": ("{count} reviews as given", tuple(SIDES)),
-    "sorted": ("the same, sorted by the caller", ("ours", "hugging_face", "bert4keras")),
+    "sorted": (
+        "the same, sorted by the caller",
+        ("ours", "ours_saved_model", "hugging_face", "bert4keras"),
+    ),
 }
 
 

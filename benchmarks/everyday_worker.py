@@ -4,6 +4,7 @@ Each class holds the models of a library and has a method for each task, which t
 for each. Weights are random, the same sizes everywhere: speed does not depend on them.
 """
 
+import tempfile
 import time
 
 import numpy as np
@@ -55,6 +56,22 @@ class Ours:
         width = self.causal_lm.preprocessor.count_tokens(texts)
         longest = int(np.max(width)) - 1 + NEW_TOKENS
         return self.causal_lm.generate(texts, max_length=longest, stop_token_ids=None)
+
+
+class OursSavedModel:
+    """The classifier, exported by `export_saved_model` and loaded again."""
+
+    def __init__(self, sizes, vocabulary):
+        import tensorflow as tf
+
+        from roformer_tf.export import export_saved_model
+
+        with tempfile.TemporaryDirectory() as folder:
+            export_saved_model(Ours(sizes, vocabulary).classifier, f"{folder}/served")
+            self.served = tf.saved_model.load(f"{folder}/served")
+
+    def classify(self, texts):
+        return self.served(texts)["logits"].numpy()
 
 
 class HuggingFace:
@@ -165,6 +182,7 @@ class KerasHub:
 NEW_TOKENS = 32
 SIDES = {
     "ours": Ours,
+    "ours_saved_model": OursSavedModel,
     "hugging_face": HuggingFace,
     "bert4keras": Bert4Keras,
     "keras_hub": KerasHub,
