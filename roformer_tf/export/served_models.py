@@ -25,7 +25,11 @@ from roformer_tf.models.batches import longest_input
 from roformer_tf.models.fill_mask import token_of, top_tokens
 from roformer_tf.models.in_batch_contrastive import unit_vectors
 from roformer_tf.models.labels import output_kind
-from roformer_tf.models.length_batches import COST_OF_A_BATCH, DEFAULT_BATCH_SIZE
+from roformer_tf.models.length_batches import (
+    COST_OF_A_BATCH,
+    COST_OF_GENERATION,
+    DEFAULT_BATCH_SIZE,
+)
 from roformer_tf.models.roformer_backbone import TEXT_INPUTS, pool, pooled_positions
 
 STRINGS = {"texts", "first", "second", "question", "context", "left", "right"}
@@ -281,12 +285,17 @@ class ServedCausalLM(ServedModel):
             texts = tf.identity(texts)
         task, preprocessor = self._python.task, self._python.preprocessor
         unilm = task.backbone.masking == "unilm"
-        prompts = (texts, tf.fill([tf.size(texts)], "")) if unilm else texts
+        prompts = (texts, tf.zeros_like(texts)) if unilm else texts
         prompts = preprocessor.generate_preprocess(prompts, sequence_length=max_length)
-        outputs = task.generate_step(prompts, [preprocessor.tokenizer.end_token_id])
-        if unilm:
-            new = tf.cast(outputs["padding_mask"], tf.int32) * (1 - prompts["padding_mask"])
-            outputs = {**outputs, "padding_mask": new}
+
+        def step(prompts):
+            outputs = task.generate_step(prompts, [preprocessor.tokenizer.end_token_id])
+            if unilm:
+                new = tf.cast(outputs["padding_mask"], tf.int32) * (1 - prompts["padding_mask"])
+                outputs = {**outputs, "padding_mask": new}
+            return outputs
+
+        outputs = in_batches(step, prompts, cut=(), cost=COST_OF_GENERATION)
         return {"texts": preprocessor.generate_postprocess(outputs)}
 
 
@@ -356,7 +365,13 @@ class ServedSeq2SeqLM(ServedModel):
         task, preprocessor = self._python.task, self._python.preprocessor
         # samplers do not accept an empty batch
         inputs = preprocessor.generate_preprocess(_at_least_one(texts))
-        outputs = task.generate_step(inputs, [preprocessor.tokenizer.end_token_id])
+        outputs = in_batches(
+            lambda batch: task.generate_step(batch, [preprocessor.tokenizer.end_token_id]),
+            inputs,
+            mask="encoder_padding_mask",
+            cut=("encoder_token_ids", "encoder_padding_mask"),
+            cost=COST_OF_GENERATION,
+        )
         return {"translations": preprocessor.generate_postprocess(outputs)[: tf.size(texts)]}
 
 
@@ -379,20 +394,28 @@ def served_model(task, *args, **options):
     return SERVED[kind](task, *args, **options)
 
 
-def in_batches(function, inputs, by_length=True):
+def in_batches(
+    function, inputs, by_length=True, mask="padding_mask", cut=None, cost=COST_OF_A_BATCH
+):
     """Runs a function on at most 32 rows at a time, so that any number of them fits into memory.
 
     Args:
         function: Takes a dictionary like `inputs`, and returns a structure of tensors of as many
             rows, whose other axes are the same for all batches.
-        inputs: Dictionary of tensors of rows, padded on the right; `padding_mask` is one of them.
-        by_length: Whether a batch has rows of similar length, and no padding that none of them
-            needs. It ends where padding would cost more tokens than another batch does.
+        inputs: Dictionary of tensors of rows, padded on the right.
+        by_length: Whether a batch has rows of similar length. It ends where padding would cost more
+            tokens than another batch does.
+        mask: Name of the padding mask among the inputs.
+        cut: Names of the inputs that lose the padding that no row of their batch needs. By default
+            all with a position for each token.
+        cost: int. What a batch costs beside its tokens, in tokens.
 
     Returns:
         The outputs for all rows, in the order given.
     """
-    mask = inputs["padding_mask"]
+    if cut is None:
+        cut = set(inputs) - {"mask_positions", "found"}
+    mask = inputs[mask]
     if mask.shape.rank == 3:  # the longest of several choices counts
         mask = tf.reduce_max(mask, axis=1)
     count, width = tf.unstack(tf.shape(mask))
@@ -406,9 +429,9 @@ def in_batches(function, inputs, by_length=True):
         window = lengths[start : start + DEFAULT_BATCH_SIZE]
         longest = tf.where(count > 0, tf.reduce_max(window), width)
         padding = tf.cumsum(longest - window)
-        rows = order[start:][: tf.math.count_nonzero(padding <= COST_OF_A_BATCH, dtype=tf.int32)]
+        rows = order[start:][: tf.math.count_nonzero(padding <= cost, dtype=tf.int32)]
         batch = {name: tf.gather(x, rows) for name, x in inputs.items()}
-        for name in set(batch) - {"mask_positions", "found"}:
+        for name in cut:
             batch[name] = batch[name][..., :longest]
         found = tf.nest.flatten(graph(batch))
         arrays = [array.write(step, x) for array, x in zip(arrays, found)]

@@ -9,6 +9,8 @@ from roformer_tf.models.batches import count_rows, longest_input, packed, plain,
 DEFAULT_BATCH_SIZE = 32
 COUNTED_TOGETHER = 1024  # texts
 COST_OF_A_BATCH = 128  # tokens
+# A batch reads all weights for each token that it generates, however few its texts.
+COST_OF_GENERATION = 2**20
 
 
 def ladder_width(length):

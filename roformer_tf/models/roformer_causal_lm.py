@@ -22,16 +22,13 @@ from roformer_tf.models.compiled_generation import (
     check_stop_token_ids,
     rows_are_finite,
 )
-from roformer_tf.models.length_batches import count_tokens, length_batches
+from roformer_tf.models.length_batches import COST_OF_GENERATION, count_tokens, length_batches
 from roformer_tf.models.prediction import predict_logits
 from roformer_tf.models.roformer_backbone import RoFormerBackbone, sequence_output
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
 from roformer_tf.models.roformer_masked_lm import language_model_head, token_loss
 from roformer_tf.models.roformer_task import RoFormerTask
 from roformer_tf.samplers import with_min_length
-
-# tokens; a batch reads all weights for each token that it generates, however few its texts
-COST_OF_GENERATION = 2**20
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

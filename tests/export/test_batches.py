@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from roformer_tf.export.served_models import in_batches
+from roformer_tf.models.length_batches import COST_OF_GENERATION
 
 WIDTH = 300
 
@@ -80,3 +81,11 @@ def test_the_longest_choice_counts(longest):
 def test_no_rows(by_length):
     found = in_batches(describe, rows_of([]), by_length)
     assert found["tokens"].shape == (0,) and found["number"].shape == (0, 1)
+
+
+def test_generation_takes_full_batches_of_its_width(rng):
+    lengths = rng.permutation(70) + 1
+    found = in_batches(describe, rows_of(lengths), cut=(), cost=COST_OF_GENERATION)
+    assert found["number"].numpy()[:, 0].tolist() == list(range(70))
+    assert found["batch"].numpy().tolist() == [32 if n > 6 else 6 for n in lengths]
+    assert set(found["width"].numpy().tolist()) == {WIDTH}
