@@ -245,6 +245,21 @@ def squeeze_labels(y):
     return y[:, 0] if tuple(shape[1:]) == (1,) else y
 
 
+def column_labels(y):
+    """Returns labels `(batch,)` as `(batch, 1)`, the shape of single scores, and other ones as they are.
+
+    Keras' losses and most of its metrics take both; `F1Score` takes columns only.
+
+    >>> column_labels([0, 1]).tolist()
+    [[0], [1]]
+    """
+    if y is None:
+        return None
+    y = y if hasattr(y, "shape") else np.asarray(y)
+    is_tensor = isinstance(y.shape, tf.TensorShape)
+    return y[:, None] if (y.shape.rank if is_tensor else len(y.shape)) == 1 else y
+
+
 def plain_columns(data):
     """Returns columns of pandas, of polars, and of strings or objects in NumPy as lists.
 

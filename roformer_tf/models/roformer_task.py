@@ -11,6 +11,7 @@ from roformer_tf.models.batches import (
     check_epochs,
     check_is_batched,
     check_not_empty,
+    column_labels,
     count_rows,
     is_columns,
     is_dataset,
@@ -74,6 +75,7 @@ class RoFormerTask(RoFormerModel):
         shuffle=True,
         group_by_length=False,
         max_tokens_per_batch=None,
+        class_weight=None,
         **kwargs,
     ):
         """Trains the model; see `keras.Model.fit`.
@@ -97,6 +99,8 @@ class RoFormerTask(RoFormerModel):
             max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included, for
                 `group_by_length`. Without `batch_size` it alone decides how many texts make a
                 batch.
+            class_weight: dict. Weights for the losses of examples, by the numbers of their classes,
+                or by names if the task has `labels`.
             **kwargs: Arguments of `keras.Model.fit`.
 
         Returns:
@@ -104,8 +108,8 @@ class RoFormerTask(RoFormerModel):
 
         Raises:
             ValueError: If the data is empty, columns have different lengths, a label is out of
-                range, a sample weight is NaN, or `group_by_length` and `max_tokens_per_batch` do
-                not fit the data or each other.
+                range, a sample weight is NaN, `class_weight` does not fit the classes, or
+                `group_by_length` and `max_tokens_per_batch` do not fit the data or each other.
             TypeError: If the task has a preprocessor and an example is not a string.
         """
         if max_tokens_per_batch is not None and not group_by_length:
@@ -159,6 +163,7 @@ class RoFormerTask(RoFormerModel):
                     validation_data=validation_data,
                     validation_split=validation_split,
                     shuffle=False,  # shuffled above; Keras would warn that it shuffles no dataset
+                    class_weight=self.weight_of_classes(class_weight),
                     **{**kwargs, "steps_per_epoch": steps, "validation_steps": validation_steps},
                 )
             finally:
@@ -376,6 +381,10 @@ class RoFormerTask(RoFormerModel):
         """Returns labels as numbers."""
         return y
 
+    def weight_of_classes(self, class_weight):
+        """Returns `class_weight` of `fit` with numbers for names."""
+        return class_weight
+
     def check_labels(self, y):
         """Raises `ValueError` if an array `y` holds labels that the task cannot have."""
 
@@ -401,9 +410,12 @@ class RoFormerTask(RoFormerModel):
 
     @plain
     def preprocess_samples(self, x, y=None, sample_weight=None):
-        if len(keras.tree.flatten(self.output)[0].shape) == 2:  # those of tokens have two axes
+        shape = keras.tree.flatten(self.output)[0].shape
+        if len(shape) == 2:  # those of tokens have two axes
             y = squeeze_labels(y)
         y = self.encode_labels(y)
+        if shape[1:] == (1,):
+            y = column_labels(y)
         if self.is_preprocessed(x):
             self.check_inputs(x)
             return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)

@@ -1,3 +1,5 @@
+import numbers
+
 import keras
 import keras_hub
 import numpy as np
@@ -222,6 +224,35 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         if "string" not in kind and kind not in "UOS":
             return y
         return label_numbers(y, self.labels, one_hot=self._has_several_labels())
+
+    def weight_of_classes(self, class_weight):
+        """Returns a weight for each class, 1 if it has none. Keras fails for classes without one."""
+        if class_weight is None:
+            return None
+        if output_kind(self.num_classes, self.activation) not in ("softmax", "binary"):
+            raise ValueError(
+                "`class_weight` is for classes that exclude each other. Use `sample_weight` for "
+                f"this model. Received: class_weight={class_weight}"
+            )
+        if not isinstance(class_weight, dict) or not all(
+            isinstance(weight, numbers.Real) for weight in class_weight.values()
+        ):
+            raise ValueError(
+                "`class_weight` must be a dictionary with a number for each class, such as "
+                f"{{0: 1.0, 1: 2.5}}. Received: class_weight={class_weight!r}"
+            )
+        count = max(self.num_classes, 2)
+        weights = dict.fromkeys(range(count), 1.0)
+        for key, weight in class_weight.items():
+            number = self.labels.index(key) if key in (self.labels or ()) else key
+            if number not in weights:
+                raise ValueError(
+                    f"`class_weight` must have numbers from 0 to {count - 1}"
+                    + (f", or names among {self.labels}" if self.labels else "")
+                    + f". Received: {key!r}"
+                )
+            weights[number] = float(weight)
+        return weights
 
     def check_labels(self, y):
         y = label_array(y)

@@ -153,6 +153,49 @@ def test_wrong_names(rng):
         model.classify(x, top_k=0)
 
 
+@pytest.mark.eager
+@pytest.mark.parametrize("activation", [None, "sigmoid"])
+def test_weights_of_classes(rng, activation):
+    """Names and numbers weigh the same, and a class without a weight counts as 1."""
+    names = NAMES if activation is None else ["no", "yes"]
+    x, y = texts(rng, 4), [0, 1, len(names) - 1, 0]
+    weights = np.array([1.0, 5.0, 1.0])[y]
+    options = {"num_classes": len(names) if activation is None else 1, "labels": names}
+    losses = []
+    for class_weight in ({1: 5}, {names[1]: np.float32(5), 0: 1.0}, None):
+        model = classifier(activation=activation, dropout=0.0, **options)
+        model.compile(keras.optimizers.SGD(0.1))
+        given = {"sample_weight": weights} if class_weight is None else {}
+        history = model.fit(x, y, class_weight=class_weight, shuffle=False, verbose=0, **given)
+        losses.append(history.history["loss"] + [model.evaluate(x, y, verbose=0)[0]])
+    np.testing.assert_allclose(losses[:2], losses[1:], rtol=1e-6)
+    for wrong, message in (
+        ({"great": 2.0}, f"names among .*{names[0]}.*Received: 'great'"),
+        ({len(names): 2.0}, f"numbers from 0 to {len(names) - 1}"),
+        ({0: "2"}, "a number for each class"),
+        ([1.0, 2.0], "must be a dictionary"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(x, y, class_weight=wrong, verbose=0)
+    several = task("classifier", preprocessor={}, activation="sigmoid")
+    with pytest.raises(ValueError, match="classes that exclude each other"):
+        several.fit(x, np.eye(several.num_classes)[[0, 1, 1, 0]], class_weight={0: 2.0}, verbose=0)
+
+
+@pytest.mark.eager
+def test_metrics_of_one_probability(rng):
+    """`F1Score` takes labels `(batch, 1)` alone; flat ones are as good."""
+    x, y = texts(rng, 6), np.array([0, 1, 1, 0, 1, 1])
+    model = task("classifier", preprocessor={}, num_classes=1, activation="sigmoid")
+    model.compile("sgd", metrics=[keras.metrics.F1Score(threshold=0.5)])
+    for labels in (y, y[:, None], y.tolist()):
+        model.fit(x, labels, validation_split=0.5, verbose=0)
+    found = model.predict(x, verbose=0)[:, 0] > 0.5
+    expected = 2 * (found & (y == 1)).sum() / (found.sum() + y.sum())
+    np.testing.assert_allclose(model.evaluate(x, y, verbose=0)[1], [expected], rtol=1e-6)
+    np.testing.assert_allclose(model.test_on_batch(x, y)[1], [expected], rtol=1e-6)
+
+
 def test_the_loss_of_names_is_compiled_like_that_of_numbers(rng):
     """A second `fit` with numbers goes on after one with names."""
     preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer(), sequence_length=16)
