@@ -142,7 +142,7 @@ class RotaryEmbedding(keras.layers.Layer):
         sequence_axis, feature_axis = self._axes(rank)
         inputs = ops.moveaxis(inputs, (sequence_axis, feature_axis), (1, rank - 1))
         if positions is None:
-            positions = ops.arange(ops.shape(inputs)[1]) + start_index
+            positions = ops.arange(ops.shape(inputs)[1], dtype="int32") + start_index
         positions = ops.convert_to_tensor(positions)
         if len(positions.shape) == 1:
             positions = positions[None]

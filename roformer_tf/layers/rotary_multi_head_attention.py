@@ -191,7 +191,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         is_causal = use_causal_mask and no_mask and not cached and self._sliding_window is None
         gate, query, key, value = self._project(query, key, value)
         if positions is None and cached:
-            positions = cache_update_index + ops.arange(ops.shape(query)[1])
+            positions = cache_update_index + ops.arange(ops.shape(query)[1], dtype="int32")
         if key_positions is None and query.shape[1] == key.shape[1]:
             key_positions = positions
         heads_per_key = self.num_heads // self.num_key_value_heads

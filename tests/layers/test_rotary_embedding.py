@@ -126,6 +126,14 @@ def test_rotates_in_float32_under_every_policy(dtype, rng):
     )
 
 
+def test_a_start_in_a_tensor_whatever_floatx_is(rng):
+    x, start = rng.normal(size=(1, 4, 8)).astype("float32"), keras.ops.array(3, "int32")
+    layer = RotaryEmbedding(dtype="float32")
+    expected = numpy(layer(x, start_index=3))
+    keras.config.set_floatx("float64")
+    np.testing.assert_array_equal(numpy(layer(x, start_index=start)), expected)
+
+
 def test_in_a_functional_model_with_a_mask():
     check_keras_mask(RotaryEmbedding(), 8, atol=1e-6)
 
