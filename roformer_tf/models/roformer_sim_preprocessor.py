@@ -4,6 +4,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checks import check_number
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
+from roformer_tf.models.roformer_preprocessor import weighted
 from roformer_tf.text.random_masker import is_none_of, mask_tokens, seed_generator
 
 
@@ -26,7 +27,7 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
         x: Tuple of two strings, or of two lists or tensors of strings.
         y: `None`. For distillation a tuple of the teacher's vectors of both columns, each
             `(batch, size)`.
-        sample_weight: Ignored.
+        sample_weight: Weights of the pairs `(batch,)`, optional. They multiply those of both losses.
 
     Returns:
         `(inputs, labels, weights)` of twice as many sequences as pairs, the two of a pair next to
@@ -82,10 +83,14 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
             inputs["token_ids"] = self._mask_sources(inputs["token_ids"], inputs["segment_ids"])
         count = tf.shape(next_tokens)[0]
         pooled = (tf.range(count) // 2)[:, tf.newaxis] if y is None else interleave(*y)
+        of_rows = tf.ones([count])
+        if sample_weight is not None:
+            of_pairs = tf.reshape(tf.cast(sample_weight, tf.float32), [-1])
+            of_rows = interleave(of_pairs, of_pairs)
         return (
             inputs,
             {"logits": next_tokens, "pooled_output": pooled},
-            {"logits": weights, "pooled_output": tf.ones([count])},
+            {"logits": weighted(weights, of_rows), "pooled_output": of_rows},
         )
 
     def _mask_sources(self, token_ids, segment_ids):

@@ -104,6 +104,10 @@ def test_preprocessor(model, rng):
     np.testing.assert_array_equal(labels["logits"], next_tokens)
     np.testing.assert_array_equal(weights["logits"], counted)
     np.testing.assert_array_equal(labels["pooled_output"], numpy_similarity.neighbours(8))
+    of_pairs = np.array([0.0, 2.0, 0.5, 1.0])
+    _, _, weights = model.preprocessor((first, second), sample_weight=of_pairs)
+    np.testing.assert_array_equal(weights["pooled_output"], of_pairs.repeat(2))
+    np.testing.assert_array_equal(weights["logits"], of_pairs.repeat(2)[:, None] * counted)
     vectors = rng.normal(size=(2, 4, 3)).astype("float32")
     _, labels, _ = model.preprocessor((first, second), tuple(vectors))
     np.testing.assert_array_equal(labels["pooled_output"], vectors.transpose(1, 0, 2).reshape(8, 3))
@@ -155,6 +159,13 @@ def test_both_losses_of_raw_strings(model, rng):
     assert abs(found["pooled_output_loss"] - similar) < 1e-4
     assert abs(found["loss"] - (0.5 * of_tokens + 2 * similar)) < 3e-4
 
+    weights = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+    found = model.evaluate((first, second), None, weights, verbose=0, return_dict=True)
+    chosen = np.flatnonzero(weights)
+    of_tokens, _ = expected_losses(model, *(np.array(x)[chosen] for x in (first, second)))
+    assert abs(found["logits_loss"] - of_tokens) < 1e-5 * of_tokens
+
+    of_tokens, _ = expected_losses(model, first, second)
     model.compile(loss="distillation")
     teacher = rng.normal(size=(2, 6, 3)).astype("float32")
     found = model.evaluate((first, second), tuple(teacher), verbose=0, return_dict=True)
