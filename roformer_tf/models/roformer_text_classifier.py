@@ -223,7 +223,12 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         kind = str(y.dtype) if is_tensor else np.asarray(y).dtype.kind
         if "string" not in kind and kind not in "UOS":
             return y
-        return label_numbers(y, self.labels, one_hot=self._has_several_labels())
+        one_hot = self._has_several_labels() or self._loss_name().startswith("categorical")
+        return label_numbers(y, self.labels, one_hot)
+
+    def _loss_name(self):
+        name = getattr(self.loss, "name", getattr(self.loss, "__name__", self.loss))
+        return str(name)
 
     def weight_of_classes(self, class_weight):
         """Returns a weight for each class, 1 if it has none. Keras fails for classes without one."""
@@ -267,7 +272,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
                 )
             return
         if self.num_classes > 1:
-            is_sparse = str(getattr(self.loss, "name", self.loss)).startswith("sparse")
+            is_sparse = self._loss_name().startswith("sparse")
             if is_sparse and y.ndim == 2 and y.shape[1] != 1:
                 raise ValueError(
                     "The loss takes the number of the class of each example, and the labels have "

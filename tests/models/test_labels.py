@@ -154,6 +154,16 @@ def test_wrong_names(rng):
 
 
 @pytest.mark.eager
+def test_names_for_a_loss_of_one_hot_labels(rng):
+    x, y = texts(rng, 4), [0, 1, 2, 0]
+    model = classifier()
+    smoothed = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
+    model.compile("sgd", smoothed)
+    expected = model.evaluate(x, np.eye(3)[y], verbose=0)
+    assert model.evaluate(x, [NAMES[i] for i in y], verbose=0) == expected
+
+
+@pytest.mark.eager
 @pytest.mark.parametrize("activation", [None, "sigmoid"])
 def test_weights_of_classes(rng, activation):
     """Names and numbers weigh the same, and a class without a weight counts as 1."""
