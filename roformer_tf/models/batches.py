@@ -312,6 +312,8 @@ def to_columns(x, y=None, sample_weight=None):
                 f"example. Received: {str(data)[:100]}"
             ) from error
 
+    if isinstance(sample_weight, tuple) and all(map(np.isscalar, sample_weight)):
+        sample_weight = list(sample_weight)  # one column, where a tuple of arrays is several
     columns = to_tensors((x, y, sample_weight))
     for weights in tree.flatten(columns[2]):
         if weights is not None and not (weights.dtype.is_floating or weights.dtype.is_integer):

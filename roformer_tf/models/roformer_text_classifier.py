@@ -148,7 +148,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         if defaults is not None:
             loss = defaults[0] if loss == "auto" else loss
             metrics = [defaults[1]] if metrics == "auto" else metrics
-        elif metrics == "auto" and str(getattr(loss, "name", loss)).startswith("categorical"):
+        elif metrics == "auto" and _name_of(loss).startswith("categorical"):
             metrics = [keras.metrics.CategoricalAccuracy()]  # of one-hot labels
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
@@ -223,12 +223,8 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         kind = str(y.dtype) if is_tensor else np.asarray(y).dtype.kind
         if "string" not in kind and kind not in "UOS":
             return y
-        one_hot = self._has_several_labels() or self._loss_name().startswith("categorical")
+        one_hot = self._has_several_labels() or _name_of(self.loss).startswith("categorical")
         return label_numbers(y, self.labels, one_hot)
-
-    def _loss_name(self):
-        name = getattr(self.loss, "name", getattr(self.loss, "__name__", self.loss))
-        return str(name)
 
     def weight_of_classes(self, class_weight):
         """Returns a weight for each class, 1 if it has none. Keras fails for classes without one."""
@@ -272,7 +268,7 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
                 )
             return
         if self.num_classes > 1:
-            is_sparse = self._loss_name().startswith("sparse")
+            is_sparse = _name_of(self.loss).startswith("sparse")
             if is_sparse and y.ndim == 2 and y.shape[1] != 1:
                 raise ValueError(
                     "The loss takes the number of the class of each example, and the labels have "
@@ -297,3 +293,8 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
             "pooling": self.pooling,
             "labels": self.labels,
         }
+
+
+def _name_of(loss):
+    """Returns the name of a loss, which is a string, a function or a `keras.losses.Loss`."""
+    return str(getattr(loss, "name", getattr(loss, "__name__", loss)))

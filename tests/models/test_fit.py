@@ -112,7 +112,7 @@ def test_sample_weights_without_labels(rng, group_by_length):
     """A language model, whose preprocessor makes the labels, learns nothing from a weight of 0."""
     x, weights = texts(rng, 4), [1.0, 0.0, 2.0, 0.0]
     losses = []
-    for given in ((x, None, weights), (x[::2], None, weights[::2])):
+    for given in ((x, None, tuple(weights)), (x[::2], None, weights[::2])):
         model = task("causal_lm", preprocessor={})
         model.compile("sgd", "auto", run_eagerly=True)
         history = model.fit(*given, group_by_length=group_by_length, shuffle=False, verbose=0)
