@@ -39,6 +39,9 @@ class AnsweringTask(RoFormerTask):
             metrics: List of metrics of the outputs, by default none, and accuracy for choices.
                 Scores such as `entity_f1` need whole answers: see `AnswerMetrics`.
             **kwargs: Arguments of `keras.Model.compile`.
+
+        Raises:
+            ValueError: If a metric is a name, such as `"accuracy"`, and the task is not choices.
         """
         if optimizer == "auto":
             optimizer = keras.optimizers.Adam(5e-5)
@@ -46,6 +49,13 @@ class AnsweringTask(RoFormerTask):
             loss = self.default_loss()
         if metrics == "auto":
             metrics = self.default_metrics()
+        elif self.default_metrics() is None and any(
+            isinstance(metric, str) for metric in keras.tree.flatten(metrics)
+        ):
+            raise ValueError(
+                "Metrics of Keras cannot compare whole answers with the outputs of the model. Use "
+                f"the callback `AnswerMetrics`. Received: metrics={metrics}"
+            )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def default_metrics(self):

@@ -193,8 +193,7 @@ def stream_to_dataset(stream, convert, encode_labels, shuffle=False):
             )
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         x, y = convert(x, y)
-        columns = to_columns(x, encode_labels(y), sample_weight)
-        return keras.utils.pack_x_y_sample_weight(*columns)
+        return to_columns(x, encode_labels(y), sample_weight)
 
     if isinstance(stream, types.GeneratorType):
         first = list(itertools.islice(stream, 1))
@@ -209,20 +208,29 @@ def stream_to_dataset(stream, convert, encode_labels, shuffle=False):
 
     def batches():
         if isinstance(stream, types.GeneratorType):
-            yield from map(to_tensors, rest)
+            yield from map(given, map(to_tensors, rest))
             return
         adapter = get_data_adapter(stream, shuffle=shuffle)  # with the workers of the PyDataset
         adapter.on_epoch_begin()
         try:
-            yield from map(to_tensors, adapter.get_numpy_iterator())
+            yield from map(given, map(to_tensors, adapter.get_numpy_iterator()))
         finally:
             adapter.on_epoch_end()
 
+    example = to_tensors(first[0])
+
+    def given(columns):  # a signature cannot have `None`
+        return tuple(column for column in columns if column is not None)
+
+    def with_all(*columns):
+        columns = iter(columns)
+        return packed(*(None if column is None else next(columns) for column in example))
+
     signature = tree.map_structure(
-        lambda tensor: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype),
-        to_tensors(first[0]),
+        lambda tensor: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype), given(example)
     )
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    dataset = dataset.map(plain(with_all))
     if count == tf.data.UNKNOWN_CARDINALITY:
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
@@ -263,6 +271,8 @@ def column_labels(y):
 def plain_columns(data):
     """Returns columns of pandas, of polars, and of strings or objects in NumPy as lists.
 
+    A matrix stays one: its rows of strings may be padded.
+
     >>> plain_columns((np.array(["a", "b"]), np.array([1, 2])))
     (['a', 'b'], array([1, 2]))
     """
@@ -272,7 +282,7 @@ def plain_columns(data):
         return tuple(map(plain_columns, data))
     if hasattr(data, "to_list") and not isinstance(data, tf.RaggedTensor):
         return data.to_list()
-    is_strings = isinstance(data, np.ndarray) and data.dtype.kind in "OUT"
+    is_strings = isinstance(data, np.ndarray) and data.ndim == 1 and data.dtype.kind in "OUT"
     return data.tolist() if is_strings else data
 
 

@@ -1,6 +1,7 @@
 """Labels of classifiers, numbers of classes or their names, and the order of answers."""
 
 import contextlib
+import numbers
 
 import keras
 import numpy as np
@@ -33,30 +34,65 @@ def label_array(y):
     return y
 
 
-def check_class_labels(y, num_classes):
-    """Raises `ValueError` if labels of any form are not in `[0, num_classes)`."""
+def check_class_labels(y, num_classes, count="num_classes"):
+    """Raises `ValueError` if labels of any form are not in `[0, num_classes)`.
+
+    `count` is what the classifier calls their number. Only `num_classes` comes with advice.
+    """
     y = label_array(y)
     if y is None:
         return
-    wanted = f"Labels must be integers from 0 to `num_classes` - 1 = {num_classes - 1}."
+    wanted = f"Labels must be integers from 0 to `{count}` - 1 = {num_classes - 1}."
+    names, regression, more = "", "", ""
+    if count == "num_classes":
+        names = ". For names make the classifier with `labels`, a list of all of them."
+        regression = ". For regression make the model with `num_classes=1`"
+        more = ". Pass `num_classes={}`, or correct the labels"
     if y.dtype.kind not in "iufb":
         wrong = next((v for v in y.ravel().tolist() if not isinstance(v, int | float)), None)
-        raise ValueError(
-            f"{wanted} Received: labels such as {wrong!r}. For names make the classifier with "
-            "`labels`, a list of all of them."
-        )
+        raise ValueError(f"{wanted} Received: labels such as {wrong!r}{names}")
     if y.dtype.kind == "f":
         fractions = y[y != np.floor(y)]
         if fractions.size and y.size in y.shape:
-            raise ValueError(
-                f"{wanted} Received: labels such as {fractions[0]}. For regression make the model "
-                "with `num_classes=1`"
-            )
+            raise ValueError(f"{wanted} Received: labels such as {fractions[0]}{regression}")
     if y.size and y.dtype.kind in "iu" and (y.min() < 0 or y.max() >= num_classes):
         raise ValueError(
-            f"{wanted} Received: labels from {y.min()} to {y.max()}. Pass "
-            f"`num_classes={y.max() + 1}`, or correct the labels"
+            f"{wanted} Received: labels from {y.min()} to {y.max()}{more.format(y.max() + 1)}"
         )
+
+
+def class_weights(class_weight, num_classes, labels=None):
+    """Returns a weight for each class, 1 if it has none. Keras fails for classes without one.
+
+    Args:
+        class_weight: dict from numbers of classes, or their names, to weights.
+        num_classes: int. Number of classes.
+        labels: list of strings. Names of the classes, if they have any.
+
+    Raises:
+        ValueError: If it is no such dictionary, or has a class that does not exist.
+
+    >>> class_weights({"good": 2}, 2, labels=["bad", "good"])
+    {0: 1.0, 1: 2.0}
+    """
+    if not isinstance(class_weight, dict) or not all(
+        isinstance(weight, numbers.Real) for weight in class_weight.values()
+    ):
+        raise ValueError(
+            "`class_weight` must be a dictionary with a number for each class, such as "
+            f"{{0: 1.0, 1: 2.5}}. Received: class_weight={class_weight!r}"
+        )
+    weights = dict.fromkeys(range(num_classes), 1.0)
+    for key, weight in class_weight.items():
+        number = labels.index(key) if key in (labels or ()) else key
+        if number not in weights:
+            raise ValueError(
+                f"`class_weight` must have numbers from 0 to {num_classes - 1}"
+                + (f", or names among {labels}" if labels else "")
+                + f". Received: {key!r}"
+            )
+        weights[number] = float(weight)
+    return weights
 
 
 def output_kind(num_classes, activation):
@@ -120,6 +156,17 @@ def check_names(labels):
             "Every label must be one line of its own, and differ from the others. "
             f"Received: labels={labels!r}"
         )
+
+
+def are_names(y):
+    """Whether labels are strings, in any form but a column of pandas."""
+    if y is None or isinstance(y, dict):
+        return False
+    if isinstance(y, tuple):  # maybe of tensors
+        return all(isinstance(label, str | bytes) for label in y)
+    if hasattr(y, "dtype") and not isinstance(y, np.ndarray):
+        return "string" in str(y.dtype)
+    return np.asarray(y).dtype.kind in "UOS"
 
 
 def label_numbers(y, labels, one_hot):

@@ -434,6 +434,8 @@ def _with_any_shape(model, for_short, for_any):
         return inputs, *batch[1:]
 
     def call(data):
+        if any(isinstance(x, tf.distribute.DistributedValues) for x in tf.nest.flatten(data)):
+            return for_any(data)
         data = [as_tensors(batch) for batch in data]
         leaves = tf.nest.flatten(data)
         if tf.config.functions_run_eagerly() or not all(map(tf.is_tensor, leaves)):

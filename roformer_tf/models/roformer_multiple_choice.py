@@ -6,7 +6,7 @@ from keras import ops
 from roformer_tf.layers import MeanPooling
 from roformer_tf.models.answer_spans import answer_lists, answers_of_logits
 from roformer_tf.models.answering_task import AnsweringTask
-from roformer_tf.models.batches import string_tensors
+from roformer_tf.models.batches import squeeze_labels, string_tensors
 from roformer_tf.models.roformer_backbone import (
     TEXT_INPUTS,
     RoFormerBackbone,
@@ -113,6 +113,9 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
     def default_metrics(self):
         return [keras.metrics.SparseCategoricalAccuracy()]
 
+    def weight_of_classes(self, class_weight):
+        return class_weight  # of the places of the right choices
+
     def run_on(self, texts):
         choices = [[text[4:]] for text in texts]  # for the question and another [SEP]
         self.predict({"question": ["a"] * len(texts), "choices": choices}, verbose=0)
@@ -125,13 +128,17 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 
     def check_examples(self, x, y):
         choices = x.get("choices") if isinstance(x, dict) else None
-        if not isinstance(y, list | np.ndarray) or not isinstance(choices, list | tuple):
+        if not isinstance(y, list | np.ndarray) or not isinstance(
+            choices, list | tuple | np.ndarray
+        ):
             return
-        for i, (options, index) in enumerate(zip(choices, y)):
-            if not isinstance(index, int | np.integer) or not 0 <= index < len(options):
+        for i, (options, index) in enumerate(zip(choices, squeeze_labels(y))):
+            is_index = isinstance(index, int | np.integer) and 0 <= index < len(options)
+            if not is_index or options[index] in ("", b""):  # as those that fill a matrix
                 raise ValueError(
                     "A label must be the index of the right choice. Received: "
-                    f"{index!r} as label {i}, for {len(options)} choices"
+                    f"{index} as label {i}, for {len(options)} choices"
+                    + (", of which it is an empty one" if is_index else "")
                 )
 
     def pack(self, x):

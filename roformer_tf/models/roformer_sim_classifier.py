@@ -3,7 +3,7 @@ import keras_hub
 from keras import ops
 
 from roformer_tf.models.grouped_crossentropy import GroupedCrossentropy, grouped_accuracy
-from roformer_tf.models.labels import check_class_labels
+from roformer_tf.models.labels import check_class_labels, class_weights
 from roformer_tf.models.roformer_backbone import (
     TEXT_INPUTS,
     RoFormerBackbone,
@@ -67,6 +67,7 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
     backbone_cls = RoFormerBackbone
     preprocessor_cls = RoFormerSimClassifierPreprocessor
     needs_pooler = True
+    needs_labels = True
     loss_is_mean_over_examples = True
     input_dtypes = TEXT_INPUTS
 
@@ -122,7 +123,10 @@ class RoFormerSimClassifier(RoFormerTask, keras_hub.models.Task):
         self.embed(texts)
 
     def check_labels(self, y):
-        check_class_labels(y, sum(self.groups))
+        check_class_labels(y, sum(self.groups), "sum(groups)")
+
+    def weight_of_classes(self, class_weight):
+        return class_weights(class_weight, sum(self.groups))
 
 
 class _PairVectors(keras.layers.Layer):

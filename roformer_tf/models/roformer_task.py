@@ -26,7 +26,7 @@ from roformer_tf.models.batches import (
     string_tensors,
     to_columns,
 )
-from roformer_tf.models.labels import name_wrong_labels
+from roformer_tf.models.labels import are_names, name_wrong_labels
 from roformer_tf.models.length_batches import (
     check_batch_limits,
     count_tokens,
@@ -35,6 +35,7 @@ from roformer_tf.models.length_batches import (
     ladder,
 )
 from roformer_tf.models.prediction import (
+    batch_tensors,
     check_finite_outputs,
     evaluate_batch,
     has_program_for_each_shape,
@@ -117,16 +118,20 @@ class RoFormerTask(RoFormerModel):
                 "`max_tokens_per_batch` is for `group_by_length=True`. Received: "
                 f"max_tokens_per_batch={max_tokens_per_batch}, group_by_length={group_by_length}"
             )
+        if class_weight is not None:
+            class_weight = self.weight_of_classes(class_weight)
         epochs = kwargs.get("epochs", 1)
         steps, validation_steps = map(kwargs.get, ("steps_per_epoch", "validation_steps"))
         check_epochs(epochs, "steps_per_epoch", x, steps)
         check_epochs(epochs, "validation_steps", validation_data, validation_steps)
         x, y = self._check_data(x, y, shuffle)
+        self._check_has_labels(x, y)
         if is_stream(validation_data):
             validation_data, _ = self._check_data(validation_data)
         elif isinstance(validation_data, tuple | list):
             value_x, value_y, weights = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
             value_x, value_y = self._check_data(value_x, value_y)
+            self._check_has_labels(value_x, value_y, "validation_data")
             if is_columns(value_x):
                 # KerasHub takes no `batch_size` for them when `x` is a dataset.
                 values = batched(to_columns(value_x, value_y, weights), batch_size)
@@ -163,7 +168,7 @@ class RoFormerTask(RoFormerModel):
                     validation_data=validation_data,
                     validation_split=validation_split,
                     shuffle=False,  # shuffled above; Keras would warn that it shuffles no dataset
-                    class_weight=self.weight_of_classes(class_weight),
+                    class_weight=class_weight,
                     **{**kwargs, "steps_per_epoch": steps, "validation_steps": validation_steps},
                 )
             finally:
@@ -199,8 +204,7 @@ class RoFormerTask(RoFormerModel):
                 for batches.
         """
         x, y = self._check_data(x, y)
-        if y is None and self.needs_labels and is_columns(x):
-            raise ValueError("Labels are missing: pass `y`, a list with a label for each example.")
+        self._check_has_labels(x, y)
         options = {"callbacks": callbacks, "verbose": verbose, "return_dict": return_dict}
         if is_columns(x):
             columns = x, y, sample_weight = to_columns(x, y, sample_weight)
@@ -382,8 +386,11 @@ class RoFormerTask(RoFormerModel):
         return y
 
     def weight_of_classes(self, class_weight):
-        """Returns `class_weight` of `fit` with numbers for names."""
-        return class_weight
+        """Returns `class_weight` of `fit` as Keras takes it; raises `ValueError` without classes."""
+        raise ValueError(
+            f"A {type(self).__name__} has no classes of examples to weigh. Use `sample_weight`. "
+            f"Received: class_weight={class_weight}"
+        )
 
     def check_labels(self, y):
         """Raises `ValueError` if an array `y` holds labels that the task cannot have."""
@@ -410,9 +417,14 @@ class RoFormerTask(RoFormerModel):
 
     @plain
     def preprocess_samples(self, x, y=None, sample_weight=None):
+        if not self.needs_labels and are_names(y):
+            raise ValueError(
+                f"A {type(self).__name__} takes no texts as labels. Pass pairs of texts as a tuple: "
+                "`fit((first, second))`, or a dataset of `((first, second),)`."
+            )
         shape = keras.tree.flatten(self.output)[0].shape
         if len(shape) == 2:  # those of tokens have two axes
-            y = squeeze_labels(y)
+            y, sample_weight = squeeze_labels(y), squeeze_labels(sample_weight)
         y = self.encode_labels(y)
         if shape[1:] == (1,):
             y = column_labels(y)
@@ -447,6 +459,17 @@ class RoFormerTask(RoFormerModel):
             x = self.text_tensors(x)
         self.check_labels(y)
         return x, y
+
+    def _check_has_labels(self, x, y, argument="y"):
+        if is_dataset(x):
+            _, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
+        if y is None and self.needs_labels:
+            wanted = "a list with a label for each example"
+            if is_dataset(x):
+                argument, wanted = "x", "a dataset of batches `(examples, labels)`"
+            elif argument != "y":
+                wanted = "`(examples, labels)`"
+            raise ValueError(f"Labels are missing: pass `{argument}`, {wanted}.")
 
     def text_tensors(self, x):
         """Returns texts as string tensors."""
@@ -489,6 +512,26 @@ class RoFormerTask(RoFormerModel):
         Reference: LoRA, arXiv 2106.09685.
         """
         self.backbone.enable_lora(rank, target_layer_names)
+
+    def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+        """Takes a step with one batch; see `keras.Model.train_on_batch`. `fit` describes the data."""
+        self._check_has_labels(x, y)
+        batch = batch_tensors(self.preprocess_samples(x, y, sample_weight))
+        return keras.Model.train_on_batch(self, *batch, **kwargs)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+        """Returns loss and metrics of one batch; see `keras.Model.test_on_batch`."""
+        self._check_has_labels(x, y)
+        batch = batch_tensors(self.preprocess_samples(x, y, sample_weight))
+        return keras.Model.test_on_batch(self, *batch, **kwargs)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        """Builds on the batch of one replica: Keras adds those of all, which may have other sizes."""
+        if iterator is not None and not runs_on_one_device(self):
+            _, _, batches = next(iter(iterator))
+            iterator, local = None, self.distribute_strategy.experimental_local_results
+            data_batch = keras.tree.map_structure(lambda x: local(x)[0], next(batches))
+        super()._maybe_symbolic_build(iterator, data_batch)
 
     def make_train_function(self, force=False):
         """Builds the optimizer before the first step, whose graph would build it twice."""

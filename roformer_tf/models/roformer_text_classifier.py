@@ -1,5 +1,3 @@
-import numbers
-
 import keras
 import keras_hub
 import numpy as np
@@ -8,8 +6,10 @@ from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers import MeanPooling
 from roformer_tf.models.batches import prompt_columns
 from roformer_tf.models.labels import (
+    are_names,
     check_class_labels,
     check_label_names,
+    class_weights,
     label_array,
     label_numbers,
     multi_hot_labels,
@@ -211,49 +211,25 @@ class RoFormerTextClassifier(RoFormerTask, keras_hub.models.TextClassifier):
         """Returns names of labels, one or a list for each text, as 0 and 1 for each class."""
         if self.labels is None or not self._has_several_labels():
             return y
-        if str(getattr(y, "dtype", "")) == "object":  # lists in an array, or in a pandas column
+        kind = getattr(getattr(y, "dtype", None), "kind", "")
+        if kind in ("O", "U"):  # lists in an array, or in a pandas column
             y = y.tolist()
         return multi_hot_labels(y, self.labels) if isinstance(y, list | tuple) else y
 
     def encode_labels(self, y):
         y = self.convert_labels(None, y)
-        if self.labels is None or y is None:
-            return y
-        is_tensor = hasattr(y, "dtype") and not isinstance(y, np.ndarray)
-        kind = str(y.dtype) if is_tensor else np.asarray(y).dtype.kind
-        if "string" not in kind and kind not in "UOS":
+        if self.labels is None or not are_names(y):
             return y
         one_hot = self._has_several_labels() or _name_of(self.loss).startswith("categorical")
         return label_numbers(y, self.labels, one_hot)
 
     def weight_of_classes(self, class_weight):
-        """Returns a weight for each class, 1 if it has none. Keras fails for classes without one."""
-        if class_weight is None:
-            return None
         if output_kind(self.num_classes, self.activation) not in ("softmax", "binary"):
             raise ValueError(
                 "`class_weight` is for classes that exclude each other. Use `sample_weight` for "
                 f"this model. Received: class_weight={class_weight}"
             )
-        if not isinstance(class_weight, dict) or not all(
-            isinstance(weight, numbers.Real) for weight in class_weight.values()
-        ):
-            raise ValueError(
-                "`class_weight` must be a dictionary with a number for each class, such as "
-                f"{{0: 1.0, 1: 2.5}}. Received: class_weight={class_weight!r}"
-            )
-        count = max(self.num_classes, 2)
-        weights = dict.fromkeys(range(count), 1.0)
-        for key, weight in class_weight.items():
-            number = self.labels.index(key) if key in (self.labels or ()) else key
-            if number not in weights:
-                raise ValueError(
-                    f"`class_weight` must have numbers from 0 to {count - 1}"
-                    + (f", or names among {self.labels}" if self.labels else "")
-                    + f". Received: {key!r}"
-                )
-            weights[number] = float(weight)
-        return weights
+        return class_weights(class_weight, max(self.num_classes, 2), self.labels)
 
     def check_labels(self, y):
         y = label_array(y)

@@ -46,6 +46,36 @@ def test_an_unbatched_dataset(classifier, data):
         classifier.fit(dataset.batch(2), validation_data=dataset, verbose=0)
 
 
+def test_missing_labels(classifier):
+    validation = {"validation_data": (TEXTS,)}
+    for call, options in (
+        (classifier.fit, {"verbose": 0}),
+        (classifier.evaluate, {"verbose": 0}),
+        (classifier.train_on_batch, {}),
+        (classifier.test_on_batch, {}),
+    ):
+        for texts in (TEXTS, tf.constant(TEXTS)):
+            with pytest.raises(ValueError, match="Labels are missing: pass `y`, a list"):
+                call(texts, **options)
+    with pytest.raises(ValueError, match="pass `validation_data`, `\\(examples, labels\\)`"):
+        classifier.fit(TEXTS, [0, 1], verbose=0, **validation)
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(2)
+    for stream in (dataset, ((TEXTS,) for _ in "1")):
+        with pytest.raises(ValueError, match="pass `x`, a dataset of batches"):
+            classifier.fit(stream, verbose=0)
+
+
+def test_targets_beside_their_sources():
+    """A language model would learn the sources alone."""
+    causal_lm = builders.task("causal_lm", preprocessor={})
+    pairs = tf.data.Dataset.from_tensor_slices((TEXTS, TEXTS)).batch(2)
+    for data in ((TEXTS, TEXTS), (TEXTS, np.array(TEXTS)), (pairs,)):
+        with pytest.raises(ValueError, match=r"as labels. Pass .* `fit\(\(first, second\)\)`"):
+            causal_lm.fit(*data, verbose=0)
+    with pytest.raises(ValueError, match="RoFormerCausalLM has no classes of examples to weigh"):
+        causal_lm.fit(TEXTS, class_weight={0: 1.0}, verbose=0)
+
+
 @pytest.mark.slow
 def test_labels_of_many_classes(classifier):
     labels = [[1, 0, 1], [0, 1, 1]]

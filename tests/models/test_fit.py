@@ -96,14 +96,16 @@ def test_phantom_step_of_moving_averages(rng):
     assert_equal(*finals, atol=1e-7)
 
 
-def test_sample_weights(rng):
+@pytest.mark.parametrize("column", [False, True])
+def test_sample_weights(rng, column):
     x, y = batches(rng)
     weights = rng.uniform(0, 2, size=len(y)).astype("float32")
     model = task("classifier")
     found = loss_gradients(model, x, y, weights)
     expected = {p: numpy(w.value) - 0.5 * found[p] for p, w in variables(model).items()}
     model.compile(keras.optimizers.SGD(0.5))
-    model.fit(x, y, weights, batch_size=len(y), verbose=0)
+    model.evaluate(x, y, sample_weight=weights if column else weights[:, None], verbose=0)
+    model.fit(x, y, weights[:, None] if column else weights, batch_size=len(y), verbose=0)
     assert distance(model, expected) < 1e-6
 
 
@@ -117,7 +119,10 @@ def test_sample_weights_without_labels(rng, group_by_length):
         model.compile("sgd", "auto", run_eagerly=True)
         history = model.fit(*given, group_by_length=group_by_length, shuffle=False, verbose=0)
         losses += [history.history["loss"][0], model.evaluate(*given, verbose=0)[0]]
-    np.testing.assert_allclose(losses[:2], losses[2:], rtol=1e-6)
+        batches = ((np.array(given[0]), None, np.array(given[2])) for _ in "1")
+        losses.append(model.evaluate(batches, verbose=0)[0])
+    np.testing.assert_allclose(losses[:3], losses[3:], rtol=1e-6)
+    assert losses[1] == pytest.approx(losses[2], rel=1e-6)
 
 
 @pytest.mark.parametrize("call", ["fit", "train_on_batch", "evaluate", "evaluate_one_batch"])

@@ -228,6 +228,10 @@ def test_errors():
     for labels, message in (([2], "for 2 choices"), (["我"], "index of the right choice")):
         with pytest.raises(ValueError, match=message):
             task.evaluate(x, labels, verbose=0)
+    matrix = {**x, "choices": np.array([["我", "你", ""]])}
+    with pytest.raises(ValueError, match="2 as label 0, for 3 choices, of which it is an empty"):
+        task.fit(matrix, np.array([2]), verbose=0)
+    assert task.evaluate(matrix, [[1]], verbose=0) == task.evaluate(x, [1], verbose=0)
     for choices, message in (([[]], "none of them empty"), ([["我", ""]], "none of them empty")):
         with pytest.raises(ValueError, match=message):
             task.predict({**x, "choices": choices}, verbose=0)

@@ -158,6 +158,8 @@ def test_both_losses_of_raw_strings(model, rng):
     assert abs(found["logits_loss"] - of_tokens) < 1e-5 * of_tokens
     assert abs(found["pooled_output_loss"] - similar) < 1e-4
     assert abs(found["loss"] - (0.5 * of_tokens + 2 * similar)) < 3e-4
+    of_batch = model.test_on_batch((first, second), return_dict=True)
+    assert of_batch == pytest.approx(found, rel=1e-5)
 
     weights = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
     found = model.evaluate((first, second), None, weights, verbose=0, return_dict=True)
@@ -243,6 +245,18 @@ def test_errors(model):
         model.compile(loss="mse")
     with pytest.raises(ValueError, match="`groups` must be positive integers"):
         roformer_tf.RoFormerSimClassifier(model.backbone, groups=(2, 0))
+    classifier = roformer_tf.RoFormerSimClassifier(
+        model.backbone, roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer()), groups=(2, 3)
+    )
+    pair = ["天"], ["地"]
+    for y, class_weight, message in (
+        ([5], None, "to `sum\\(groups\\)` - 1 = 4. Received: labels from 5 to 5$"),
+        (["天"], None, "Received: labels such as '天'$"),
+        (None, None, "Labels are missing"),
+        ([1], {5: 1.0}, "numbers from 0 to 4. Received: 5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier.fit(pair, y, class_weight=class_weight, verbose=0)
 
 
 def test_similar_ranks_generated_texts(model, monkeypatch):

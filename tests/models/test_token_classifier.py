@@ -298,6 +298,10 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message):
             task.evaluate([text], entities, verbose=0)
+    with pytest.raises(ValueError, match="the callback `AnswerMetrics`. Received: .*'accuracy'"):
+        task.compile(metrics=["accuracy"])
+    with pytest.raises(ValueError, match="has no classes of examples to weigh"):
+        task.fit([text], [[]], class_weight={0: 1.0}, verbose=0)
     with pytest.raises(ValueError, match="must lie within its text"):
         task.fit(np.array([text]), [[(2, 9, "LOC")]], verbose=0)
     with pytest.raises(ValueError, match="of one length"):
