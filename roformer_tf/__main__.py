@@ -28,13 +28,31 @@ COMMANDS = (
 )
 
 
+class CommandParser(argparse.ArgumentParser):
+    """Parses a command whose texts may stand before, between and after its options."""
+
+    _is_parsing = False
+
+    def parse_known_args(self, args=None, namespace=None):
+        takes_texts = any(action.nargs == "*" for action in self._get_positional_actions())
+        if self._is_parsing or not takes_texts:  # what follows calls this method
+            return super().parse_known_args(args, namespace)
+        self._is_parsing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_parsing = False
+
+
 def make_parser():
     """Returns the `argparse.ArgumentParser` of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m roformer_tf", description="RoFormer for TensorFlow and Keras 3."
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=CommandParser
+    )
     for name in COMMANDS:
         module = importlib.import_module(f"roformer_tf.cli.{name.replace('-', '_')}")
         command = commands.add_parser(name, help=module.HELP, description=module.__doc__)

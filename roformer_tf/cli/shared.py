@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import sys
+import warnings
 from pathlib import Path
 
 WINDOW = 512  # lines read before they are worked on
@@ -37,8 +38,10 @@ def add_texts(parser, example):
     parser.add_argument(
         "texts",
         nargs="*",
+        default=[],
         metavar="TEXT",
-        help=f"for example {example}; if omitted, reads the lines of standard input",
+        help=f"for example {example}; if omitted, reads the lines of standard input. Texts that "
+        "begin with - come after a --",
     )
 
 
@@ -76,6 +79,7 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
 
     if sequence_length is not None:
         check_sequence_length("--sequence-length", sequence_length)
+    _check_dtype(dtype)
     file = Path(path)
     if file.suffix == ".keras" and file.is_file():
         model, preprocessor = _from_keras_file(file, dtype), None
@@ -100,6 +104,18 @@ def load_model(path, task=None, dtype=None, sequence_length=None):
     return model, preprocessor
 
 
+def _check_dtype(dtype):
+    import keras
+
+    try:
+        keras.dtype_policies.get(dtype)
+    except ValueError:
+        raise ValueError(
+            "--dtype must be the name of a dtype policy: float32, mixed_bfloat16, bfloat16, … "
+            f"Received: --dtype {dtype}"
+        ) from None
+
+
 def _from_keras_file(path, dtype):
     import keras
 
@@ -111,7 +127,9 @@ def _from_keras_file(path, dtype):
         raise ValueError(
             "--dtype cannot change a .keras file. Load it, `save_to_preset`, and give that folder."
         )
-    with named_errors(path):
+    with named_errors(path), warnings.catch_warnings():
+        # the optimizer's, which nobody needs here
+        warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
         model = keras.saving.load_model(path, compile=False)
         check_finite(model.weights, path)
     if not isinstance(model, tuple(getattr(roformer_tf, name) for name in CLASSES.values())):
@@ -143,11 +161,30 @@ def _from_folder(path, task, options):
             f"{path} is a checkpoint of pretraining: it has no {task}, whose weights come from "
             "training. Train one, `save_to_preset(folder)`, and give that folder."
         )
+    if folder.layout != "preset":
+        _check_masking(folder, task)
     model = getattr(roformer_tf, CLASSES[task]).from_preset(path, **options)
     if task != "backbone" or (folder.layout == "preset" and folder.tokenizer_class is None):
         return model, None
     tokenizer = roformer_tf.RoFormerTokenizer.from_preset(path)
     return model, roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
+
+
+def _check_masking(folder, task):
+    """Raises `ValueError` if the settings name a masking with which the task writes nonsense."""
+    from roformer_tf.checkpoint.original_config import masking_of
+
+    masking = masking_of(folder.config)
+    if (task, masking) == ("masked_lm", "causal"):
+        raise ValueError(
+            f"{folder.path} holds a causal language model, which has learned to continue texts and "
+            "not to fill [MASK]. Use `generate`."
+        )
+    if (task, masking) == ("causal_lm", "bidirectional"):
+        raise ValueError(
+            f"{folder.path} holds a masked language model, which has learned to fill [MASK] and "
+            "not to continue texts. Use `fill-mask`."
+        )
 
 
 def _pretrained_task(folder):
@@ -169,12 +206,11 @@ def read_texts(args, keep_blank=False):
         Iterator of lists of strings.
 
     Raises:
-        ValueError: If there is no text.
+        ValueError: If there is no text, or a line of standard input has bytes that are no text.
     """
     lines = iter(args.texts)
     if not args.texts and not sys.stdin.isatty():
-        # a file of Windows may have a byte order mark, and ends its lines in two characters
-        lines = (line.rstrip("\r\n").removeprefix("\ufeff") for line in sys.stdin)
+        lines = _lines_of_input()
     windows = _windows(lines, keep_blank)
     first = []
     while not any(line.strip() for texts in first for line in texts):
@@ -185,6 +221,21 @@ def read_texts(args, keep_blank=False):
                 "on standard input."
             )
     return itertools.chain(first, windows)
+
+
+def _lines_of_input():
+    if hasattr(sys.stdin, "reconfigure"):  # so that the error below can name the line
+        sys.stdin.reconfigure(errors="surrogateescape")
+    for number, line in enumerate(sys.stdin, 1):
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"Expected text in {sys.stdin.encoding} on standard input. Received: bytes that "
+                f"are none in line {number}, {line[:40]!r}"
+            ) from None
+        # a file of Windows may have a byte order mark, and ends its lines in two characters
+        yield line.rstrip("\r\n").removeprefix("\ufeff")
 
 
 def _windows(lines, keep_blank):

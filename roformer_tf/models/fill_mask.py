@@ -70,9 +70,10 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         counts = [text.count(mask_token.encode()) for text in part.numpy()]
         lost = np.flatnonzero(found.sum(-1) < counts)
         if lost.size:
+            start = part[lost[0]].numpy().decode("utf-8", "replace")[:20]
             raise ValueError(
-                f"Text {rows[lost[0]]} has {counts[lost[0]]} masks, and truncation to "
-                f"sequence_length={task.preprocessor.sequence_length} leaves "
+                f"Text {rows[lost[0]]}, which begins with {start!r}, has {counts[lost[0]]} masks, "
+                f"and truncation to sequence_length={task.preprocessor.sequence_length} leaves "
                 f"{found[lost[0]].sum()}. Shorten the text, or make the preprocessor with a larger "
                 "`sequence_length`."
             )

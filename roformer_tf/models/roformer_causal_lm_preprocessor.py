@@ -90,7 +90,7 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
         segments = x if isinstance(x, tuple) else (x,)
         packed = pack(tuple(tokenizer(segment) for segment in segments))
         kept = packed["padding_mask"][..., 1:]  # all tokens of a sequence but the last
-        kept = _check_room(kept, length)
+        kept = _check_room(kept, length, segments[0])
         widths = [[0, 0]] * (kept.shape.rank - 1) + [[0, length - tf.shape(kept)[-1]]]
         fill = {"token_ids": tokenizer.pad_token_id, "segment_ids": 0, "padding_mask": 0}
         return {
@@ -107,7 +107,7 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
         return self.tokenizer.detokenize(tf.ragged.boolean_mask(ids, mask))
 
 
-def _check_room(kept, length):
+def _check_room(kept, length, texts):
     """Returns the mask `kept` of the prompts. Raises an error unless all are below `length`."""
     message = (
         "There is no room for a new token: a prompt with its special tokens must have fewer tokens "
@@ -115,10 +115,12 @@ def _check_room(kept, length):
     )
     lengths = tf.reduce_sum(kept, -1)
     if tf.executing_eagerly():
-        longest = max(np.ravel(lengths), default=0)
-        if longest >= length:
+        lengths, texts = np.ravel(lengths), np.ravel(texts)
+        if max(lengths, default=0) >= length:
+            text = texts[lengths.argmax()].decode("utf-8", "replace")
             raise ValueError(
-                f"{message} Received: a prompt of {longest} tokens, max_length={length}"
+                f"{message} Received: a prompt of {lengths.max()} tokens, max_length={length}. It "
+                f"begins with {text[:20]!r}"
             )
         return kept
     # What uses the mask waits for the check. Padding by a negative width could fail first

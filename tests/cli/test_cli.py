@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from roformer_tf import RoFormerBackbone
-from roformer_tf.__main__ import COMMANDS, main
+from roformer_tf.__main__ import COMMANDS, main, make_parser
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.cli import shared
 from roformer_tf.models import fill_mask
@@ -70,6 +70,38 @@ def test_wrong_arguments(arguments, capsys):
         main(arguments)
     assert stop.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_texts_stand_anywhere():
+    arguments = "fill-mask folder --top-k 2 a --json b -- -5".split()
+    args = make_parser().parse_args(["--debug", *arguments])
+    assert (args.debug, args.model, args.top_k, args.json) == (True, "folder", 2, True)
+    assert args.texts == ["a", "b", "-5"]
+
+
+def test_bytes_that_are_no_text(error_of, monkeypatch, tmp_path):
+    lines = io.TextIOWrapper(io.BytesIO("天[MASK]\n\n坏".encode() + b"\xff\n"), "utf-8")
+    monkeypatch.setattr("sys.stdin", lines)
+    assert "text in utf-8 on standard input" in (message := error_of("fill-mask", tmp_path))
+    assert "line 3, '坏\\udcff" in message
+
+
+@pytest.mark.eager
+def test_a_model_that_was_trained_for_something_else(folders, error_of, tmp_path):
+    message = error_of("generate", folders / "original", "天")
+    assert "has learned to fill [MASK] and not to continue texts. Use `fill-mask`" in message
+    gpt = save_checkpoint(builders.task("causal_lm", {}), tmp_path / "model")
+    assert "not to fill [MASK]. Use `generate`" in error_of("fill-mask", gpt, TEXT)
+    assert "Received: --dtype half" in error_of("fill-mask", gpt, TEXT, "--dtype", "half")
+
+
+@pytest.mark.eager
+def test_a_trained_keras_file_warns_of_nothing(tmp_path, recwarn):
+    trained = builders.task("classifier", {}, num_classes=2)
+    trained.optimizer.build(trained.trainable_variables)
+    trained.save(tmp_path / "trained.keras")
+    assert run("classify", tmp_path / "trained.keras", "天地", "--json") == 0
+    assert not [str(warning.message) for warning in recwarn if "optimizer" in str(warning.message)]
 
 
 @pytest.mark.eager
