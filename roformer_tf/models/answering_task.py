@@ -92,7 +92,7 @@ class AnsweringTask(RoFormerTask):
             TypeError: As `fit`.
         """
         check_positive_integer("steps", steps, optional=True)
-        x, _ = self._check_data(x)
+        x, _ = self.check_data(x)
         if not self.are_texts(x):
             return super().predict(x, batch_size, verbose, steps, callbacks, max_tokens_per_batch)
 

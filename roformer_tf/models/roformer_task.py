@@ -17,7 +17,6 @@ from roformer_tf.models.batches import (
     is_dataset,
     is_stream,
     longest_input,
-    of_unknown_length,
     plain,
     plain_columns,
     split_columns,
@@ -26,16 +25,9 @@ from roformer_tf.models.batches import (
     string_tensors,
     to_columns,
 )
-from roformer_tf.models.labels import are_names, name_wrong_labels
-from roformer_tf.models.length_batches import (
-    check_batch_limits,
-    count_tokens,
-    grouped,
-    grouped_windows,
-    ladder,
-)
+from roformer_tf.models.labels import name_wrong_labels
+from roformer_tf.models.length_batches import check_batch_limits, ladder
 from roformer_tf.models.prediction import (
-    batch_tensors,
     check_finite_outputs,
     evaluate_batch,
     has_program_for_each_shape,
@@ -44,6 +36,16 @@ from roformer_tf.models.prediction import (
 )
 from roformer_tf.models.roformer_backbone import TOKEN_INPUTS
 from roformer_tf.models.roformer_model import RoFormerModel, runs_on_one_device
+from roformer_tf.models.training_data import (
+    batches_of_columns,
+    check_grouping,
+    check_has_labels,
+    check_not_texts,
+    grouped_batches,
+    in_one_go,
+    tensors_of_batch,
+    validation_batches,
+)
 
 
 class RoFormerTask(RoFormerModel):
@@ -113,47 +115,31 @@ class RoFormerTask(RoFormerModel):
                 `group_by_length` and `max_tokens_per_batch` do not fit the data or each other.
             TypeError: If the task has a preprocessor and an example is not a string.
         """
-        if max_tokens_per_batch is not None and not group_by_length:
-            raise ValueError(
-                "`max_tokens_per_batch` is for `group_by_length=True`. Received: "
-                f"max_tokens_per_batch={max_tokens_per_batch}, group_by_length={group_by_length}"
-            )
+        check_grouping(group_by_length, max_tokens_per_batch)
         if class_weight is not None:
             class_weight = self.weight_of_classes(class_weight)
         epochs = kwargs.get("epochs", 1)
         steps, validation_steps = map(kwargs.get, ("steps_per_epoch", "validation_steps"))
         check_epochs(epochs, "steps_per_epoch", x, steps)
         check_epochs(epochs, "validation_steps", validation_data, validation_steps)
-        x, y = self._check_data(x, y, shuffle)
-        self._check_has_labels(x, y)
-        if is_stream(validation_data):
-            validation_data, _ = self._check_data(validation_data)
-        elif isinstance(validation_data, tuple | list):
-            value_x, value_y, weights = keras.utils.unpack_x_y_sample_weight(tuple(validation_data))
-            value_x, value_y = self._check_data(value_x, value_y)
-            self._check_has_labels(value_x, value_y, "validation_data")
-            if is_columns(value_x):
-                # KerasHub takes no `batch_size` for them when `x` is a dataset.
-                values = batched(to_columns(value_x, value_y, weights), batch_size)
-                validation_data, validation_steps = self._in_one_go(values, validation_steps)
+        x, y = self.check_data(x, y, shuffle)
+        check_has_labels(self, x, y)
+        validation_data, validation_steps = validation_batches(
+            self, validation_data, batch_size, validation_steps
+        )
         if is_columns(x):
             # KerasHub would make a dataset too, but would not shuffle it.
             columns = to_columns(x, y, sample_weight)
             if validation_split and validation_data is None:
                 columns, values = split_columns(columns, validation_split)
                 values = batched(values, batch_size)
-                validation_data, validation_steps = self._in_one_go(values, validation_steps)
-            x = self._batched(columns, batch_size, shuffle, group_by_length, max_tokens_per_batch)
-            x, steps = self._in_one_go(x, steps, epochs)
+                validation_data, validation_steps = in_one_go(self, values, validation_steps)
+            limits = batch_size, max_tokens_per_batch
+            x = batches_of_columns(self, columns, group_by_length, *limits, shuffle)
+            x, steps = in_one_go(self, x, steps, epochs)
             y = sample_weight = batch_size = validation_split = None
         elif group_by_length and is_dataset(x):
-            if not self.are_texts(x):
-                raise ValueError(
-                    "`group_by_length` needs batches of texts, and a model with a preprocessor. "
-                    f"Received: a dataset of {x.element_spec}"
-                )
-            x = grouped_windows(x, self.preprocessor, batch_size, max_tokens_per_batch)
-            batch_size = None
+            x, batch_size = grouped_batches(self, x, batch_size, max_tokens_per_batch), None
         if is_dataset(x) and self.are_texts(x):
             self._longest_input = longest_input(self.preprocessor)
         with name_wrong_labels(), warnings.catch_warnings():
@@ -203,8 +189,8 @@ class RoFormerTask(RoFormerModel):
             max_tokens_per_batch: int. Maximum number of tokens in a batch, padding included. Not
                 for batches.
         """
-        x, y = self._check_data(x, y)
-        self._check_has_labels(x, y)
+        x, y = self.check_data(x, y)
+        check_has_labels(self, x, y)
         options = {"callbacks": callbacks, "verbose": verbose, "return_dict": return_dict}
         if is_columns(x):
             columns = x, y, sample_weight = to_columns(x, y, sample_weight)
@@ -216,36 +202,13 @@ class RoFormerTask(RoFormerModel):
             if self.preprocessor is not None:
                 # With Grain installed KerasHub would expect batches of one width.
                 groups = self.loss_is_mean_over_examples and not callbacks and self.are_texts(x)
-                x = self._batched(columns, batch_size, False, groups, max_tokens_per_batch)
-                x, steps = self._in_one_go(x, steps)
+                x = batches_of_columns(self, columns, groups, batch_size, max_tokens_per_batch)
+                x, steps = in_one_go(self, x, steps)
                 y = sample_weight = batch_size = None
         with name_wrong_labels():
             return super().evaluate(
                 x, y, batch_size, sample_weight, steps=steps, **options, **kwargs
             )
-
-    def _batched(self, columns, batch_size, shuffle, group_by_length, max_tokens):
-        """Makes a dataset of batches, of texts of similar length if asked."""
-        if not group_by_length and max_tokens is None:
-            return batched(columns, batch_size, shuffle)
-        if not self.are_texts(columns[0]):
-            raise ValueError(
-                "`group_by_length` and `max_tokens_per_batch` need texts, and a model with a "
-                "preprocessor. Received: model inputs"
-            )
-        lengths = count_tokens(self.preprocessor, columns[0])
-        return grouped(columns, lengths, batch_size, max_tokens, shuffle)
-
-    def _in_one_go(self, dataset, steps, epochs=1):
-        """Returns a dataset for all epochs, and the steps of each."""
-        # Keras makes two iterators for each epoch of a dataset whose length it knows, and does not
-        # use one. Under a strategy and on other backends it takes a batch before it starts again.
-        looks_ahead = (
-            keras.backend.backend() != "tensorflow" or self._distribute_strategy is not None
-        )
-        if steps is not None or self.steps_per_execution > 1 or looks_ahead:
-            return dataset, steps
-        return of_unknown_length(dataset.repeat(epochs)), int(dataset.cardinality())
 
     def predict(
         self,
@@ -278,7 +241,7 @@ class RoFormerTask(RoFormerModel):
             ValueError: As `fit`; and if the outputs are NaN or infinite.
             TypeError: As `fit`.
         """
-        x, _ = self._check_data(x)
+        x, _ = self.check_data(x)
         check_positive_integer("batch_size", batch_size, optional=True)
         check_positive_integer("steps", steps, optional=True)
         in_memory = is_columns(x)
@@ -417,11 +380,7 @@ class RoFormerTask(RoFormerModel):
 
     @plain
     def preprocess_samples(self, x, y=None, sample_weight=None):
-        if not self.needs_labels and are_names(y):
-            raise ValueError(
-                f"A {type(self).__name__} takes no texts as labels. Pass pairs of texts as a tuple: "
-                "`fit((first, second))`, or a dataset of `((first, second),)`."
-            )
+        check_not_texts(self, y)
         shape = keras.tree.flatten(self.output)[0].shape
         if len(shape) == 2:  # those of tokens have two axes
             y, sample_weight = squeeze_labels(y), squeeze_labels(sample_weight)
@@ -437,14 +396,14 @@ class RoFormerTask(RoFormerModel):
         """Whether `x` is a dictionary of model inputs, which a preprocessor leaves as they are."""
         return isinstance(x, dict) and set(x) <= set(self.input_dtypes)
 
-    def _check_data(self, x, y=None, shuffle=False):
+    def check_data(self, x, y=None, shuffle=False):
         """Returns texts as string tensors, and converted labels. Checks both."""
         x, y = plain_columns((x, y))
         if isinstance(y, tuple) and all(map(np.isscalar, y)):
             y = list(y)
         y = self.convert_labels(x, y)
         if is_stream(x):
-            return stream_to_dataset(x, self._check_data, self.encode_labels, shuffle), y
+            return stream_to_dataset(x, self.check_data, self.encode_labels, shuffle), y
         check_not_empty(x)
         if is_dataset(x):
             if y is not None:
@@ -459,17 +418,6 @@ class RoFormerTask(RoFormerModel):
             x = self.text_tensors(x)
         self.check_labels(y)
         return x, y
-
-    def _check_has_labels(self, x, y, argument="y"):
-        if is_dataset(x):
-            _, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
-        if y is None and self.needs_labels:
-            wanted = "a list with a label for each example"
-            if is_dataset(x):
-                argument, wanted = "x", "a dataset of batches `(examples, labels)`"
-            elif argument != "y":
-                wanted = "`(examples, labels)`"
-            raise ValueError(f"Labels are missing: pass `{argument}`, {wanted}.")
 
     def text_tensors(self, x):
         """Returns texts as string tensors."""
@@ -515,14 +463,12 @@ class RoFormerTask(RoFormerModel):
 
     def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         """Takes a step with one batch; see `keras.Model.train_on_batch`. `fit` describes the data."""
-        self._check_has_labels(x, y)
-        batch = batch_tensors(self.preprocess_samples(x, y, sample_weight))
+        batch = tensors_of_batch(self, x, y, sample_weight)
         return keras.Model.train_on_batch(self, *batch, **kwargs)
 
     def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         """Returns loss and metrics of one batch; see `keras.Model.test_on_batch`."""
-        self._check_has_labels(x, y)
-        batch = batch_tensors(self.preprocess_samples(x, y, sample_weight))
+        batch = tensors_of_batch(self, x, y, sample_weight)
         return keras.Model.test_on_batch(self, *batch, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
