@@ -83,7 +83,9 @@ def test_masks_lost_to_truncation(build, ask, tmp_path, truncate_from, kept):
     assert np.flatnonzero(found).tolist() == kept
     assert (answer["ids"][0, ~found] == -1).all()
     assert answer["mask_positions"][1].tolist() == [1, -1, -1]
-    with pytest.raises(ValueError, match=r"Text 1 has 3 masks, .* sequence_length=8 leaves 2"):
+    with pytest.raises(
+        ValueError, match=r"Text 1, which begins with .* has 3 masks, .* sequence_length=8 leaves 2"
+    ):
         fill_mask(task, ["[MASK]", text])
 
     # no mask anywhere, no text at all
