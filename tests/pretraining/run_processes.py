@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from tensorflow.python.util import _pywrap_util_port  # has no public name
 
 from tests.checkpoint.conftest import read_variables
 from tests.models.builders import SPECIAL
@@ -53,6 +54,9 @@ def start(settings, output, *arguments, environment=None, log=None, command="pre
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_NUM_INTRAOP_THREADS": "2",
         "TF_NUM_INTEROP_THREADS": "2",
+        # The kernels of this process, so that bits can be compared: the package turns oneDNN on where
+        # TensorFlow does not, without AVX-512, but here TensorFlow was there first.
+        "TF_ENABLE_ONEDNN_OPTS": str(int(_pywrap_util_port.IsMklEnabled())),
         **(environment or {}),
     }
     command = [sys.executable, "-m", "roformer_tf", command, str(settings)]
