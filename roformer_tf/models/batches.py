@@ -268,6 +268,15 @@ def column_labels(y):
     return y[:, None] if (y.shape.rank if is_tensor else len(y.shape)) == 1 else y
 
 
+def listed(column):
+    """Returns a tuple of numbers or strings as a list. A tuple of columns stays one.
+
+    >>> listed((0.5, 2.0)), listed(([0.5], [2.0]))
+    ([0.5, 2.0], ([0.5], [2.0]))
+    """
+    return list(column) if isinstance(column, tuple) and all(map(np.isscalar, column)) else column
+
+
 def plain_columns(data):
     """Returns columns of pandas, of polars, and of strings or objects in NumPy as lists.
 
@@ -322,9 +331,7 @@ def to_columns(x, y=None, sample_weight=None):
                 f"example. Received: {str(data)[:100]}"
             ) from error
 
-    if isinstance(sample_weight, tuple) and all(map(np.isscalar, sample_weight)):
-        sample_weight = list(sample_weight)  # one column, where a tuple of arrays is several
-    columns = to_tensors((x, y, sample_weight))
+    columns = to_tensors((x, y, listed(sample_weight)))
     for weights in tree.flatten(columns[2]):
         if weights is not None and not (weights.dtype.is_floating or weights.dtype.is_integer):
             raise ValueError(

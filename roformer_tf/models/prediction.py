@@ -96,27 +96,12 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens, 
 def evaluate_batch(task, columns, verbose, return_dict):
     """Evaluates one batch of examples; see `keras.Model.evaluate`."""
     progress = callback_list(task, None, verbose, num_batches=1)
-    batch = batch_tensors(task.preprocess_samples(*columns))
     progress.on_test_begin()
     progress.on_test_batch_begin(0)
-    logs = keras.Model.test_on_batch(task, *batch, return_dict=True)
+    logs = task.test_on_batch(*columns, return_dict=True)
     progress.on_test_batch_end(0, logs)
     progress.on_test_end(logs)
     return logs if return_dict else task._flatten_metrics_in_order(logs)
-
-
-def batch_tensors(data):
-    """Returns `(x, y, sample_weight)` of a batch as tensors of the backend.
-
-    Each may be `None` or a structure; KerasHub's `train_on_batch` takes no dictionaries of labels.
-    """
-
-    def to_tensor(x):
-        if x is None or keras.ops.is_tensor(x):
-            return x
-        return keras.ops.convert_to_tensor(convert_to_numpy(x))
-
-    return tree.map_structure(to_tensor, keras.utils.unpack_x_y_sample_weight(data))
 
 
 def callback_list(task, callbacks, verbose, num_batches):

@@ -4,7 +4,6 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checks import check_number
 from roformer_tf.models.roformer_causal_lm_preprocessor import RoFormerCausalLMPreprocessor
-from roformer_tf.models.roformer_preprocessor import weighted
 from roformer_tf.text.random_masker import is_none_of, mask_tokens, seed_generator
 
 
@@ -78,19 +77,19 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
                 f"columns. Received: y of type {type(y).__name__}"
             )
         both_ways = interleave(first, second), interleave(second, first)
-        inputs, next_tokens, weights = self.next_tokens(both_ways)
+        if sample_weight is not None:
+            of_pairs = tf.reshape(tf.cast(sample_weight, tf.float32), [-1])
+            sample_weight = interleave(of_pairs, of_pairs)
+        inputs, next_tokens, weights = self.next_tokens(both_ways, sample_weight)
         if self.source_mask_rate:
             inputs["token_ids"] = self._mask_sources(inputs["token_ids"], inputs["segment_ids"])
         count = tf.shape(next_tokens)[0]
         pooled = (tf.range(count) // 2)[:, tf.newaxis] if y is None else interleave(*y)
-        of_rows = tf.ones([count])
-        if sample_weight is not None:
-            of_pairs = tf.reshape(tf.cast(sample_weight, tf.float32), [-1])
-            of_rows = interleave(of_pairs, of_pairs)
+        of_rows = tf.ones([count]) if sample_weight is None else sample_weight
         return (
             inputs,
             {"logits": next_tokens, "pooled_output": pooled},
-            {"logits": weighted(weights, of_rows), "pooled_output": of_rows},
+            {"logits": weights, "pooled_output": of_rows},
         )
 
     def _mask_sources(self, token_ids, segment_ids):

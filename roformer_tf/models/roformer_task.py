@@ -1,7 +1,6 @@
 import warnings
 
 import keras
-import numpy as np
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.config import own_arguments
@@ -16,6 +15,7 @@ from roformer_tf.models.batches import (
     is_columns,
     is_dataset,
     is_stream,
+    listed,
     longest_input,
     plain,
     plain_columns,
@@ -399,9 +399,7 @@ class RoFormerTask(RoFormerModel):
     def check_data(self, x, y=None, shuffle=False):
         """Returns texts as string tensors, and converted labels. Checks both."""
         x, y = plain_columns((x, y))
-        if isinstance(y, tuple) and all(map(np.isscalar, y)):
-            y = list(y)
-        y = self.convert_labels(x, y)
+        y = self.convert_labels(x, listed(y))
         if is_stream(x):
             return stream_to_dataset(x, self.check_data, self.encode_labels, shuffle), y
         check_not_empty(x)

@@ -1,6 +1,7 @@
 """Datasets of batches for `fit` and `evaluate` of a task."""
 
 import keras
+from keras_hub.src.utils.tensor_utils import convert_to_numpy
 
 from roformer_tf.models.batches import (
     batched,
@@ -12,7 +13,6 @@ from roformer_tf.models.batches import (
 )
 from roformer_tf.models.labels import are_names
 from roformer_tf.models.length_batches import count_tokens, grouped, grouped_windows
-from roformer_tf.models.prediction import batch_tensors
 
 
 def check_grouping(group_by_length, max_tokens):
@@ -53,9 +53,19 @@ def check_not_texts(task, y):
 
 
 def tensors_of_batch(task, x, y, sample_weight):
-    """Returns `(x, y, sample_weight)` of one batch, preprocessed, as tensors of the backend."""
+    """Returns `(x, y, sample_weight)` of one batch, preprocessed, as tensors of the backend.
+
+    Each may be `None` or a structure; KerasHub's `train_on_batch` takes no dictionaries of labels.
+    """
+
+    def to_tensor(x):
+        if x is None or keras.ops.is_tensor(x):
+            return x
+        return keras.ops.convert_to_tensor(convert_to_numpy(x))
+
     check_has_labels(task, x, y)
-    return batch_tensors(task.preprocess_samples(x, y, sample_weight))
+    batch = keras.utils.unpack_x_y_sample_weight(task.preprocess_samples(x, y, sample_weight))
+    return keras.tree.map_structure(to_tensor, batch)
 
 
 def batches_of_columns(task, columns, group_by_length, batch_size, max_tokens, shuffle=False):
