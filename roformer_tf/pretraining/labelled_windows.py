@@ -192,8 +192,7 @@ class ReadingWindows(LabelledWindows):
             return super().order(sequences)
         size, window = self.batch_size, sequences["window"]
         lengths = sequences["lengths"]
-        draw = tf.random.stateless_uniform(tf.shape(lengths), self.seed_for(SEQUENCE_ORDER, window))
-        order = tf.argsort(draw, stable=True)
+        order = self.random_order(tf.size(lengths), SEQUENCE_ORDER, window)
         answered = tf.gather(sequences["spans"][:, 0] > 0, order)
         with_answer, without = order[answered], order[~answered]
         # as many batches as can be filled if at most `size // 2` of each have no answer
@@ -216,8 +215,7 @@ class ReadingWindows(LabelledWindows):
         rows = tf.concat([with_answer, without], 0)
         index = tf.where(slot < here, tf.size(with_answer) + shares + slot, first + slot - here)
         order = tf.gather(rows, index)
-        draw = tf.random.stateless_uniform([count], self.seed_for(BATCH_ORDER, window))
-        return tf.gather(order, tf.argsort(draw, stable=True))
+        return tf.gather(order, self.random_order(count, BATCH_ORDER, window))
 
     def take(self, sequences, index):
         count = tf.size(sequences["lengths"])

@@ -70,6 +70,11 @@ class ShardWindows:
             seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64))
         return seed
 
+    def random_order(self, count, use, number):
+        """Returns the numbers below `count` in a random order, drawn from the seed of a use."""
+        draw = tf.random.stateless_uniform([count], self.seed_for(use, number))
+        return tf.argsort(draw, stable=True)
+
     @plain
     def sequences(self, window, num_parallel_calls):
         """Dataset of one element: the sequences of a window, as `form` returns them, and `window`."""
@@ -91,18 +96,15 @@ class ShardWindows:
         """Documents of the shard with this number in the endless stream: UTF-8, `(documents,)`."""
         epoch, index = number // len(self.shards), number % len(self.shards)
         if not self.keep_all:
-            draw = tf.random.stateless_uniform(
-                [len(self.shards)], self.seed_for(SHARD_ORDER, epoch)
-            )
-            index = tf.argsort(draw, stable=True)[tf.cast(index, tf.int32)]
+            order = self.random_order(len(self.shards), SHARD_ORDER, epoch)
+            index = order[tf.cast(index, tf.int32)]
         return read_shard(tf.constant(self.shards)[index])
 
     def order(self, sequences):
         """int32 tensor `(batches, batch)`: the sequences of each batch of a window."""
         size, window = self.batch_size, sequences["window"]
         count = tf.size(sequences["lengths"])
-        draw = tf.random.stateless_uniform([count], self.seed_for(SEQUENCE_ORDER, window))
-        order = tf.argsort(draw, stable=True)
+        order = self.random_order(count, SEQUENCE_ORDER, window)
         if self.keep_all:
             order = tf.pad(order, [[0, -count % size]], constant_values=count)
         order = order[: tf.size(order) // size * size]
@@ -110,8 +112,7 @@ class ShardWindows:
             lengths = tf.gather(tf.concat([sequences["lengths"], [0]], 0), order)
             order = tf.gather(order, tf.argsort(lengths, stable=True))
         order = tf.reshape(order, [-1, size])
-        draw = tf.random.stateless_uniform(tf.shape(order)[:1], self.seed_for(BATCH_ORDER, window))
-        return tf.gather(order, tf.argsort(draw, stable=True))
+        return tf.gather(order, self.random_order(tf.shape(order)[0], BATCH_ORDER, window))
 
     @plain
     def batches(self, sequences, first=0):
