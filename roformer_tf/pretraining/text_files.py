@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import zlib
+from collections.abc import Iterable
 
 from roformer_tf.checks import check_number, check_one_of
 from roformer_tf.files import COMPRESSED, open_compressed
@@ -22,14 +23,18 @@ KEPT_REASONS = 20
 
 
 def checked_files(files):
-    """Returns `files`, a string or a list of strings, as a tuple, or raises `ValueError`."""
-    names = (files,) if isinstance(files, str) else files
-    names = tuple(names) if isinstance(names, list | tuple) else ()
-    if not names or not all(isinstance(name, str) for name in names):
+    """Returns `files`, a path or pattern or a list of them, as a tuple of str.
+
+    Raises:
+        ValueError: If there is none, or one is neither a string nor path-like.
+    """
+    is_one = isinstance(files, str | os.PathLike) or not isinstance(files, Iterable)
+    names = (files,) if is_one else tuple(files)
+    if not names or not all(isinstance(name, str | os.PathLike) for name in names):
         raise ValueError(
             f"`files` must name at least one file or pattern. Received: files={files!r}"
         )
-    return names
+    return tuple(map(os.fspath, names))
 
 
 def absolute_pattern(folder, pattern):
@@ -55,11 +60,8 @@ def list_text_files(patterns, forms=FORMS):
         FileNotFoundError: If a pattern matches no file.
         ValueError: If there is no pattern, or a file has none of these formats, plain, .gz or .xz.
     """
-    patterns = [patterns] if isinstance(patterns, str | os.PathLike) else list(patterns)
-    if not patterns:
-        raise ValueError("`files` must name at least one file or pattern. Received: files=[]")
     found = {}
-    for pattern in map(os.fspath, patterns):
+    for pattern in checked_files(patterns):
         if os.path.isdir(pattern):
             raise ValueError(
                 f"{pattern!r} is a folder. Name its files: {os.path.join(pattern, '*' + forms[0])!r}"
@@ -239,7 +241,7 @@ class TextFileReader:
 
 
 def is_blank(line):
-    """Whether a line counts for nothing. One of other white space, as of U+3000, is bad."""
+    """Returns whether a line is skipped as blank. Other white space, such as U+3000, is no JSON."""
     return not line.strip(" \t\r\v\f")
 
 
