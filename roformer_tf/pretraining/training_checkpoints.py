@@ -323,24 +323,25 @@ def check_same_run(saved, current, allow_changes=False):
             f"with `steps`. Received: settings={settings!r:.200}. Remove the newest checkpoint, or "
             "start in another folder."
         )
-    differences = []
+    differences = {}  # from the name of what differs to what is said of it
     # as the saved ones were read: tuples are lists, and keys are strings
     for table, values in json.loads(json.dumps(current["settings"])).items():
         if table == "stages":
-            differences += _compare_stages(stages, values, saved["step"])
+            differences |= _compare_stages(stages, values, saved["step"])
         else:
             free = _FREE.get(table.split(".")[0], ())
-            differences += _compare(table, tables.get(table, {}), values, free)
-    fixed = []
+            differences |= _compare(table, tables.get(table, {}), values, free)
     if saved.get("corpus") != current["corpus"]:
-        fixed.append("the texts have changed (`data.files`, or the share that is held out)")
+        differences["corpus"] = (
+            "the texts have changed (`data.files`, or the share that is held out)"
+        )
     if saved.get("vocabulary") != current["vocabulary"]:
-        fixed.append("the vocabulary has changed")
-    fixed += [difference for difference in differences if _is_fixed(difference)]
+        differences["vocabulary"] = "the vocabulary has changed"
+    fixed = any(map(_is_fixed, differences))
+    found = "; ".join(differences.values())
     if fixed or (differences and not allow_changes):
         message = (
-            "The run in this folder was started with other settings: "
-            f"{'; '.join(dict.fromkeys(differences + fixed))}. Use the old settings"
+            f"The run in this folder was started with other settings: {found}. Use the old settings"
         )
         if fixed:
             raise ValueError(f"{message}, or start in another folder.")
@@ -349,24 +350,23 @@ def check_same_run(saved, current, allow_changes=False):
             "change settings in the middle of the run."
         )
     if differences:
-        _logger.warning("The run resumes with other settings: %s.", "; ".join(differences))
+        _logger.warning("The run resumes with other settings: %s.", found)
 
 
-def _is_fixed(difference):
-    """Whether weights, optimizer or steps done would not fit, or change their meaning."""
-    name = difference.split(" ")[0]
-    free = ("model.dropout", "model.attention_dropout", "model.dtype")
-    fixed = name in ("optimizer.name", "stages:")
-    fixed = fixed or name.endswith((".labels", ".pooling", ".steps"))
-    return fixed or (name.startswith("model.") and name not in free)
+def _is_fixed(name):
+    """Returns whether weights, optimizer or steps done would not fit, or would mean something else."""
+    if name.startswith("model."):
+        return name not in ("model.dropout", "model.attention_dropout", "model.dtype")
+    fixed = ("corpus", "vocabulary", "optimizer.name", "stages")
+    return name in fixed or name.endswith((".labels", ".pooling", ".steps"))
 
 
 def _compare(table, before, now, free=()):
-    return [
-        f"{table}.{name} was {before.get(name)!r}, is {value!r}"
+    return {
+        f"{table}.{name}": f"{table}.{name} was {before.get(name)!r}, is {value!r}"
         for name, value in now.items()
         if name not in free and before.get(name) != value
-    ]
+    }
 
 
 def _compare_stages(before, now, step):
@@ -375,13 +375,13 @@ def _compare_stages(before, now, step):
         done -= before[index]["steps"]
         index += 1
     if len(now) <= index:
-        return [f"stages: the run is in stage {index + 1}, there are {len(now)}"]
-    differences = []
+        return {"stages": f"stages: the run is in stage {index + 1}, there are {len(now)}"}
+    differences = {}
     for i in range(index + 1):
-        differences += _compare(f"stages[{i}]", before[i], now[i], {"steps"} if i == index else ())
+        differences |= _compare(f"stages[{i}]", before[i], now[i], {"steps"} if i == index else ())
     if now[index]["steps"] < done:
-        differences.append(
-            f"stages[{index}].steps must be at least {done}, the steps that are done, is "
-            f"{now[index]['steps']}"
+        name = f"stages[{index}].steps"
+        differences[name] = (
+            f"{name} must be at least {done}, the steps that are done, is {now[index]['steps']}"
         )
     return differences
