@@ -1,9 +1,7 @@
 """Small pretraining runs in their own processes, to be killed, and what they leave behind."""
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -47,7 +45,7 @@ def write_run(folder, lengths=(16, 40, 24), steps=5, dropout=0.1, **run):
 
 
 def start(settings, output, *arguments, environment=None, log=None, command="pretrain"):
-    """Starts `pretrain` or another command in its own process; its messages go to the file `log`, or are dropped."""
+    """Starts a command in a process of its own. Its messages go to the file `log`, or are dropped."""
     process_environment = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "-1",
@@ -159,31 +157,3 @@ def log_without_times(output):
     """The rows of log.csv and held_out.csv without what depends on the clock."""
     rows = [row for n in ("log.csv", "held_out.csv") for row in builders.rows(Path(output) / n)]
     return [[item for item in row.items() if item[0] not in builders.TIMES] for row in rows]
-
-
-def free_ports(count):
-    """Ports of this machine that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def start_workers(settings, output, logs, arguments=((), ())):
-    """Starts a run of several workers on this machine, each with its own log in `logs`.
-
-    Args:
-        arguments: for each worker, further arguments of its command.
-    """
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(len(arguments))]
-    processes = []
-    for index, own in enumerate(arguments):
-        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        log = Path(logs) / f"worker-{index}.log"
-        environment = {"TF_CONFIG": json.dumps(config)}
-        processes.append(start(settings, output, *own, environment=environment, log=log))
-    return processes

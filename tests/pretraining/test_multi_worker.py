@@ -1,7 +1,9 @@
 """Several workers in their own processes act as one device, and none waits for one that is gone."""
 
+import contextlib
 import json
 import signal
+import socket
 
 import pytest
 import tensorflow as tf
@@ -15,14 +17,31 @@ TOLERANCE = 1e-6
 CLUSTER = {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}
 
 
+def free_ports(count):
+    """Ports of this machine that nobody uses now."""
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [server.getsockname()[1] for server in servers]
+
+
 @pytest.fixture
 def start_workers(tmp_path):
-    """Starts the workers of a run and ends those that are left at the end of the test."""
+    """Function that starts the workers of a run on this machine, each with a log of its own.
+
+    The command of each worker has its own further `arguments`. Workers that are left at the end of
+    the test are killed.
+    """
     started = []
 
-    def start(settings, output, **options):
-        started.extend(new := runs.start_workers(settings, output, tmp_path, **options))
-        return new
+    def start(settings, output, arguments=((), ())):
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(len(arguments))]
+        for index, own in enumerate(arguments):
+            config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            log, environment = tmp_path / f"worker-{index}.log", {"TF_CONFIG": json.dumps(config)}
+            started.append(runs.start(settings, output, *own, environment=environment, log=log))
+        return started[-len(arguments) :]
 
     yield start
     for process in started:
