@@ -109,7 +109,7 @@ def cases():
     }  # fmt: skip
     for method, call in of_texts.items():
         for kind in odd_texts():
-            yield f"{method}({kind})", functools.partial(_on_texts, call, kind)
+            yield f"{method}({kind})", lambda call=call, kind=kind: call(odd_texts()[kind])
     yield from answer_cases(model)
     for kind, y in LABELS.items():
         yield f"fit, labels {kind}", lambda y=y: classifier.fit(TEXTS, y, verbose=0)
@@ -158,10 +158,6 @@ def cases():
             yield f"masked_lm({name}: {kind})", lambda x=inputs: masked_lm(x)
             inputs = {"token_ids": np.array([[2, 7]]), name: ids}
             yield f"predict({name}: {kind})", lambda x=inputs: masked_lm.predict(x, verbose=0)
-
-
-def _on_texts(call, kind):
-    return call(odd_texts()[kind])
 
 
 def run_inputs():
