@@ -21,28 +21,16 @@ from roformer_tf.app import (
 )
 from roformer_tf.app.app import PAGES, launch, pages_of
 from roformer_tf.app.parts import example_texts
+from tests.models import builders
 
 WORDS = [*"张三李四在上海天津我们去了的很好不吃喝", "##a", "a"]
-TOKENIZER = roformer_tf.RoFormerTokenizer(
-    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], word_level=False
-)
+TOKENIZER = roformer_tf.RoFormerTokenizer([*builders.SPECIAL, *WORDS], word_level=False)
 
 
-def backbone(**options):
-    return roformer_tf.RoFormerBackbone(
-        vocabulary_size=len(TOKENIZER.get_vocabulary()),
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=16,
-        intermediate_dim=32,
-        **options,
-    )
-
-
-def make(name, backbone_options=None, **options):
-    preprocessor = getattr(roformer_tf, f"{name}Preprocessor")(TOKENIZER)
+def make(name, kind="v1", **options):
     cls = getattr(roformer_tf, name)
-    return cls(backbone(**backbone_options or {}), preprocessor=preprocessor, **options)
+    backbone = builders.backbone(kind, num_layers=1, vocabulary_size=TOKENIZER.vocabulary_size())
+    return cls(backbone, preprocessor=cls.preprocessor_cls(TOKENIZER), **options)
 
 
 def test_masks_are_filled_as_fill_mask_does():
@@ -121,7 +109,7 @@ def test_similarity_of_means():
 
 @pytest.mark.slow
 def test_sim_compares_and_paraphrases():
-    task = make("RoFormerSim", {"masking": "unilm", "pooler": "linear"})
+    task = make("RoFormerSim", "sim")
     vectors = task.embed(["我们", "张三", "上海"])
     shown = dict(similarity.compare(task, "我们", "张三\n上海"))
     np.testing.assert_allclose([shown["张三"], shown["上海"]], vectors[1:] @ vectors[0], rtol=1e-6)
@@ -148,14 +136,14 @@ def test_every_task_has_pages():
     assert {name for name, _ in PAGES} == tasks
     for page in {page for _, pages in PAGES for page in pages}:
         assert page.TITLE and callable(page.build)
-    sim = make("RoFormerSim", {"masking": "unilm", "pooler": "linear"})
+    sim = make("RoFormerSim", "sim")
     assert pages_of(sim) == (similarity, paraphrases)
     with pytest.raises(ValueError, match="Received: list"):
         pages_of([])
 
 
 def test_the_first_settings_are_in_their_range():
-    task = make("RoFormerCausalLM", {"masking": "causal"})
+    task = make("RoFormerCausalLM", "gpt")
     task.preprocessor.sequence_length = 32
     gr = mock.MagicMock()
     generate.build(gr, task)

@@ -7,22 +7,15 @@ import pytest
 
 import roformer_tf
 from roformer_tf.app.generate import StreamingSampler, generate
-from tests.models.builders import saved_and_loaded
+from tests.models import builders
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
 
 
 def make_task(masking):
-    tokenizer = roformer_tf.RoFormerTokenizer(
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS], word_level=False
-    )
-    backbone = roformer_tf.RoFormerBackbone(
-        vocabulary_size=5 + len(CHARACTERS),
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=16,
-        intermediate_dim=32,
-        masking=masking,
+    tokenizer = roformer_tf.RoFormerTokenizer([*builders.SPECIAL, *CHARACTERS], word_level=False)
+    backbone = builders.backbone(
+        vocabulary_size=tokenizer.vocabulary_size(), num_layers=1, masking=masking
     )
     preprocessor = roformer_tf.RoFormerCausalLMPreprocessor(tokenizer, sequence_length=64)
     task = roformer_tf.RoFormerCausalLM(backbone, preprocessor)
@@ -57,7 +50,9 @@ def test_the_model_stays_as_it_was_compiled(tmp_path):
     for weight in task.weights:  # the stream has no weights of its own
         weight.assign(weight + 1.0)
     assert list(generate(task, "天地", 30, top_p=0))[-1] == task.generate("天地", max_length=30)
-    assert type(saved_and_loaded(task, tmp_path).sampler) is keras_hub.samplers.GreedySampler
+    assert (
+        type(builders.saved_and_loaded(task, tmp_path).sampler) is keras_hub.samplers.GreedySampler
+    )
 
 
 @pytest.mark.slow
