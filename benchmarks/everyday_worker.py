@@ -21,11 +21,11 @@ LONGEST = 512  # tokens
 class Ours:
     """`RoFormerTextClassifier.predict`, `fill_mask`, `embed` and `generate`, on strings."""
 
-    def __init__(self, sizes, vocabulary, dtype="float32"):
+    def __init__(self, sizes, vocabulary):
         import roformer_tf
 
         tokenizer = roformer_tf.RoFormerTokenizer(vocabulary)
-        options = {**sizes.backbone_arguments(), "dtype": dtype}
+        options = sizes.backbone_arguments()
         backbone = roformer_tf.RoFormerBackbone(**options)
         self.classifier = roformer_tf.RoFormerTextClassifier(
             backbone, NUM_CLASSES, roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer)
@@ -77,7 +77,7 @@ class OursSavedModel:
 class HuggingFace:
     """Transformers' `pipeline` on PyTorch."""
 
-    def __init__(self, sizes, vocabulary, dtype="float32"):
+    def __init__(self, sizes, vocabulary):
         import torch
         import transformers
 
@@ -87,9 +87,8 @@ class HuggingFace:
         )
         config = transformers.RoFormerConfig(**sizes.hugging_face_config(), num_labels=NUM_CLASSES)
 
-        def pipe(task, cls, **options):
-            model = cls(config).to(getattr(torch, dtype)).eval()
-            return transformers.pipeline(task, model, tokenizer=tokenizer, **options)
+        def pipe(task, cls):
+            return transformers.pipeline(task, cls(config).eval(), tokenizer=tokenizer)
 
         self.classifier = pipe(
             "text-classification", transformers.RoFormerForSequenceClassification
@@ -120,17 +119,11 @@ class Bert4Keras:
 
     def __init__(self, sizes, vocabulary):
         models.import_bert4keras()
-        import jieba
         from bert4keras.backend import keras
         from bert4keras.models import build_transformer_model
-        from bert4keras.tokenizers import Tokenizer
 
-        jieba.initialize()
-        self.tokenizer = Tokenizer(
-            {token: i for i, token in enumerate(vocabulary)},
-            do_lower_case=True,
-            pre_tokenize=lambda text: jieba.cut(text, HMM=False),
-        )
+        ids = {token: i for i, token in enumerate(vocabulary)}
+        self.tokenizer = models.bert4keras_tokenizer(ids)
         encoder = build_transformer_model(models.write_config(sizes), model="roformer")
         first = keras.layers.Lambda(lambda x: x[:, 0])(encoder.output)
         output = keras.layers.Dense(NUM_CLASSES, activation="softmax")(first)
@@ -197,7 +190,7 @@ class EverydayWorker(Worker):
         self.side = SIDES[side](Sizes(**sizes), vocabulary)
 
     def run(self, task, texts):
-        """Seconds of one call with a list of texts."""
+        """Times one call with a list of texts."""
         start = time.perf_counter()
         outputs = getattr(self.side, task)(texts)
         seconds = time.perf_counter() - start

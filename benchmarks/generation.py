@@ -26,7 +26,7 @@ FEW = {"bert4keras": 8}
 
 
 def lengths(side, new_tokens):
-    """The numbers of new tokens that a side is measured at: one, half of all, all."""
+    """Returns the numbers of new tokens that a side is measured at: one, half of all, all."""
     new_tokens = min(new_tokens, FEW.get(side, new_tokens))
     return [1, max(2, new_tokens // 2), new_tokens]
 
@@ -67,7 +67,7 @@ def measure(sides, cases, new_tokens, sizes, repeats, seed):
 
 
 def rates(result, new_tokens):
-    """Seconds of the prompt with its first token, milliseconds of a token early and late, tokens a second of all."""
+    """Returns seconds of the prompt and first token, milliseconds of early and late tokens, tokens a second of all."""
     (one, half, whole), (t_one, t_half, t_whole) = result["new_tokens"], result["seconds"]
     texts = result["batch"] if result["side"] in FEW else 1  # one after the other
     late = (t_whole - t_half) / max(1, whole - half)
@@ -81,7 +81,7 @@ def rates(result, new_tokens):
 
 
 def table(record):
-    """Lines of Markdown."""
+    """Returns lines of Markdown."""
     new_tokens = record["new_tokens"]
     head = ["batch", "prompt", "", "tokens/s", "ours is", "prompt and first token, s"]
     head += ["ms a token, early", "late", "peak, MB"]
@@ -111,7 +111,7 @@ def table(record):
 
 
 def write(record, output):
-    """The results as JSON lines, and the table beside them."""
+    """Writes the results as JSON lines, and the table beside them."""
     sizes = record["sizes"]
     about = (
         f"Greedy search with {sizes['layers']} layers of width {sizes['width']}, vocabulary {sizes['vocabulary']:,}, "

@@ -28,7 +28,7 @@ def ours(sizes, seed):
 
 
 def run_ours(model):
-    """`run` of a `RoFormerCausalLM`."""
+    """Returns `run` of a `RoFormerCausalLM`."""
     model.compile(sampler="greedy")
 
     def run(ids, new_tokens):
@@ -52,7 +52,7 @@ def hugging_face(sizes, seed):
 
 
 def run_hugging_face(model):
-    """`run` of a `RoFormerForCausalLM`, on its device."""
+    """Returns `run` of a `RoFormerForCausalLM`, on its device."""
     import torch
 
     options = {"do_sample": False, "use_cache": True, "pad_token_id": 0, "eos_token_id": None}
@@ -109,7 +109,7 @@ class GenerationWorker(Worker):
         self.run_model = IMPLEMENTATIONS[implementation](self.sizes, seed)
 
     def run(self, batch, prompt, new_tokens):
-        """One timed run."""
+        """Times one run."""
         rng = np.random.default_rng([self.seed, batch, prompt])
         ids = rng.integers(5, self.sizes.vocabulary, (batch, prompt)).astype("int32")
         memory.reset_peak()

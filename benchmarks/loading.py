@@ -9,7 +9,7 @@ LIBRARIES = ("ours", "bert4keras", "hugging_face")
 
 
 def make_checkpoint(library, folder, sizes):
-    """Random weights, in the original format (`ours`) or Hugging Face's (`hugging_face`); returns MB on disk."""
+    """Writes random weights in the original format (`ours`) or Hugging Face's (`hugging_face`); returns their MB."""
     if library == "ours":
         import keras
 

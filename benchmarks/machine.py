@@ -1,4 +1,4 @@
-"""What a kept result says of the machine."""
+"""Describes the machine, for kept results."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ def describe():
 
 
 def load_average():
-    """Of the last minute: other work on the machine shows here."""
+    """Returns the load average of the last minute, which shows other work on the machine."""
     return os.getloadavg()[0]
 
 

@@ -152,7 +152,7 @@ class Measurement(pretraining_measure.PretrainingMeasurement):
 
 
 def _transposed(rounds):
-    """List of {name: {key: value}} -> {name: {key: [values]}}."""
+    """Turns a list of `{name: {key: value}}` into `{name: {key: [values]}}`."""
     return {
         name: {key: [answers[name][key] for answers in rounds] for key in answer}
         for name, answer in rounds[0].items()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def resident():
-    """Resident memory now; the peak so far where there is no /proc."""
+    """Returns the resident memory; where there is no /proc, its peak so far."""
     return _status("VmRSS") or _max_rss()
 
 
 def peak():
-    """The most resident memory since the start, or since `reset_peak`."""
+    """Returns the most resident memory since the start, or since `reset_peak`."""
     return _status("VmHWM") or _max_rss()
 
 

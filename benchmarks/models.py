@@ -135,7 +135,7 @@ def torch_inputs(batch):
 
 
 def matmul(task, sizes, seed, dtype="float32"):
-    """No model: one product of two square matrices by TensorFlow, for the machine's rate."""
+    """Multiplies two square matrices by TensorFlow, without a model, for the machine's rate."""
     tf = import_tensorflow()
     size = matmul_size(sizes)
     a = tf.cast(tf.random.stateless_normal((size, size), [seed, 0]), dtype)
@@ -158,6 +158,16 @@ def import_bert4keras():
     import bert4keras.models  # noqa: F401
 
     return tf
+
+
+def bert4keras_tokenizer(vocabulary, word_level=True):
+    """bert4keras' `Tokenizer` as the original makes it, of a file or of a dict from token to id."""
+    import jieba
+    from bert4keras.tokenizers import Tokenizer
+
+    jieba.initialize()
+    cut = (lambda text: jieba.cut(text, HMM=False)) if word_level else None
+    return Tokenizer(vocabulary, do_lower_case=True, pre_tokenize=cut)
 
 
 def write_config(sizes):
@@ -184,6 +194,6 @@ IMPLEMENTATIONS = {
 
 
 def build(name, task, sizes, seed):
-    """`run(batch)` of an implementation."""
+    """Returns `run(batch)` of an implementation."""
     function, options = IMPLEMENTATIONS[name]
     return function(task, sizes, seed, **options)

@@ -93,7 +93,7 @@ def elsewhere(function, *arguments):
 
 
 def speed(sizes, folder, repeats):
-    """Results: a dictionary for each shape and side."""
+    """Returns the results, a dictionary for each shape and side."""
     import onnxruntime
 
     sessions = {
@@ -153,7 +153,7 @@ def accuracy(seed, data, folder, epochs):
 
 
 def table(record):
-    """Lines of Markdown."""
+    """Returns lines of Markdown."""
     lines = ["| batch × length | model | median | of float32 | file |", "|---|---|---|---|---|"]
     for r in record["results"]:
         if "seed" not in r:

@@ -61,7 +61,7 @@ def measure(sizes, rounds):
 
 
 def table(record):
-    """Lines of Markdown."""
+    """Returns lines of Markdown."""
     medians = {r["position_scheme"]: statistics.median(r["seconds"]) for r in record["results"]}
     lines = ['| `position_scheme` | ms | times that of `"none"` |', "|---|---|---|"]
     for name, median in sorted(medians.items(), key=lambda item: item[1]):
@@ -70,7 +70,7 @@ def table(record):
 
 
 def write(record, output):
-    """The results as JSON lines, and the table beside them."""
+    """Writes the results as JSON lines, and the table beside them."""
     sizes = record["sizes"]
     about = (
         f"One layer, forward and backward, {sizes['batch_size']} × {sizes['length']} tokens, {sizes['num_heads']} "

@@ -169,7 +169,7 @@ class PretrainingMeasurement:
         return rounds[1:]
 
     def _turn(self, workers, title, number, call, **arguments):
-        """What each worker answers to a call; a negative number is that of a turn to warm up."""
+        """Returns what each worker answers to a call. The number of a turn to warm up is negative."""
         answers = {name: worker(call, **arguments) for name, worker in workers.items()}
         times = ", ".join(f"{name} {a['seconds']:.3f}" for name, a in answers.items())
         self.say(f"{title}, {'warm-up' if number < 0 else f'run {number + 1}'}: {times}")

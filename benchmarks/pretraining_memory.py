@@ -85,7 +85,7 @@ STEPS = [
 
 
 def predict(case):
-    """The `StepMemory` of a case."""
+    """Returns the `StepMemory` of a case."""
     from roformer_tf.pretraining import ModelSizes
 
     case = {**DEFAULTS, **case}
@@ -106,7 +106,7 @@ def predict(case):
 
 
 def predict_seconds():
-    """The seconds of each of `STEPS`, at the rate of the first."""
+    """Predicts the seconds of each of `STEPS`, at the rate of the first."""
     from roformer_tf.pretraining import ModelSizes
 
     flops = []
@@ -117,7 +117,7 @@ def predict_seconds():
 
 
 def measure(case):
-    """Bytes in use at the peak of a step, as TensorFlow's allocator counts them, in a process of its own.
+    """Measures, in a process of its own, the bytes in use at a step's peak, as TensorFlow's allocator counts them.
 
     It is the highest of some steps: the threads decide the order of a step's operations, and with it
     up to a quarter of the peak.
@@ -194,9 +194,9 @@ def _train(pretrainer, case, callback):
     pretrainer.fit(data, shuffle=False, callbacks=[callback], verbose=0)
 
 
-def kept_results(path=records.RESULTS / "pretraining_memory.jsonl"):
-    """The kept measurements: dictionaries of `case` and `measured`, in bytes."""
-    return records.read(path)["results"]
+def kept_results():
+    """Returns the kept measurements: dictionaries of `case` and `measured`, in bytes."""
+    return records.read(records.RESULTS / "pretraining_memory.jsonl")["results"]
 
 
 def write(record, output):

@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 
-from benchmarks.models import LEARNING_RATE, import_bert4keras, write_config
+from benchmarks.models import LEARNING_RATE, bert4keras_tokenizer, import_bert4keras, write_config
 
 TYPES = ("float32",) * 3
 NAMES = ("Input-Token", "Input-Segment", "Input-Label")
@@ -76,16 +76,9 @@ class TextInput:
 
     def __init__(self, path, vocabulary_path, batch, max_length, buffer=64):
         import_bert4keras()
-        import jieba
         from bert4keras.snippets import text_segmentate
-        from bert4keras.tokenizers import Tokenizer
 
-        jieba.initialize()
-        tokenizer = Tokenizer(
-            vocabulary_path,
-            do_lower_case=True,
-            pre_tokenize=lambda text: jieba.cut(text, HMM=False),
-        )
+        tokenizer = bert4keras_tokenizer(vocabulary_path)
         self.batch = batch
 
         def chunks():

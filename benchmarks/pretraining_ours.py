@@ -1,15 +1,24 @@
 """Our pretraining step and input, as the benchmarks measure them."""
 
+import time
+
+import keras
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.models import LEARNING_RATE
 from benchmarks.sizes import make_batch
 from roformer_tf.models.roformer_backbone import sequence_output
-from roformer_tf.pretraining import Pretrainer, Stage, StagesSchedule
-from roformer_tf.pretraining.models import make_optimizer, make_task
+from roformer_tf.pretraining import (
+    Pretrainer,
+    Stage,
+    StagesSchedule,
+    prepare_corpus,
+    training_batches,
+)
+from roformer_tf.pretraining.models import make_optimizer, make_task, make_tokenizer
 from roformer_tf.pretraining.pretrainer import cross_entropy_sums
-from roformer_tf.pretraining.settings import ModelSettings, OptimizerSettings
+from roformer_tf.pretraining.settings import DataSettings, ModelSettings, OptimizerSettings
 
 
 class FullProjection(Pretrainer):
@@ -33,14 +42,8 @@ def make_pretrainer(sizes, seed, dtype="float32", optimizer="adamw", cls=Pretrai
     """Makes a compiled `Pretrainer` with random weights. The learning rate rises over 20,000 steps,
     like the original's.
     """
-    import keras
-
     keras.utils.set_random_seed(seed)
-    model = ModelSettings(
-        vocabulary="-",
-        **sizes.encoder_arguments(),
-        dtype=dtype,
-    )
+    model = ModelSettings(vocabulary="-", **sizes.encoder_arguments(), dtype=dtype)
     task = task or make_task(model, "masked_lm", sizes.vocabulary, 512)
     pretrainer = cls(task, seed=seed)
     schedule = StagesSchedule([Stage(512, 1, 1_000_000, LEARNING_RATE, {20000: 1.0})])
@@ -56,7 +59,7 @@ def ready_batch(seed, sizes, rows, length):
 
 
 def ready_batches(*arguments):
-    """A dataset that repeats one batch; see `ready_batch` for the arguments."""
+    """Makes a dataset that repeats one batch; see `ready_batch` for the arguments."""
     return tf.data.Dataset.from_tensors(ready_batch(*arguments)).repeat()
 
 
@@ -133,12 +136,6 @@ class TextInput:
     """
 
     def __init__(self, path, vocabulary_path, batch, max_length, cache, packing, seed):
-        import time
-
-        from roformer_tf.pretraining import prepare_corpus, training_batches
-        from roformer_tf.pretraining.models import make_tokenizer
-        from roformer_tf.pretraining.settings import DataSettings
-
         start = time.perf_counter()
         corpus = prepare_corpus([path], cache)
         self.seconds_to_prepare = time.perf_counter() - start

@@ -37,7 +37,7 @@ class PretrainingWorker(Worker):
         self.pretrainers, self.projections = {}, {}
 
     def run_projection(self, projection, batch, length):
-        """One step of a fit. The first call builds the model, and the projections share it."""
+        """Times one step of a fit. The first call builds the model, which the projections share."""
         from benchmarks import pretraining_ours as ours
 
         if projection not in self.pretrainers:
@@ -69,7 +69,7 @@ class PretrainingWorker(Worker):
             )
 
     def run_training(self, steps):
-        """Some steps of `fit`."""
+        """Times some steps of `fit`."""
         return self._timed(self.turns, steps)
 
     def _turns(self, model, batches, count=lambda logs: {}):
@@ -118,7 +118,7 @@ class PretrainingWorker(Worker):
         return {"seconds_to_prepare": getattr(self.input, "seconds_to_prepare", None)}
 
     def input_alone(self, batches):
-        """Tokens and seconds of the input without training.
+        """Returns the tokens and the seconds of the input without training.
 
         Ours makes whole windows of batches at once and ahead, so it is timed over windows, from the second one until
         there were enough batches. The original makes a batch when it is asked for one.
@@ -148,7 +148,7 @@ class PretrainingWorker(Worker):
         return {"tokens": tokens, "seconds": now - start}
 
     def run_end_to_end(self, steps):
-        """The next steps of one long `fit`."""
+        """Times the next steps of one long `fit`."""
         if self.turns is None:
             self.turns = self.start()
         answer = self.turns.run(steps)

@@ -19,7 +19,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def make_parser(name, about):
-    """The parser of `python -m benchmarks.NAME`, with the arguments that all take."""
+    """Makes the parser of `python -m benchmarks.NAME`, with the arguments that all take."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument(
@@ -31,22 +31,22 @@ def make_parser(name, about):
 
 
 def output_of(given, name):
-    """The file for the results. Those of a quick run are not kept as if they were measurements."""
+    """Returns the file for the results. Those of a quick run go to a file of their own."""
     return given.output or RESULTS / f"{name}{'_quick' * given.quick}.jsonl"
 
 
 def date():
-    """Now, to the minute."""
+    """Returns the date and the time, to the minute."""
     return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def command(module, arguments):
-    """The command line that runs a module."""
+    """Returns the command line that runs a module."""
     return shlex.join(["python", "-m", module, *arguments])
 
 
 def made_by(module, arguments=None):
-    """What a record begins with. Without `arguments`, the command is that of this process."""
+    """Returns what a record begins with. `arguments` defaults to those of this process."""
     arguments = sys.argv[1:] if arguments is None else arguments
     return {
         "date": date(),
@@ -57,13 +57,13 @@ def made_by(module, arguments=None):
 
 
 def source(record):
-    """The line of a report that says what made its figures, and where and when."""
+    """Returns the line of a report that says what made its figures, where and when."""
     kind = record["machine"]
     return f"`{record['command']}` on {kind['cores']} cores of {kind['cpu']}, {record['date']}."
 
 
 def write_text(path, text):
-    """To a temporary name, then renamed."""
+    """Writes a text file under a temporary name, then renames it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(text, encoding="utf-8")
@@ -71,14 +71,14 @@ def write_text(path, text):
 
 
 def write(path, record):
-    """A dict whose `results` is a list of dicts, as JSON lines."""
+    """Writes a dict, whose `results` is a list of dicts, as JSON lines."""
     about = {key: value for key, value in record.items() if key != "results"}
     lines = [json.dumps(line, ensure_ascii=False) for line in (about, *record["results"])]
     write_text(path, "\n".join(lines) + "\n")
 
 
 def report(path, record, title, about, lines):
-    """Writes a record, and beside it the table of its results, a list of lines, which it prints too."""
+    """Writes a record, and beside it the table of its results, a list of lines. Prints the table too."""
     write(path, record)
     head = [f"# {title}", "", about, "", source(record), ""]
     write_text(path.with_suffix(".md"), "\n".join([*head, *lines]) + "\n")
@@ -86,13 +86,13 @@ def report(path, record, title, about, lines):
 
 
 def read(path):
-    """The dict that `write` wrote."""
+    """Reads the dict that `write` wrote."""
     about, *results = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return {**about, "results": results}
 
 
 def write_parts(path, record):
-    """A dict whose `runs` and `results` are dicts with the same keys, the parts: each part becomes a line."""
+    """Writes a dict whose `runs` and `results` have the same keys, the parts. Each part becomes a line."""
     results = [
         {"part": part, **run, "results": record["results"][part]}
         for part, run in record["runs"].items()
@@ -102,7 +102,7 @@ def write_parts(path, record):
 
 
 def read_parts(path):
-    """The dict that `write_parts` wrote."""
+    """Reads the dict that `write_parts` wrote."""
     record = read(path)
     lines = {line.pop("part"): line for line in record["results"]}
     results = {part: line.pop("results") for part, line in lines.items()}

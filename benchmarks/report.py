@@ -58,7 +58,7 @@ def tables(record):
 
 
 def ratio(shape, name, reference):
-    """How many times as long as `reference` a run takes: median over the rounds, in which both took turns."""
+    """Returns how many times as long as `reference` a run takes: the median over the rounds."""
     case = shape[name]
     others = shape[reference]["seconds"] if reference != "ours" else case["beside"]
     pairs = zip(case["seconds"], others, strict=True)
@@ -66,12 +66,12 @@ def ratio(shape, name, reference):
 
 
 def fastest_ratio(shape, name):
-    """The fastest run against the fastest of ours in the same rounds: what other work on the machine disturbs least."""
+    """Returns the same of the fastest runs, which other work on the machine disturbs least, against ours."""
     return min(shape[name]["seconds"]) / min(shape[name]["beside"])
 
 
 def matmul_rate(shape, sizes, dtype="float32"):
-    """Operations per second of a large matrix product in the same rounds, the fastest, if it was measured."""
+    """Returns the operations per second of a large matrix product in the same rounds, the fastest, or `None`."""
     name = "matmul" if dtype == "float32" else "matmul_bfloat16"
     if name not in shape:
         return None
@@ -173,7 +173,7 @@ def _load_table(results):
 
 
 def _aims(results):
-    """Every aim with what was measured: the least favourable length first."""
+    """Compares every aim with what was measured at each length."""
     rows = []
 
     def over_lengths(title, task, name, at_least, inverse=False):
@@ -216,7 +216,7 @@ def _aims(results):
 
 
 def chart(record, path):
-    """Bars of time against roformer_tf float32, for inference and training steps."""
+    """Draws bars of time against roformer_tf float32, for inference and training steps."""
     from matplotlib.figure import Figure
 
     tasks = {"inference": "Inference", "step": "Masked-LM training step"}

@@ -18,7 +18,7 @@ class Sizes:
     vocabulary: int = 50000
 
     def config(self):
-        """`bert_config.json` of the original."""
+        """Returns the content of the original's `bert_config.json`."""
         return {
             "attention_probs_dropout_prob": 0.1,
             "hidden_act": "gelu",
@@ -34,15 +34,15 @@ class Sizes:
         }
 
     def hugging_face_config(self):
-        """Arguments of Transformers' `RoFormerConfig`."""
+        """Returns the arguments of Transformers' `RoFormerConfig`."""
         return {**self.config(), "embedding_size": self.width}
 
     def backbone_arguments(self):
-        """Arguments of `RoFormerBackbone`."""
+        """Returns the arguments of `RoFormerBackbone`."""
         return {"vocabulary_size": self.vocabulary, **self.encoder_arguments()}
 
     def encoder_arguments(self):
-        """The same without the vocabulary."""
+        """Returns the same arguments without the size of the vocabulary."""
         return {
             "num_layers": self.layers,
             "num_heads": self.heads,
@@ -51,13 +51,13 @@ class Sizes:
         }
 
     def inference_flops(self, batch, length):
-        """Multiplications and additions of all matrix products of the encoder, forward."""
+        """Counts the multiplications and additions of the encoder's matrix products in a forward pass."""
         per_token = 2 * (4 * self.width**2 + 2 * self.width * self.intermediate)
         attention = 2 * 2 * length * self.width
         return batch * length * self.layers * (per_token + attention)
 
     def step_flops(self, batch, length):
-        """The same of a training step: forward, and twice as much backward; logits of masked positions only."""
+        """Counts those of a training step: a backward pass is two forward ones; logits at masked positions only."""
         per_position = 2 * self.width * (self.width + self.vocabulary)
         head = batch * masked_count(length) * per_position
         return 3 * (self.inference_flops(batch, length) + head)
@@ -70,12 +70,12 @@ TINY = Sizes(layers=1, heads=2, width=32, intermediate=64)
 
 
 def masked_count(length):
-    """Positions of a row to be predicted."""
+    """Returns the number of positions to predict in a row."""
     return round(MASKED_SHARE * length)
 
 
 def make_batch(seed, sizes, batch, length):
-    """Random token ids without padding, the positions to predict, and what to predict there."""
+    """Makes random token ids without padding, the positions to predict, and what to predict there."""
     rng = np.random.default_rng([seed, batch, length])
     rows = [rng.permutation(length)[: masked_count(length)] for _ in range(batch)]
     positions = np.sort(rows, axis=1).astype("int32")
@@ -89,7 +89,7 @@ def make_batch(seed, sizes, batch, length):
 
 
 def labels_everywhere(batch, elsewhere):
-    """Labels for the peers, which project every position: `(batch, length)`, `elsewhere` where none is asked."""
+    """Makes labels `(batch, length)` for peers that project every position: `elsewhere` where none is predicted."""
     labels = np.full(batch["token_ids"].shape, elsewhere, "int64")
     np.put_along_axis(labels, batch["mask_positions"].astype("int64"), batch["labels"], axis=1)
     return labels

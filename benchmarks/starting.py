@@ -41,7 +41,7 @@ LOADING = {
 
 
 def run(arguments, printed=False):
-    """Seconds of a process, or those that it prints."""
+    """Runs a process; returns its seconds, or those that it prints."""
     start = time.perf_counter()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -55,7 +55,7 @@ def run(arguments, printed=False):
 def rows(
     base, classifier, modules=("tensorflow", "keras", "roformer_tf"), commands=tuple(COMMANDS)
 ):
-    """`{(title, title of what it stands beside): function that returns seconds}`."""
+    """Returns `{(title, title of what it stands beside): function that returns seconds}`."""
 
     def process(*arguments, printed=False):
         return lambda: run(arguments, printed)
@@ -80,7 +80,7 @@ def rows(
 
 
 def table(record):
-    """Lines of Markdown."""
+    """Returns lines of Markdown."""
     lines = ["| | s | of | |", "|---|---|---|---|"]
     for row in record["results"]:
         beside = "" if row["row"] == row["beside"] else row["beside"]

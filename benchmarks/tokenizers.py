@@ -19,19 +19,13 @@ LEVELS = ("word", "char")
 
 
 def make(library, level, vocabulary_path):
-    """A function from a list of strings to a list of lists of ids."""
+    """Makes a function from a list of strings to a list of lists of ids."""
     if library == "ours":
         import roformer_tf
 
-        tokenizer = roformer_tf.RoFormerTokenizer(vocabulary_path, word_level=level == "word")
-        return tokenizer
+        return roformer_tf.RoFormerTokenizer(vocabulary_path, word_level=level == "word")
     if library == "bert4keras":
-        import jieba
-        from bert4keras.tokenizers import Tokenizer
-
-        jieba.initialize()
-        cut = (lambda text: jieba.cut(text, HMM=False)) if level == "word" else None
-        tokenizer = Tokenizer(vocabulary_path, do_lower_case=True, pre_tokenize=cut)
+        tokenizer = models.bert4keras_tokenizer(vocabulary_path, level == "word")
         return lambda texts: [tokenizer.encode(text)[0][1:-1] for text in texts]
     from transformers import BertTokenizerFast, RoFormerTokenizer
 
@@ -45,7 +39,7 @@ def make(library, level, vocabulary_path):
 
 
 class Tokenizing:
-    """What the worker keeps between commands."""
+    """Keeps the tokenizers of a worker between its commands."""
 
     def __init__(self, library, seed, count, vocabulary_path):
         if library == "bert4keras":
@@ -57,7 +51,7 @@ class Tokenizing:
         self.seconds_to_make = time.perf_counter() - start
 
     def run(self, level, size, way):
-        """Seconds for all lines."""
+        """Times the tokenization of all lines."""
         tokenizer = self.tokenizers[level]
         if way == "tf.data":
             batches = self._iterator(level, size)
@@ -72,7 +66,7 @@ class Tokenizing:
         return {"seconds": time.perf_counter() - start}
 
     def _iterator(self, level, size):
-        """Endless batches; made once, as starting it takes half a second.
+        """Returns endless batches; made once, as starting it takes half a second.
 
         The two batches that may lie ready when a run begins are 6 % of the 32 batches of a run.
         """
@@ -85,7 +79,7 @@ class Tokenizing:
         return self.iterators[level, size]
 
     def digests(self, level):
-        """A number for the ids of each line, to compare libraries by."""
+        """Returns a number for the ids of each line, to compare libraries by."""
         return [
             zlib.crc32(repr(list(map(int, ids))).encode())
             for ids in self.tokenizers[level](self.lines)

@@ -33,7 +33,7 @@ CALLS = {
 
 
 def make_clock():
-    """A callback whose `seconds` are those from the first step's begin to the last one's end.
+    """Makes a callback whose `seconds` are those from the first step's begin to the last one's end.
 
     What comes after is not counted: TensorFlow takes up to a second, idle, to close the iterator of a dataset.
     """
@@ -53,7 +53,7 @@ def make_clock():
 
 
 def steps(sizes, shape, repeats, seed):
-    """Results of one shape: a dictionary for each call."""
+    """Times the calls at one shape; returns a dictionary for each."""
     import keras
     import tensorflow as tf
 
@@ -87,7 +87,7 @@ def steps(sizes, shape, repeats, seed):
 
 
 def mixed(sizes, count, repeats, seed):
-    """Results of texts of mixed and of equal lengths."""
+    """Times `fit` on texts of mixed and of equal lengths; returns a dictionary for each."""
     import keras
 
     import roformer_tf
@@ -119,7 +119,7 @@ def mixed(sizes, count, repeats, seed):
 
 
 def rows(row, runs, tokens, base):
-    """The results of calls; `ratio` is the speed, of steps or of tokens, divided by that of `base`."""
+    """Returns a dictionary for each call; `ratio` is its speed, in steps or tokens, divided by that of `base`."""
     speed = {
         name: [int(tokens.get(name, 1)) / s for s in seconds] for name, seconds in runs.items()
     }
@@ -137,7 +137,7 @@ def rows(row, runs, tokens, base):
 
 
 def table(record):
-    """Lines of Markdown."""
+    """Returns lines of Markdown."""
     lines = ["| | call | median | speed, of the first |", "|---|---|---|---|"]
     for r in record["results"]:
         tokens = r["tokens_per_second"]

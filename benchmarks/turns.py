@@ -4,7 +4,7 @@ import time
 
 
 def timed(call):
-    """The same call, which returns its seconds."""
+    """Returns a function that makes a call and returns its seconds."""
 
     def timed_call():
         start = time.perf_counter()
@@ -15,6 +15,6 @@ def timed(call):
 
 
 def take_turns(calls, repeats, uncounted=1):
-    """What each call returns in each turn, of which the first are not counted."""
+    """Makes all calls in turn, `repeats` times. Returns what each returned, without the first turns."""
     turns = [{name: call() for name, call in calls.items()} for _ in range(repeats + uncounted)]
     return {name: [turn[name] for turn in turns[uncounted:]] for name in calls}

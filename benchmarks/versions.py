@@ -75,7 +75,7 @@ def run(part, given):
 
 
 def model_cases(part, quick):
-    """Arguments of a worker's `run`, by the name of the case."""
+    """Returns the arguments of a worker's `run`, by the name of the case."""
     if part == "generation":
         count = 4 if quick else NEW_TOKENS
         return {
@@ -87,7 +87,7 @@ def model_cases(part, quick):
 
 
 def tokenizer_cases():
-    """Arguments of a worker's `tokenize`, by the name of the case."""
+    """Returns the arguments of a worker's `tokenize`, by the name of the case."""
     return {
         f"{level}, {way}": {"level": level, "size": 128, "way": way}
         for level in ("word", "char")

@@ -33,7 +33,7 @@ class Worker:
         return {"libraries_mb": self.baseline}
 
     def run(self, batch, length):
-        """One timed run."""
+        """Times one run."""
         data = self.batches.setdefault(
             (batch, length), make_batch(self.seed, self.sizes, batch, length)
         )
@@ -51,7 +51,7 @@ class Worker:
         return {"seconds_to_make": self.tokenizing.seconds_to_make}
 
     def tokenize(self, **arguments):
-        """One timed run over all lines."""
+        """Times one run over all lines."""
         return self.tokenizing.run(**arguments)
 
     def token_digests(self, level):
@@ -71,7 +71,7 @@ class Worker:
         return loading.load(library, folder)
 
     def versions(self):
-        """Of what this process has imported."""
+        """Returns the versions of what this process has imported."""
         names = ("tensorflow", "keras", "keras_hub", "tf_keras", "bert4keras", "torch")
         names += ("transformers", "tokenizers", "numpy", "jieba", "rjieba")
         # not a module's own: "keras" is an empty stand-in where bert4keras runs
