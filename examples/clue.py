@@ -10,6 +10,7 @@ are kept. The folder is that of the task's .zip file at https://www.cluebenchmar
 import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import argparse
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -27,58 +28,72 @@ from roformer_tf.models import AnswerMetrics, choice_accuracy, entity_f1, readin
 from roformer_tf.optimizers import OriginalAdaFactor
 
 TINY = Path(__file__).resolve().parent.parent / "checkpoints" / "chinese_roformer_tiny"
-FILES = {"train": "train.json", "dev": "dev.json", "test": "test.json"}
-CLASSES = {"sequence_length": 128, "pooling": "cls"}
-ENTITIES = {"head": "efficient_global_pointer", "sequence_length": 256}
+FILES = {"train": ["train.json"], "dev": ["dev.json"], "test": ["test.json"]}
 
 
-def classes(text, output, epochs=10, accumulation=1, **files):
-    read = functools.partial(clue_data.read_classes, text=text, files={**FILES, **files})
-    return RoFormerTextClassifier, CLASSES, read, output, 32, epochs, accumulation
+@dataclasses.dataclass
+class Task:
+    """How a task is read and trained: the model's class and arguments, its files, and the file to write."""
+
+    cls: type
+    options: dict
+    read: object  # function of the paths of a part, and of whether it has labels
+    answers: str
+    files: dict = dataclasses.field(default_factory=FILES.copy)
+    batch_size: int = 32
+    epochs: int = 10
+    accumulation: int = 1  # batches of a step
 
 
-# class, its arguments, reader, file to write, batch size, epochs, steps of accumulation
+def classes(text, answers, epochs=10, **files):
+    read = functools.partial(clue_data.read_classes, text=text)
+    options = {"sequence_length": 128, "pooling": "cls"}
+    return Task(RoFormerTextClassifier, options, read, answers, {**FILES, **files}, epochs=epochs)
+
+
+NEWER_TEST = {"test": ["test1.1.json"]}
 TASKS = {
     "afqmc": classes(clue_data.pair, "afqmc_predict.json"),
     "cmnli": classes(clue_data.pair, "cmnli_predict.json"),
-    "ocnli": classes(clue_data.pair, "ocnli_50k_predict.json", train="train.50k.json"),
+    "ocnli": classes(clue_data.pair, "ocnli_50k_predict.json", train=["train.50k.json"]),
     "csl": classes(clue_data.abstract_and_keywords, "csl_predict.json"),
-    "iflytek": classes(lambda row: row["sentence"], "iflytek_predict.json"),
-    "tnews": classes(lambda row: row["sentence"], "tnews11_predict.json", test="test1.1.json"),
-    "wsc": classes(clue_data.marked_mentions, "cluewsc11_predict.json", 30, test="test1.1.json"),
-    "cluener": (
-        *(RoFormerTokenClassifier, ENTITIES),
-        *(functools.partial(clue_data.read_entities, files=FILES), "cluener_predict.json", 32, 10, 1),
+    "iflytek": classes(clue_data.sentence, "iflytek_predict.json"),
+    "tnews": classes(clue_data.sentence, "tnews11_predict.json", **NEWER_TEST),
+    "wsc": classes(clue_data.marked_mentions, "cluewsc11_predict.json", epochs=30, **NEWER_TEST),
+    "cluener": Task(
+        RoFormerTokenClassifier,
+        {"head": "efficient_global_pointer", "sequence_length": 256},
+        clue_data.read_entities,
+        "cluener_predict.json",
     ),
-    "cmrc2018": (
-        *(RoFormerQuestionAnswering, {"sequence_length": 512, "stride": 128}),
-        *(functools.partial(clue_data.read_questions, files=FILES), "cmrc2018_predict.json", 16, 10, 2),
+    "cmrc2018": Task(
+        RoFormerQuestionAnswering,
+        {"sequence_length": 512, "stride": 128},
+        clue_data.read_questions,
+        "cmrc2018_predict.json",
+        batch_size=16,
+        accumulation=2,
     ),
-    "c3": (
-        *(RoFormerMultipleChoice, {"sequence_length": 512}),
-        functools.partial(
-            clue_data.read_choices,
-            files={
-                "train": ("m-train.json", "d-train.json"),
-                "dev": ("m-dev.json", "d-dev.json"),
-                "test": ("test1.1.json",),
-            },
-        ),
-        *("c311_predict.json", 4, 10, 4),
+    "c3": Task(
+        RoFormerMultipleChoice,
+        {"sequence_length": 512},
+        clue_data.read_choices,
+        "c311_predict.json",
+        {part: [f"m-{part}.json", f"d-{part}.json"] for part in ("train", "dev")} | NEWER_TEST,
+        batch_size=4,
+        accumulation=4,
     ),
-    "chid": (
-        *(RoFormerMultipleChoice, {"sequence_length": 64}),
-        functools.partial(
-            clue_data.read_gaps,
-            files={
-                "train": ("train.json", "train_answer.json"),
-                "dev": ("dev.json", "dev_answer.json"),
-                "test": ("test1.1.json",),
-            },
-        ),
-        *("chid11_predict.json", 12, 5, 2),
+    "chid": Task(
+        RoFormerMultipleChoice,
+        {"sequence_length": 64},
+        clue_data.read_gaps,
+        "chid11_predict.json",
+        {part: [f"{part}.json", f"{part}_answer.json"] for part in ("train", "dev")} | NEWER_TEST,
+        batch_size=12,
+        epochs=5,
+        accumulation=2,
     ),
-}  # fmt: skip
+}
 
 
 def prepare(cls, labels):
@@ -89,12 +104,15 @@ def prepare(cls, labels):
         kinds = sorted({kind for row in labels for *_, kind in row})
         return {"labels": kinds}, lambda y: y, entity_f1
     if cls is RoFormerQuestionAnswering:
-        texts = lambda y, answers: reading_scores([[t for _, t in row] for row in y], answers)  # noqa: E731
-        return {}, lambda y: [(s, s + len(t)) for (s, t), *_ in y], texts
+
+        def score(y, answers):
+            return reading_scores([[text for _, text in row] for row in y], answers)
+
+        return {}, lambda y: [(s, s + len(t)) for (s, t), *_ in y], score
     return {}, lambda y: y, choice_accuracy
 
 
-def write_answers(task, model, path, x, ids):
+def write_answers(name, model, path, x, ids):
     """Writes the answers to the test part."""
     answers = model.predict(x, verbose=0)
     if isinstance(model, RoFormerTextClassifier):
@@ -105,7 +123,7 @@ def write_answers(task, model, path, x, ids):
     elif isinstance(model, RoFormerQuestionAnswering):
         found = {i: row[0][2] if row else "" for i, row in zip(ids, answers)}
         path.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
-    elif task == "c3":
+    elif name == "c3":
         clue_data.write_classes(path, ids, [row[0][0] for row in answers])
     else:
         shares = np.array([[share for _, _, share in sorted(row)] for row in answers])
@@ -121,32 +139,34 @@ def main():
     parser.add_argument("--epochs", type=int, help="other than the script's")
     args = parser.parse_args()
 
-    cls, options, read, file, batch_size, epochs, accumulation = TASKS[args.task]
+    task = TASKS[args.task]
     (x, y, _), (dev_x, dev_y, _), (test_x, _, ids) = (
-        read(args.data, part) for part in ("train", "dev", "test")
+        task.read([args.data / name for name in task.files[part]], part != "test")
+        for part in ("train", "dev", "test")
     )
-    own, labels_of, score = prepare(cls, y)
-    pairs = {} if cls is RoFormerTokenClassifier else {"pair_segments": False}
-    model = cls.from_preset(args.model, dropout=0.0, word_level=False, **options, **own, **pairs)
+    own, labels_of, score = prepare(task.cls, y)
+    options = {"dropout": 0.0, "word_level": False, **task.options, **own}
+    if task.cls is not RoFormerTokenClassifier:
+        options["pair_segments"] = False
+    model = task.cls.from_preset(args.model, **options)
     if score is None:
         right = np.array([model.labels.index(label) for label in dev_y])
 
         def score(y, logits):
             return {"accuracy": float((logits.argmax(-1) == right).mean())}
 
-    model.compile(
-        OriginalAdaFactor(
-            5e-4, beta_1=0.9, min_dim_size_to_factor=10**6, accumulation_steps=accumulation
-        )
+    optimizer = OriginalAdaFactor(
+        5e-4, beta_1=0.9, min_dim_size_to_factor=10**6, accumulation_steps=task.accumulation
     )
+    model.compile(optimizer)
     best = AnswerMetrics(dev_x, dev_y, score)
-    model.fit(
-        x, labels_of(y), batch_size=batch_size, epochs=args.epochs or epochs, callbacks=[best]
-    )
+    epochs = args.epochs or task.epochs
+    model.fit(x, labels_of(y), batch_size=task.batch_size, epochs=epochs, callbacks=[best])
     print(f"best on the development set: {best.best:.4f}, in epoch {best.best_epoch + 1}")
     args.output.mkdir(parents=True, exist_ok=True)
-    write_answers(args.task, model, args.output / file, test_x, ids)
-    print(args.output / file)
+    path = args.output / task.answers
+    write_answers(args.task, model, path, test_x, ids)
+    print(path)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ def write_lines(path, rows):
 # === Classes ===
 
 
+def sentence(row):
+    return row["sentence"]
+
+
 def pair(row):
     return row["sentence1"], row["sentence2"]
 
@@ -41,12 +45,12 @@ def marked_mentions(row):
     return text
 
 
-def read_classes(folder, part, text, files):
+def read_classes(paths, labelled, text):
     """Returns texts, or a tuple of two columns, labels (`None` in the test part), and ids."""
-    rows = [row for row in read_lines(folder / files[part]) if row.get("label", "") != "-"]
+    rows = [row for row in read_lines(*paths) if row.get("label", "") != "-"]
     texts = list(map(text, rows))
     x = tuple(map(list, zip(*texts))) if isinstance(texts[0], tuple) else texts
-    labels = [str(row["label"]) for row in rows] if part != "test" else None
+    labels = [str(row["label"]) for row in rows] if labelled else None
     return x, labels, [row.get("id", i) for i, row in enumerate(rows)]
 
 
@@ -57,10 +61,10 @@ def write_classes(path, ids, answers):
 # === Entities ===
 
 
-def read_entities(folder, part, files):
-    rows = read_lines(folder / files[part])
+def read_entities(paths, labelled):
+    rows = read_lines(*paths)
     entities = None
-    if part != "test":
+    if labelled:
         entities = [
             [
                 (start, end + 1, kind)
@@ -87,9 +91,9 @@ def write_entities(path, ids, texts, answers):
 # === Reading ===
 
 
-def read_questions(folder, part, files):
+def read_questions(paths, labelled):
     x, answers, ids = {"question": [], "context": []}, [], []
-    for article in read_json(folder / files[part])["data"]:
+    for article in read_json(*paths)["data"]:
         for paragraph in article["paragraphs"]:
             for question in paragraph["qas"]:
                 x["question"].append(question["question"])
@@ -97,36 +101,35 @@ def read_questions(folder, part, files):
                 found = question.get("answers", [])
                 answers.append([(a["answer_start"], a["text"]) for a in found])
                 ids.append(question["id"])
-    return x, answers if part != "test" else None, ids
+    return x, answers if labelled else None, ids
 
 
 # === Choices ===
 
 
-def read_choices(folder, part, files):
+def read_choices(paths, labelled):
     """C3: documents of several lines, questions with two to four choices."""
     x, labels, ids = {"context": [], "question": [], "choices": []}, [], []
-    for name in files[part]:
-        for lines, questions, *_ in read_json(folder / name):
+    for path in paths:
+        for lines, questions, *_ in read_json(path):
             for question in questions:
                 x["context"].append("".join(lines))
                 x["question"].append(question["question"])
                 x["choices"].append(question["choice"])
-                if part != "test":
+                if labelled:
                     labels.append(question["choice"].index(question["answer"]))
                 ids.append(question.get("id", len(ids)))
-    return x, labels if part != "test" else None, ids
+    return x, labels if labelled else None, ids
 
 
 GAP = re.compile(r"#idiom\d+#")
 
 
-def read_gaps(folder, part, files):
+def read_gaps(paths, labelled):
     """ChID: idioms missing in a text, with ten candidates for all gaps of a line."""
-    names = files[part]
-    answers = read_json(folder / names[1]) if part != "test" else None
+    answers = read_json(paths[1]) if labelled else None
     x, labels, ids = {"left": [], "choices": [], "right": []}, [], []
-    for number, row in enumerate(read_lines(folder / names[0])):
+    for number, row in enumerate(read_lines(paths[0])):
         for content in row["content"]:
             for gap in GAP.finditer(content):
                 for side, text in (
@@ -136,9 +139,9 @@ def read_gaps(folder, part, files):
                     x[side].append(GAP.sub("_____", text))
                 x["choices"].append(row["candidates"])
                 ids.append((number, gap.group()))
-                if answers is not None:
+                if labelled:
                     labels.append(answers[gap.group()])
-    return x, labels if answers is not None else None, ids
+    return x, labels if labelled else None, ids
 
 
 def assign_gaps(ids, probabilities):
