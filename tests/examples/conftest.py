@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
-import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
-from tests.models.builders import randomized
+from tests.models import builders
 
 
 def write_lines(path, rows):
@@ -36,12 +35,10 @@ def examples(repository):
 @pytest.fixture(scope="session")
 def one_layer(repository, tmp_path_factory):
     """A model with the vocabulary of the tiny one, and one layer: its graphs take half the time."""
-    backbone = roformer_tf.RoFormerBackbone(
-        vocabulary_size=9216, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
-    )
+    backbone = builders.backbone(vocabulary_size=9216, num_layers=1)
     vocabulary = repository / "checkpoints" / "chinese_roformer_tiny" / "vocab.txt"
     folder = tmp_path_factory.mktemp("one_layer") / "one_layer"
-    return save_checkpoint(randomized(backbone), folder, vocabulary=vocabulary)
+    return save_checkpoint(backbone, folder, vocabulary=vocabulary)
 
 
 @pytest.fixture(scope="session")

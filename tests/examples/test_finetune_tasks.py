@@ -6,10 +6,9 @@ import lzma
 import numpy as np
 import pytest
 
-import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
 from tests.examples.conftest import write_lines
-from tests.models.builders import randomized
+from tests.models import builders
 
 STARTS = {  # of each task; the network of a task is the same from both
     "ner_weibo": ("pretrained",),
@@ -19,7 +18,7 @@ STARTS = {  # of each task; the network of a task is the same from both
 }
 TASKS = tuple(STARTS)
 CHARACTERS = [chr(0x4E00 + i) for i in range(200)]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "，", "。", *CHARACTERS]
+VOCABULARY = [*builders.SPECIAL, "，", "。", *CHARACTERS]
 COUNT = 6
 
 
@@ -54,17 +53,8 @@ def data(tmp_path):
 
 @pytest.fixture
 def model(tmp_path):
-    backbone = randomized(
-        roformer_tf.RoFormerBackbone(
-            vocabulary_size=len(VOCABULARY),
-            num_layers=1,
-            num_heads=2,
-            hidden_dim=16,
-            intermediate_dim=32,
-        )
-    )
-    save_checkpoint(backbone, tmp_path / "small", vocabulary=VOCABULARY)
-    return tmp_path / "small"
+    backbone = builders.backbone(vocabulary_size=len(VOCABULARY), num_layers=1)
+    return save_checkpoint(backbone, tmp_path / "small", vocabulary=VOCABULARY)
 
 
 @pytest.mark.slow
