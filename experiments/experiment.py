@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roformer_tf.files import replace_file
+from roformer_tf.files import replace_file, write_picture
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("tensorflow", "keras", "keras-hub", "numpy")
@@ -294,7 +294,5 @@ def draw(path, panels, width=6):
             {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if len(panel["curves"]) > 8 else {}
         )
         axis.legend(fontsize=8, frameon=False, **beside)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replace_file(path) as file:
-        figure.savefig(file, dpi=150, metadata={"Software": None}, format="png")
+    write_picture(figure, path, dpi=150)
     print(path)

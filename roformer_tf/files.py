@@ -79,6 +79,18 @@ def replace_file(path):
         os.replace(temporary / path.name, path)
 
 
+def write_picture(figure, path, dpi):
+    """Writes a Matplotlib figure to a `.png` or `.svg` file. Creates the folders above the file.
+
+    The file has no date and no version of Matplotlib, so the same figure gives the same bytes.
+    """
+    check_not_a_file(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+    with replace_file(path) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=dpi, metadata=metadata)
+
+
 @contextlib.contextmanager
 def replace_files(folder, whole=False, remove=(), exist_ok=True, before_moving=None):
     """Writes the files of a folder completely or not at all.

@@ -9,6 +9,8 @@ import io
 import json
 from pathlib import Path
 
+from roformer_tf.files import check_not_a_file, replace_file, write_picture
+
 HELP = "draw how RoPE's bound on a score falls with distance (figure 2 of the paper)"
 SUFFIXES = (".png", ".svg")
 ROWS = 16  # in the printed table
@@ -40,22 +42,16 @@ def add_arguments(parser):
 def run(args):
     import numpy as np
 
-    from roformer_tf.files import check_not_a_file, replace_file
-
     if args.output and Path(args.output).suffix not in SUFFIXES:
         raise ValueError(f"--output must end in {' or '.join(SUFFIXES)}. Received: {args.output}")
     if args.distances < 1:
         raise ValueError(f"--distances must be positive. Received: {args.distances}")
     distances = np.arange(args.distances + 1)
     curves = _curves(args, distances)
-    for path, content_of in ((args.output, _picture), (args.csv, _csv)):
+    for path, write in ((args.output, _draw), (args.csv, _write_csv)):
         if path:
             path = Path(path)
-            content = content_of(curves, distances, path.suffix)
-            check_not_a_file(path.parent)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replace_file(path) as file:
-                file.write(content)
+            write(curves, distances, path)
             print(path)
     _print(curves, distances)
 
@@ -98,7 +94,7 @@ def _name(config, length):
     return " ".join([kind, *(f"{key}={value}" for key, value in options.items())])
 
 
-def _picture(curves, distances, suffix):
+def _draw(curves, distances, path):
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -116,20 +112,17 @@ def _picture(curves, distances, suffix):
         axis.grid(alpha=0.3, linewidth=0.6)
         if len(curves) > 1:
             axis.legend(frameon=False)
-        # the same numbers give the same file
-        metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
-        file = io.BytesIO()
-        figure.savefig(file, format=suffix[1:], dpi=120, metadata=metadata)
-    return file.getvalue()
+        write_picture(figure, path, dpi=120)
 
 
-def _csv(curves, distances, suffix):
-    file = io.StringIO(newline="")
-    writer = csv.writer(file)
-    writer.writerow(["distance", *curves])
-    for distance, *values in zip(distances, *curves.values()):
-        writer.writerow([distance, *(f"{value:.9g}" for value in values)])
-    return file.getvalue().encode()
+def _write_csv(curves, distances, path):
+    check_not_a_file(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(path) as binary, io.TextIOWrapper(binary, "utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["distance", *curves])
+        for distance, *values in zip(distances, *curves.values()):
+            writer.writerow([distance, *(f"{value:.9g}" for value in values)])
 
 
 def _print(curves, distances):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from roformer_tf.checks import check_one_of
-from roformer_tf.files import replace_file
+from roformer_tf.files import write_picture
 from roformer_tf.pretraining.callbacks import HELD_OUT_COLUMNS, LOG_COLUMNS, CsvLog
 
 SUFFIXES = (".png", ".svg")
@@ -81,11 +81,7 @@ def plot_run(folder, output=None):
     with matplotlib.rc_context(STYLE):
         figure = draw_run(log, held_out)
         for path in outputs:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # no date and no version: the same log gives the same file
-            metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-            with replace_file(path) as file:
-                figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
+            write_picture(figure, path, dpi=160)
     return outputs
 
 
