@@ -102,6 +102,12 @@ def read_table(path):
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
+def read_lines(path):
+    """Reads the JSON lines of an `.xz` file, as a list of dicts."""
+    with lzma.open(existing(path), "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
 class Results:
     """The finished runs of an experiment: one line of JSON each, in one file.
 

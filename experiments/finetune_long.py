@@ -11,8 +11,6 @@ table 5. Only forty triplets are there to measure on, so a single one moves the 
 
 import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
-import json
-import lzma
 import math
 import sys
 from pathlib import Path
@@ -47,9 +45,8 @@ def fudan(args, settings):
     """Makes a function from length and seed to the result on the classes of zh_fudan_long."""
     parts = {}
     for part in ("train", "valid"):
-        path = experiment.existing(Path(args.data) / "zh_fudan_long" / f"{part}.jsonl.xz")
-        with lzma.open(path, "rt", encoding="utf-8") as lines:
-            rows = [json.loads(line) for line in lines][: settings["max_examples"]]
+        rows = experiment.read_lines(Path(args.data) / "zh_fudan_long" / f"{part}.jsonl.xz")
+        rows = rows[: settings["max_examples"]]
         parts[part] = [row["text"] for row in rows], [row["label"] for row in rows]
     names = sorted(set(parts["train"][1]))
     train, validation = finetune_classifier.split_off(*parts["train"])

@@ -11,8 +11,6 @@ is trained on the small model that comes with the repository, and on the same mo
 import roformer_tf  # noqa: F401  # isort: skip  before TensorFlow, which it keeps quiet
 
 import functools
-import json
-import lzma
 import math
 import random
 import tempfile
@@ -58,10 +56,9 @@ def read(args, name, part):
     """Reads a part of a dataset, JSON lines or a table, as a list of dicts."""
     folder = experiment.existing(Path(args.data) / name)
     path = folder / f"{part}.jsonl.xz"
-    if not path.exists():
-        return experiment.read_table(folder / f"{part}.tsv.xz")
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    if path.exists():
+        return experiment.read_lines(path)
+    return experiment.read_table(folder / f"{part}.tsv.xz")
 
 
 # === The tasks: examples as (x, y), y for the scores, class and arguments, score, rivals ===

@@ -1,9 +1,10 @@
 import importlib
-import json
 import lzma
 
 import numpy as np
 import pytest
+
+from tests.examples.conftest import write_lines
 
 
 @pytest.fixture
@@ -20,8 +21,7 @@ class Scorer:
 
 def test_the_label_says_which_text_is_closer(example, tmp_path):
     rows = [{"A": "a", "B": "b", "C": "c", "label": label} for label in "BC"]
-    with lzma.open(tmp_path / "x.jsonl.xz", "wt") as file:
-        file.write("\n".join(map(json.dumps, rows)))
+    write_lines(tmp_path / "x.jsonl.xz", rows)
     triplets = example.read_triplets(tmp_path / "x.jsonl.xz")
     assert triplets == [("a", "b", "c"), ("a", "c", "b")]
     assert example.read_triplets(tmp_path / "x.jsonl.xz", 1) == triplets[:1]
