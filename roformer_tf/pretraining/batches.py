@@ -99,7 +99,8 @@ def endless_batches(windows, start=(0, 0), service=None, threads=None):
     """Makes the endless dataset of the batches of windows, from a position in the stream on."""
     again = 0
     if service and start[1]:
-        # the position may be the end of a window, which only a batch of that window tells
+        # `start` may be the end of its window. Only a batch of the window tells how many it has, so
+        # the batch before `start` is made again, and skipped below.
         start, again = (start[0], start[1] - 1), 1
     batches = _batches(windows, tf.data.Dataset.range(start[0], tf.int64.max), start, threads)
     if service:

@@ -151,7 +151,7 @@ class PretrainingResult:
 class Run:
     """A pretraining run: its data, its model, and the loop over its stages; see `pretrain`."""
 
-    classifiers = None  # that share the backbone
+    classifiers = None  # of a multi-task run, by name; they share the backbone
 
     def __init__(self, settings, folder, strategy, callbacks, verbose, allow_changes):
         self.settings, self.folder, self.strategy = settings, folder, strategy
@@ -404,8 +404,8 @@ class Run:
 class SaveCheckpoints(keras.callbacks.Callback):
     """Calls `save` after every `every` steps of the run, after a signal, and at the end of `fit`.
 
-    With `together` there are other workers, which must all stop after the same step. Then a signal
-    asks the pretrainer, and all workers see in its logs that one wants to stop.
+    With `together` there are other workers, and all must stop after the same step. A worker that
+    receives a signal asks the pretrainer to stop, and all workers see that in the logs of a step.
     """
 
     def __init__(self, save, every, signals, together=False):

@@ -23,11 +23,6 @@ from benchmarks import records
 from tests.pretraining import run_processes as runs
 
 
-def replicas_arguments(replicas):
-    """Of the command: on one device, or on so many logical devices."""
-    return () if replicas == 1 else ("--cpu-replicas", str(replicas))
-
-
 def kill_once(settings, output, rng, longest, arguments=(), kind=None, log=None):
     """Starts the run and kills it; a dict, with `killed` False if it had ended before."""
     kind = kind or str(rng.choice(["time", "checkpoint", "export"], p=[0.6, 0.3, 0.1]))
@@ -79,9 +74,10 @@ def compare(output, reference):
 def kill_many(folder, replicas, kills, seed):
     """One strategy: the reference, and runs with `kills` SIGKILLs.
 
-    Returns what holds for the strategy, a dict, and its rows: one for each life, and one for each complete run.
+    Returns what holds for the strategy, a dict, and its rows, one for each life and each complete
+    run.
     """
-    arguments = replicas_arguments(replicas)
+    arguments = () if replicas == 1 else ("--cpu-replicas", str(replicas))
     settings = runs.write_run(folder / "texts")
     log = folder / "messages.log"
     began = time.monotonic()
