@@ -10,9 +10,9 @@ import tensorflow as tf
 from roformer_tf.checkpoint.vocabulary import is_cjk, is_punctuation
 from roformer_tf.text.ragged_ops import lengths_to_splits
 
-# How a token is written. SPECIAL ones, "[…]", are skipped
-SPECIAL, GLUED, PUNCTUATION, WORD = range(4)
-# What the text ends with after a token
+# How a token is written: not at all, such as "[SEP]"; after the text before it; or after a space
+SPECIAL, GLUED, WORD = range(3)
+# How the text ends after a token
 OTHER, CJK, UNCHANGED = range(3)
 
 # `Tokenizer._cjk_punctuation` of bert4keras
@@ -26,24 +26,24 @@ CJK_PUNCTUATION = (
 )
 
 
-@functools.cache
-def _replacements():
-    """Returns (pattern, replacement) pairs for RE2, to apply in this order."""
-
-    def one_of(characters):
-        return "[" + "".join(map(re.escape, characters)) + "]"
-
-    # RE2 follows another Unicode version, so Python's digits and white space are spelled out
-    characters = [chr(c) for c in range(sys.maxunicode + 1)]
-    digit = one_of(c for c in characters if unicodedata.category(c) == "Nd")
-    space = one_of(c for c in characters if c.isspace())
+def replacements(digit=r"\d", space=r"\s"):
+    """Returns the (pattern, replacement) pairs that put spaces right, to apply in this order."""
     return (
         (" +", " "),
         ("' (re|m|s|t|ve|d|ll) ", r"'\1 "),
-        (f"({one_of(CJK_PUNCTUATION + '+-/={(<[')}) ", r"\1"),
+        (f"([{re.escape(CJK_PUNCTUATION + '+-/={(<[')}]) ", r"\1"),
         (rf"({digit}\.) ({digit})", r"\1\2"),
         (f"^{space}+|{space}+$", ""),
     )
+
+
+@functools.cache
+def _replacements_of_re2():
+    """Spells out Python's digits and white space: RE2 follows another Unicode version."""
+    characters = [chr(c) for c in range(sys.maxunicode + 1)]
+    digits = "".join(c for c in characters if unicodedata.category(c) == "Nd")
+    spaces = "".join(c for c in characters if c.isspace())
+    return replacements(f"[{re.escape(digits)}]", f"[{re.escape(spaces)}]")
 
 
 class GraphDetokenizer(tf.Module):
@@ -68,14 +68,14 @@ class GraphDetokenizer(tf.Module):
     >>> detokenizer(tf.ragged.constant([[0, 2, 3, 1, 4]]))[0].numpy().decode()
     'roformer 追一。'
 
-    Source: `Tokenizer.decode` of bert4keras 0.11.5.  Where that raises IndexError, for
-    a word that follows only the token `##`, this strips the space before the word.
+    Source: `Tokenizer.decode` of bert4keras 0.11.5. Where that raises IndexError, for a word that
+    follows only the token `##`, this strips the space before the word.
     """
 
     def __init__(self, vocabulary, name=None):
         super().__init__(name)
         tokens = [vocabulary.token(i) for i in range(vocabulary.size)]
-        texts, kinds, lasts = zip(*map(_describe, tokens), strict=True)
+        texts, kinds, lasts = zip(*map(describe, tokens), strict=True)
         with tf.device("CPU"), tf.init_scope():
             self._texts = tf.constant([text.encode() for text in texts])
             self._kinds = tf.constant(kinds)
@@ -100,7 +100,7 @@ class GraphDetokenizer(tf.Module):
             )
             values, kinds = tf.boolean_mask(ids.values, keep), tf.boolean_mask(kinds, keep)
 
-            # what precedes each token, according to the nearest earlier token that defines it
+            # how the text ends before each token: as the last token before it that is not UNCHANGED
             lasts = tf.gather(self._lasts, values)
             is_defined = tf.not_equal(lasts, UNCHANGED)
             num_defined = lengths_to_splits(tf.cast(is_defined, tf.int32))
@@ -117,17 +117,17 @@ class GraphDetokenizer(tf.Module):
             spaced = tf.equal(kinds, WORD) & ~after_cjk
             texts = tf.where(spaced, " " + texts, texts)
             texts = tf.strings.reduce_join(rows.with_values(texts), axis=-1)
-            for pattern, replacement in _replacements():
+            for pattern, replacement in _replacements_of_re2():
                 texts = tf.strings.regex_replace(texts, pattern, replacement)
             return texts
 
 
-def _describe(token):
-    """Returns a token's text, how it is written, and what the text ends with after it."""
+def describe(token):
+    """Returns a token's text, how it is written, and how the text ends after it."""
     if token is None or token[:1] == "[" and token[-1:] == "]":
         return "", SPECIAL, UNCHANGED
     if len(token) == 1 and is_punctuation(token) and not is_cjk(token):
-        return token + " ", PUNCTUATION, OTHER
+        return token + " ", GLUED, OTHER
     kind = GLUED if token[:2] == "##" or len(token) == 1 and is_cjk(token) else WORD
     text = token[2:] if token[:2] == "##" else token
     # an empty WORD adds a space, except after a Chinese character

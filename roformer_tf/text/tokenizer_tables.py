@@ -37,7 +37,7 @@ ALPHANUMERIC = re.compile(r"[a-zA-Z0-9]")  # jieba.re_eng
 FINAL_SIGMA, SIGMA, CAPITAL_SIGMA = "\u03c2", "\u03c3", "\u03a3"
 
 TABLES_FORMAT = 1  # raise it when the meaning of the arrays changes: older files are then rejected
-FIRST_NAMED = HAN + 1  # lower symbols are kinds, for characters that no table names
+FIRST_NAMED = HAN + 1  # lower symbols are kinds, for characters without a symbol of their own
 KEPT_FILES = 8  # of about 7 MB each
 SMALL = 50_000  # a dictionary with fewer words is quicker to build from than to look up
 
@@ -313,28 +313,33 @@ def _basic_tokenize(word, kind, vocabulary, unk, word_maxlen):
     ids, position = [], 0
     for isolated, run in itertools.groupby(word, key=lambda c: kind[ord(c)] == ISOLATED):
         run = "".join(run)
-        if isolated:
-            ids += ((vocabulary.get(c, unk), i, i + 1) for i, c in enumerate(run, position))
-        else:
-            ids += _word_piece(run, position, vocabulary, unk, word_maxlen)
-        position += len(run)
+        for piece in run if isolated else word_pieces(run, vocabulary, word_maxlen):
+            end = position + len(piece.removeprefix("##"))
+            ids.append((vocabulary.get(piece, unk), position, end))
+            position = end
     return tuple(ids)
 
 
-def _word_piece(word, position, vocabulary, unk, word_maxlen):
-    """Splits a word into wordpieces, greedy and longest match first, or returns one [UNK]."""
+def word_pieces(word, vocabulary, word_maxlen):
+    """Splits a word into wordpieces, greedy and longest match first, or returns `[word]`.
+
+    >>> word_pieces("running", {"run", "##ning", "##n"}, word_maxlen=200)
+    ['run', '##ning']
+
+    Source: `Tokenizer._word_piece_tokenize` of bert4keras 0.11.5.
+    """
+    if len(word) > word_maxlen:
+        return [word]
     pieces, start = [], 0
-    while start < len(word) <= word_maxlen:
+    while start < len(word):
         prefix = "##" if start else ""
         ends = range(len(word), start, -1)
         end = next((end for end in ends if prefix + word[start:end] in vocabulary), None)
         if end is None:
-            break
-        pieces.append((vocabulary[prefix + word[start:end]], position + start, position + end))
+            return [word]
+        pieces.append(prefix + word[start:end])
         start = end
-    if start == len(word):
-        return pieces
-    return [(vocabulary.get(word, unk), position, position + len(word))]
+    return pieces
 
 
 def _tries(strings, roots, code, n_symbols, first_entry, next_node):

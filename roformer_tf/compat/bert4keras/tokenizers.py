@@ -15,9 +15,15 @@ from roformer_tf.checkpoint.vocabulary import (
 from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.snippets import lowercase_and_normalize, truncate_sequences
 from roformer_tf.files import replace_file
-from roformer_tf.text.graph_detokenizer import CJK_PUNCTUATION
+from roformer_tf.text.graph_detokenizer import WORD, describe, replacements
 from roformer_tf.text.pair_packer import truncation_index
-from roformer_tf.text.tokenizer_tables import CONTROL, ISOLATED, SPACE, character_kind
+from roformer_tf.text.tokenizer_tables import (
+    CONTROL,
+    ISOLATED,
+    SPACE,
+    character_kind,
+    word_pieces,
+)
 
 
 def load_vocab(dict_path, encoding="utf-8", simplified=False, startswith=None):
@@ -62,7 +68,6 @@ class TokenizerBase:
         self._token_start, self._token_end = token_start, token_end
         self._pre_tokenize = pre_tokenize
         self._token_translate = token_translate or {}
-        self._token_translate_inv = {new: old for old, new in self._token_translate.items()}
 
     def tokenize(self, text, maxlen=None):
         """Returns the tokens of a text, with the first and the last one."""
@@ -165,43 +170,21 @@ class Tokenizer(TokenizerBase):
                 chars.append(f" {char} ")
             elif kind != CONTROL:
                 chars.append(" " if kind == SPACE else char)
-        return [token for word in "".join(chars).split() for token in self._word_pieces(word)]
-
-    def _word_pieces(self, word):
-        """Returns the longest tokens from the left, or the word itself if there are none."""
-        pieces, start = [], 0
-        if len(word) > self._word_maxlen:
-            return [word]
-        while start < len(word):
-            mark = "##" if start else ""
-            ends = range(len(word), start, -1)
-            end = next((e for e in ends if mark + word[start:e] in self._token_dict), None)
-            if end is None:
-                return [word]
-            pieces.append(mark + word[start:end])
-            start = end
-        return pieces
+        words = "".join(chars).split()
+        parts = (word_pieces(word, self._token_dict, self._word_maxlen) for word in words)
+        return [piece for part in parts for piece in part]
 
     def decode(self, ids, tokens=None):
         """Returns the text of ids, or of `tokens` in their place, without special tokens."""
         text = ""
-        kept = [t for t in tokens or self.ids_to_tokens(ids) if not self._is_special(t)]
-        for number, token in enumerate(kept):
-            if token.startswith("##"):
-                text += token[2:]
-            elif len(token) == 1 and is_cjk(token):
-                text += token
-            elif len(token) == 1 and is_punctuation(token):
-                text += f"{token} "
-            elif number and is_cjk(text[-1]):
-                text += token
-            else:
-                text += f" {token}"
-        text = re.sub(" +", " ", text)
-        text = re.sub("' (re|m|s|t|ve|d|ll) ", r"'\1 ", text)
-        no_space_after = re.escape(CJK_PUNCTUATION + "+-/={(<[")
-        text = re.sub(f"([{no_space_after}]) ", r"\1", text)
-        return re.sub(r"(\d\.) (\d)", r"\1\2", text).strip()
+        for token in tokens or self.ids_to_tokens(ids):
+            written, kind, _ = describe(token)
+            if kind == WORD and not (text and is_cjk(text[-1])):
+                text += " "
+            text += written
+        for pattern, replacement in replacements():
+            text = re.sub(pattern, replacement, text)
+        return text
 
     def rematch(self, text, tokens):
         """Returns for each token of `tokenize` the list of its characters' places in the text."""
