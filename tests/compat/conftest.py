@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from roformer_tf.compat.bert4keras import optimizers
+
 collect_ignore = ["programs"]  # they import bert4keras
 PROGRAMS = Path(__file__).parent / "programs"
 IMPORTS = re.compile(r"^( *from) (bert4keras|keras)\b", re.MULTILINE)
@@ -22,11 +24,8 @@ CONFIG = {
 
 def text_of(name):
     """Returns the text of a program, with `common.py` put before it."""
-    return COMMON.sub("", _joined(name))
-
-
-def _joined(name):
-    return "\n".join((PROGRAMS / f"{part}.py").read_text("utf-8") for part in ("common", name))
+    parts = [(PROGRAMS / f"{part}.py").read_text("utf-8") for part in ("common", name)]
+    return COMMON.sub("", "\n".join(parts))
 
 
 @pytest.fixture(scope="session")
@@ -47,15 +46,13 @@ def folders(original, tmp_path_factory, seed):
 
 
 @pytest.fixture
-def run_program(monkeypatch):
-    """Runs a program of `programs/` on this library, as with TF_KERAS=1."""
-    from roformer_tf.compat.bert4keras import optimizers
-
+def both(original, monkeypatch):
+    """Runs a text here, as with TF_KERAS=1, and in bert4keras; returns both results."""
     monkeypatch.setattr(optimizers, "Adam", optimizers.BertAdam)
 
-    def run(name, **arguments):
-        names = {}
-        exec(IMPORTS.sub(r"\1 roformer_tf.compat.\2", text_of(name)), names)
-        return names["run"](**arguments)
+    def both(text, **arguments):
+        expected, names = original.run_program(text, arguments), {}
+        exec(IMPORTS.sub(r"\1 roformer_tf.compat.\2", text), names)
+        return names["run"](**arguments), expected
 
-    return run
+    return both

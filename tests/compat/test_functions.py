@@ -2,13 +2,12 @@
 
 import re
 
+import keras
 import numpy as np
 import pytest
 
-import roformer_tf
-from roformer_tf.checkpoint import save_checkpoint
-from roformer_tf.compat.bert4keras import models
-from tests.compat.conftest import IMPORTS, text_of
+from roformer_tf.compat.bert4keras import optimizers
+from tests.compat.conftest import text_of
 
 SNIPPETS = """
 import random
@@ -108,18 +107,6 @@ def run(x, ids, mask):
 """
 
 
-@pytest.fixture
-def both(original):
-    """Runs a text here and in bert4keras; returns both results."""
-
-    def both(text, **arguments):
-        names = {}
-        exec(IMPORTS.sub(r"\1 roformer_tf.compat.\2", text), names)
-        return names["run"](**arguments), original.run_program(text, arguments)
-
-    return both
-
-
 @pytest.mark.oracle
 def test_snippets(both, seed, tmp_path):
     path = tmp_path / "text"
@@ -183,10 +170,6 @@ EXTENSIONS = {
 @pytest.mark.parametrize("case", EXTENSIONS)
 @pytest.mark.parametrize("base", ["Adam", "AdaFactor"])
 def test_extensions(case, base, original, rng):
-    import keras
-
-    from roformer_tf.compat.bert4keras import optimizers
-
     extensions, options = EXTENSIONS[case]
     options = {"learning_rate": 0.02, **options}
     if base == "AdaFactor":
@@ -216,23 +199,3 @@ def test_extensions(case, base, original, rng):
             np.testing.assert_allclose(
                 variable, value, rtol=3e-5, atol=3e-6, err_msg=f"{step} {name}"
             )
-
-
-def test_weights_saved_over_others_are_loaded(tmp_path):
-    """The folder of another save has digests, which would refuse the new weights."""
-    backbone = roformer_tf.RoFormerBackbone(
-        vocabulary_size=20, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
-    )
-    save_checkpoint(backbone, tmp_path / "model")
-    sizes = {"vocab_size": 20, "hidden_size": 8, "num_attention_heads": 2, "hidden_act": "gelu"}
-    transformer = models.build_transformer_model(
-        model="roformer",
-        return_keras_model=False,
-        num_hidden_layers=1,
-        intermediate_size=16,
-        **sizes,
-    )
-    transformer.save_weights_as_checkpoint(tmp_path / "model" / "bert_model.ckpt")
-    again = roformer_tf.RoFormerBackbone.from_preset(tmp_path / "model")
-    expected = transformer.backbone.token_embedding.get_weights()[0]
-    np.testing.assert_array_equal(again.token_embedding.get_weights()[0], expected)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import roformer_tf
+from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.compat.bert4keras.backend import K, keras
 from roformer_tf.compat.bert4keras.models import build_transformer_model
 from roformer_tf.compat.bert4keras.optimizers import BertAdam
@@ -131,3 +133,15 @@ def test_a_model_is_saved_and_loaded(family, tmp_path):
     assert len(again.weights) == len(model.weights)  # the head and the embeddings share their table
     inputs = [np.array([[2, 5, 6, 0]]), np.zeros((1, 4))]
     np.testing.assert_array_equal(again.predict(inputs), model.predict(inputs))
+
+
+def test_weights_saved_over_others_are_loaded(tmp_path):
+    """The folder of another save has digests, which would refuse the new weights."""
+    backbone = roformer_tf.RoFormerBackbone(
+        vocabulary_size=20, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    )
+    save_checkpoint(backbone, tmp_path / "model")
+    transformer = build_transformer_model(model="roformer", return_keras_model=False, **SIZES)
+    transformer.save_weights_as_checkpoint(tmp_path / "model" / "bert_model.ckpt")
+    again = roformer_tf.RoFormerBackbone.from_preset(tmp_path / "model")
+    assert_equal(again.get_weights(), transformer.backbone.get_weights())

@@ -1,10 +1,18 @@
-"""What is not offered says what to use, and importing the library does not load this part."""
+"""What is not offered says what to use; what is offered does what it does in Keras and bert4keras."""
 
 import importlib
 import re
 
+import h5py
+import keras
 import numpy as np
 import pytest
+
+from roformer_tf.compat.bert4keras import backend, optimizers
+from roformer_tf.compat.bert4keras.backend import K
+from roformer_tf.compat.bert4keras.models import build_transformer_model
+from roformer_tf.compat.keras.layers import Input
+from roformer_tf.compat.keras.models import Model, check_weights_of_keras_3
 
 COMPAT = "roformer_tf.compat.bert4keras"
 
@@ -34,13 +42,11 @@ def test_a_name_that_is_not_offered(module, name, instead):
 
 
 def test_names_of_k_and_keras():
-    from roformer_tf.compat.bert4keras.backend import K, keras
-
     with pytest.raises(AttributeError, match="GradientTape"):
         K.gradients  # noqa: B018
     assert K.any([False, True]) and float(K.sum([1.0, 2.0])) == 3  # `any` stays Python's own there
     with pytest.raises(AttributeError, match="no such name"):
-        keras.engine_of_keras_1  # noqa: B018
+        backend.keras.engine_of_keras_1  # noqa: B018
     exec("from roformer_tf.compat.keras.callbacks import Callback")
     exec("from roformer_tf.compat.keras.layers import Dense, LSTM")
     exec("from roformer_tf.compat.keras.losses import kullback_leibler_divergence")
@@ -57,32 +63,23 @@ def test_names_of_k_and_keras():
     ],
 )
 def test_models_that_are_not_offered(arguments, error, message):
-    from roformer_tf.compat.bert4keras.models import build_transformer_model
-
     with pytest.raises(error, match=message):
         build_transformer_model(**arguments)
 
 
 def test_optimizers_of_keras_are_not_extended():
-    import keras
-
-    from roformer_tf.compat.bert4keras.optimizers import extend_with_weight_decay
-
     with pytest.raises(TypeError, match="weight_decay"):
-        extend_with_weight_decay(keras.optimizers.SGD)
+        optimizers.extend_with_weight_decay(keras.optimizers.SGD)
 
 
 def test_keras_adam_is_kerass(rng):
     """Without TF_KERAS, `Adam` is that of Keras, also where it is extended."""
-    import keras
-
-    from roformer_tf.compat.bert4keras.optimizers import KerasAdam, extend_with_parameter_wise_lr
-
     value = rng.normal(size=5).astype("float32")
     gradients = 1e-6 * rng.normal(size=(5, 5)).astype("float32")  # where epsilon counts
     found = []
-    slow = extend_with_parameter_wise_lr(KerasAdam)
-    for optimizer in (keras.optimizers.Adam(0.01), KerasAdam(0.01), slow(0.01)):
+    adam = optimizers.KerasAdam
+    slow = optimizers.extend_with_parameter_wise_lr(adam)
+    for optimizer in (keras.optimizers.Adam(0.01), adam(0.01), slow(0.01)):
         variable = keras.Variable(value)
         optimizer.build([variable])
         for gradient in gradients:
@@ -92,10 +89,6 @@ def test_keras_adam_is_kerass(rng):
 
 
 def test_moving_average(rng):
-    import keras
-
-    from roformer_tf.compat.bert4keras import optimizers
-
     cls = optimizers.extend_with_exponential_moving_average(optimizers.BertAdam)
     optimizer, variable = cls(0.1, ema_momentum=0.7), keras.Variable(np.float32([1, 2]))
     optimizer.build([variable])
@@ -112,8 +105,6 @@ def test_moving_average(rng):
 
 @pytest.mark.parametrize("name", ["KerasAdam", "BertAdam", "AdaFactor"])
 def test_optimizers_are_saved_with_the_arguments_of_keras(name):
-    from roformer_tf.compat.bert4keras import optimizers
-
     cls = optimizers.extend_with_gradient_accumulation(getattr(optimizers, name))
     ema = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 2}
     for options in ({"clipnorm": 1.0}, {"global_clipnorm": 2.0}, {"clipvalue": 0.5}, ema):
@@ -124,12 +115,9 @@ def test_optimizers_are_saved_with_the_arguments_of_keras(name):
 
 
 def test_batches_of_any_width_and_their_errors():
-    from roformer_tf.compat.bert4keras.backend import K, keras
-
-    x = keras.layers.Input((None,))
-    sums = keras.layers.Lambda(lambda x: K.sum(x, axis=1, keepdims=True))(x)
-    dense = keras.layers.Dense(1)
-    model = keras.models.Model([x], [dense(sums)])
+    x = Input((None,))
+    sums = backend.keras.layers.Lambda(lambda x: K.sum(x, axis=1, keepdims=True))(x)
+    model = Model([x], [keras.layers.Dense(1)(sums)])
     model.compile("sgd", lambda y_true, y_pred: K.mean(K.square(y_true - y_pred)))
 
     def batches(bad=None):
@@ -148,11 +136,6 @@ def test_batches_of_any_width_and_their_errors():
 
 
 def test_weights_of_keras_2_are_refused(tmp_path):
-    import h5py
-
-    from roformer_tf.compat.keras.layers import Input
-    from roformer_tf.compat.keras.models import Model, check_weights_of_keras_3
-
     path = tmp_path / "old.weights"
     with h5py.File(path, "w") as file:
         file.attrs["layer_names"] = ["a"]

@@ -26,12 +26,11 @@ FAST = ("complete",)
 @pytest.mark.parametrize(
     "case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in CASES]
 )
-def test_same_losses_and_outputs(case, folders, original, run_program, tmp_path):
+def test_same_losses_and_outputs(case, folders, both, tmp_path):
     name, model, arguments = CASES[case]
     if name == "classify":
         arguments = {"output": str(tmp_path)}
-    expected = original.run_program(text_of(name), {"folder": folders[model], **arguments})
-    found = run_program(name, folder=folders[model], **arguments)
+    found, expected = both(text_of(name), folder=folders[model], **arguments)
     assert len(found["shown"]) == len(expected["shown"])
     for step, (mine, theirs) in enumerate(zip(found["shown"], expected["shown"], strict=True)):
         for key, value in theirs.items():
