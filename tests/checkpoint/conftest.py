@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.models.builders import SPECIAL
+from roformer_tf.checkpoint import convert, save_checkpoint
+from tests.models.builders import SPECIAL, task
 from tests.oracles.run_original import small_config
 
 HEADS = ("pooler", "nsp", "mlm")
@@ -105,6 +106,22 @@ def assert_same_bytes(left, right):
         assert array.dtype == right[name].dtype, name
         assert array.shape == right[name].shape, name
         assert array.tobytes() == np.ascontiguousarray(right[name]).tobytes(), name
+
+
+@pytest.fixture(scope="session")
+def masked_lm():
+    """A small masked LM with a preprocessor. Tests leave its weights as they are."""
+    return task("masked_lm", preprocessor={})
+
+
+@pytest.fixture(scope="session")
+def saved(masked_lm, tmp_path_factory):
+    """A folder with the masked LM in the three layouts. Tests change copies only."""
+    folder = tmp_path_factory.mktemp("saved")
+    save_checkpoint(masked_lm, folder / "original")
+    convert(folder / "original", folder / "hugging_face")
+    masked_lm.save_to_preset(folder / "preset")
+    return folder
 
 
 @pytest.fixture

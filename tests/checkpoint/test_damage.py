@@ -12,25 +12,13 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoint import convert, inspect_checkpoint, load_checkpoint, save_checkpoint
+from roformer_tf.checkpoint import inspect_checkpoint, load_checkpoint, save_checkpoint
 from roformer_tf.checkpoint.damage import check_file, named_errors, read_json
 from tests.checkpoint.other_files import take_tensors
 from tests.layers.harness import assert_equal
-from tests.models import builders
 from tests.processes import run_program
 
 safetensors = pytest.importorskip("safetensors.numpy")
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A masked LM in the three layouts."""
-    folder = tmp_path_factory.mktemp("saved")
-    model = builders.task("masked_lm", preprocessor={})
-    save_checkpoint(model, folder / "original")
-    convert(folder / "original", folder / "hugging_face")
-    model.save_to_preset(folder / "preset")
-    return folder
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Models from the Hugging Face hub: a server on the loopback plays it, with and without faults."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoint import convert, inspect_checkpoint, save_checkpoint
-from roformer_tf.checkpoint.folder import open_folder
+from roformer_tf.checkpoint import inspect_checkpoint, open_folder, save_checkpoint
 from tests.checkpoint.golden import assert_same_model, numpy
 from tests.checkpoint.hub_server import TOKEN, HubServer
 from tests.models import builders
@@ -26,21 +26,13 @@ IDS = np.array([[2, 7, 9, 3]])
 
 
 @pytest.fixture(scope="module")
-def masked_lm():
-    return builders.task("masked_lm", preprocessor={})
-
-
-@pytest.fixture(scope="module")
-def folders(masked_lm, tmp_path_factory):
-    """The model in Hugging Face's layout, and as a preset."""
-    root = tmp_path_factory.mktemp("models")
-    save_checkpoint(masked_lm, root / "original")
-    convert(root / "original", root / "hf")
-    (root / "hf" / "SHA256SUMS").unlink()  # releases have none
-    (root / "hf" / "logo.png").write_bytes(b"a picture")
-    (root / "hf" / "pytorch_model.bin").write_bytes(b"not read, as there is model.safetensors")
-    masked_lm.save_to_preset(root / "preset")
-    return root
+def release(saved, tmp_path_factory):
+    """The model in Hugging Face's layout, as releases have it."""
+    folder = shutil.copytree(saved / "hugging_face", tmp_path_factory.mktemp("release") / "hf")
+    (folder / "SHA256SUMS").unlink()
+    (folder / "logo.png").write_bytes(b"a picture")
+    (folder / "pytorch_model.bin").write_bytes(b"not read, as there is model.safetensors")
+    return folder
 
 
 @pytest.fixture
@@ -55,10 +47,10 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def hub(cache, folders, monkeypatch):
+def hub(cache, release, monkeypatch):
     """A hub with the model."""
     with HubServer() as server:
-        server.add(NAME, folders / "hf")
+        server.add(NAME, release)
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
 
@@ -132,9 +124,9 @@ def test_revisions(hub, tmp_path):
         load(f"hf://{NAME}@v3")
 
 
-def test_the_name_of_a_repository_shows_the_masking(hub, folders):
-    hub.add("user/chinese-gpt", folders / "hf")
-    config = json.loads((folders / "hf" / "config.json").read_text())
+def test_the_name_of_a_repository_shows_the_masking(hub, release):
+    hub.add("user/chinese-gpt", release)
+    config = json.loads((release / "config.json").read_text())
     del config["masking"]
     hub.repos["user/chinese-gpt"]["main"]["config.json"] = json.dumps(config).encode()
     with pytest.warns(UserWarning, match="took masking='causal' from the name"):
@@ -142,9 +134,9 @@ def test_the_name_of_a_repository_shows_the_masking(hub, folders):
     assert backbone.masking == "causal"
 
 
-def test_a_broken_transfer_goes_on(hub, cache, folders, monkeypatch):
+def test_a_broken_transfer_goes_on(hub, cache, release, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 100)
-    size = (folders / "hf" / "model.safetensors").stat().st_size
+    size = (release / "model.safetensors").stat().st_size
     hub.cut["model.safetensors"] = size // 3
     load()
     ranges = [r for method, path, r in hub.log if method == "GET" and "/storage/" in path]
@@ -243,12 +235,12 @@ def test_a_server_that_fails(hub):
     load()  # from the cache
 
 
-def test_errors_of_the_files_name_the_source(hub):
+def test_errors_of_the_files_name_the_source(hub, masked_lm):
     hub.repos[NAME]["main"]["config.json"] = b"{"
     with pytest.raises(ValueError, match=f"not valid JSON.*while loading hf://{NAME}"):
         load()
     with pytest.raises(ValueError, match="a folder on this machine to save to"):
-        builders.task("masked_lm", preprocessor={}).save_to_preset(f"hf://{NAME}")
+        masked_lm.save_to_preset(f"hf://{NAME}")
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's own

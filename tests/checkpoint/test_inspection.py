@@ -136,11 +136,3 @@ def test_command_line_converts_there_and_back(folder, tmp_path, capsys):
     assert "43 variables in the huggingface layout" in capsys.readouterr().out
     assert main(["convert", str(tmp_path / "hf"), str(tmp_path / "back"), "--to", "original"]) == 0
     assert len(read_variables(tmp_path / "back" / "bert_model.ckpt")) == 43
-
-
-def test_command_line_errors(tmp_path, capsys):
-    assert main(["inspect", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("error: No checkpoint in ")
-    with pytest.raises(SystemExit) as stop:
-        main(["no-such-command"])
-    assert stop.value.code == 2

@@ -110,11 +110,6 @@ def test_a_byte_order_mark_does_no_harm(tmp_path):
     assert read_json(tmp_path / "bert_config.json", "it holds the sizes of the model") == {"a": 1}
 
 
-def test_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match="config.json is missing: .* sizes of the model"):
-        read_json(tmp_path / "bert_config.json", "it holds the sizes of the model")
-
-
 @pytest.mark.parametrize(
     "family, changes",
     [

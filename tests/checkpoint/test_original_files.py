@@ -1,21 +1,12 @@
-"""Finds, reads and writes the files of a TF1 checkpoint; damaged files raise errors."""
+"""Finds and reads the files of a TF1 checkpoint; damaged files raise errors."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from roformer_tf.checkpoint import open_folder
-from roformer_tf.checkpoint.original_files import (
-    OriginalArrays,
-    find_checkpoint,
-    write_checkpoint,
-)
-from tests.checkpoint.conftest import (
-    assert_same_bytes,
-    read_variables,
-    write_original,
-    write_with_saver,
-)
+from roformer_tf.checkpoint.original_files import OriginalArrays, find_checkpoint
+from tests.checkpoint.conftest import assert_same_bytes, write_original
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 496398656\n"
@@ -146,15 +137,6 @@ def test_layouts(folder, tmp_path):
     ):
         (empty / name).write_text(content)
         assert open_folder(empty).layout == layout
-
-
-def test_writing_equals_tf1_saver(variables, tmp_path):
-    folder = write_with_saver(tmp_path / "saver", variables)
-    write_checkpoint(tmp_path, variables.items())
-    for name in ("bert_model.ckpt.index", DATA):
-        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
-    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "bert_model.ckpt")
-    assert_same_bytes(variables, read_variables(tmp_path / "bert_model.ckpt"))
 
 
 def test_float16_checkpoints_are_read(config, variables, tmp_path):

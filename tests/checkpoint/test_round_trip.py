@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.checkpoint import load_checkpoint, save_checkpoint
@@ -59,6 +60,7 @@ def test_files_are_those_of_tf1_saver(rng, config, tmp_path):
     saved = save_checkpoint(masked_lm(tmp_path / "read"), tmp_path / "saved")
     for name in ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"):
         assert (saved / name).read_bytes() == (folder / name).read_bytes()
+    assert tf.train.latest_checkpoint(str(saved)) == str(saved / "bert_model.ckpt")
 
 
 @pytest.mark.parametrize("name", ["roformer", "roformer_factorised", "roformer_v2"])

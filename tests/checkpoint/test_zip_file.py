@@ -26,11 +26,6 @@ NAME = "chinese_roformer_L-12_H-768_A-12"
 
 
 @pytest.fixture(scope="module")
-def masked_lm():
-    return builders.task("masked_lm", preprocessor={})
-
-
-@pytest.fixture(scope="module")
 def folder(masked_lm, tmp_path_factory):
     folder = save_checkpoint(masked_lm, tmp_path_factory.mktemp("original") / NAME)
     (folder / "SHA256SUMS").unlink()  # releases have none
