@@ -7,8 +7,9 @@ import keras
 import numpy as np
 import pytest
 
+import roformer_tf
 from roformer_tf.text import RoFormerTokenizer
-from tests.models.builders import backbone
+from tests.models.builders import backbone, saved_and_loaded
 from tests.text.conftest import SPECIAL, VOCABULARY
 
 
@@ -70,36 +71,13 @@ def test_a_failed_save_leaves_the_old_file(tokenizer, tmp_path, monkeypatch):
     assert not [name for name in os.listdir(tmp_path) if name not in (*before, "dict.txt")]
 
 
-@keras.saving.register_keras_serializable(package="tests.text")
-class Holder(keras.Model):
-    """A model with a tokenizer."""
-
-    def __init__(self, tokenizer, **kwargs):
-        super().__init__(**kwargs)
-        self.tokenizer = tokenizer
-        self.dense = keras.layers.Dense(2)
-
-    def build(self, input_shape):
-        self.dense.build(input_shape)
-
-    def call(self, inputs):
-        return self.dense(inputs)
-
-    def get_config(self):
-        return {**super().get_config(), "tokenizer": keras.layers.serialize(self.tokenizer)}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**{**config, "tokenizer": keras.layers.deserialize(config["tokenizer"])})
-
-
 def test_in_a_keras_file(tokenizer, tmp_path):
-    model = Holder(tokenizer)
-    model(np.zeros([1, 3], np.float32))
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")
+    preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer, sequence_length=8)
+    encoder = backbone(num_layers=1, vocabulary_size=len(VOCABULARY))
+    model = roformer_tf.RoFormerTextClassifier(encoder, num_classes=2, preprocessor=preprocessor)
+    again = saved_and_loaded(model, tmp_path)
     texts = ["追一科技的RoFormer", ""]
-    assert again.tokenizer(texts) == tokenizer(texts)
+    assert again.preprocessor.tokenizer(texts) == tokenizer(texts)
 
 
 def test_preset_assets(tokenizer, tmp_path):
