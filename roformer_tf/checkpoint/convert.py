@@ -29,7 +29,7 @@ from roformer_tf.checks import check_one_of
 from roformer_tf.files import replace_files
 
 LAYOUTS = ("original", "huggingface")
-# files that belong to the model that is overwritten
+# patterns of the files of an overwritten model
 _STALE = (
     VOCABULARY_FILE,
     "*.safetensors*",
@@ -38,7 +38,7 @@ _STALE = (
     "tokenizer_config.json",
 )
 
-# the settings with which a folder in the original layout is read
+# arguments of the tokenizer of a folder in the original layout
 _TOKENIZER = {
     "lowercase": True,
     "pad_token": "[PAD]",
@@ -178,10 +178,6 @@ def _convert(folder, target, to, family):
             _warn_of_tokenizer_settings(folder)
             write_checkpoint(temporary, ((name, arrays.read(name)) for name in variables))
         else:
-            settings |= {
-                "is_decoder": masking_of(config) == "causal",
-                "rotary_value": bool(config.get("rotary_value")),
-            }
             _write_hugging_face(temporary, arrays, variables, settings, arguments)
         config_file = CONFIG_FILE if to == "original" else HF_CONFIG_FILE
         text = dumps(dict(sorted(settings.items())), indent=2) + "\n"
@@ -232,16 +228,17 @@ def _select(arrays, sizes):
 def _write_hugging_face(folder, arrays, variables, settings, arguments):
     """Writes the weights and adds Hugging Face's entries to `settings`."""
     safetensors = import_safetensors()
-    architecture, prefix = "RoFormerModel", "roformer."  # which names its tensors without it
+    is_decoder = settings.get("masking") == "causal"
+    architecture, prefix = "RoFormerModel", "roformer."  # its tensors have no such prefix
     if any(variable.group == "mlm" for variable in variables.values()):
-        kind = "CausalLM" if settings["is_decoder"] else "MaskedLM"
-        architecture, prefix = f"RoFormerFor{kind}", ""
+        architecture = "RoFormerForCausalLM" if is_decoder else "RoFormerForMaskedLM"
+        prefix = ""
     tensors = {}
     for name, variable in variables.items():
         array = arrays.read(name)
         array = np.ascontiguousarray(array.T) if name.endswith("/kernel") else array
         tensors[variable.hugging_face.removeprefix(prefix)] = array
-    # the buffer of sines, then cosines, of position · 10000^(-2i / head_dim)
+    # Hugging Face's buffer: sines, then cosines, of position · 10000^(-2i / head_dim)
     theta = rotary.frequencies(arguments["hidden_dim"] // arguments["num_heads"])
     angles = np.arange(settings["max_position_embeddings"])[:, None] * theta
     table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
@@ -252,8 +249,10 @@ def _write_hugging_face(folder, arrays, variables, settings, arguments):
     settings |= {
         "architectures": [architecture],
         "embedding_size": arguments["embedding_dim"] or arguments["hidden_dim"],
+        "is_decoder": is_decoder,
         "layer_norm_eps": arguments["layer_norm_epsilon"],
         "model_type": "roformer",
         "pad_token_id": 0,
+        "rotary_value": "position_options" in arguments,
         "tie_word_embeddings": True,
     }

@@ -1,6 +1,7 @@
 """Inspects the folder of a model without building the model."""
 
 import io
+import math
 import re
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field, replace
@@ -43,7 +44,7 @@ class StoredVariable:
     @property
     def size(self):
         """Number of elements."""
-        return int(np.prod(self.shape, dtype="int64"))
+        return math.prod(self.shape)
 
     @property
     def num_bytes(self):

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import math
 import os
 import re
 from pathlib import Path
@@ -135,7 +136,7 @@ class OriginalArrays:
             )
         self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
         self.dtypes = {name: np.dtype(dtypes[name].as_numpy_dtype) for name in self.shapes}
-        sizes = (int(np.prod(s)) * self.dtypes[name].itemsize for name, s in self.shapes.items())
+        sizes = (math.prod(s) * self.dtypes[name].itemsize for name, s in self.shapes.items())
         expected, present = sum(sizes), sum(shard.stat().st_size for shard in shards)
         if present < expected:
             raise ValueError(

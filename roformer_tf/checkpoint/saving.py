@@ -25,12 +25,12 @@ from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE, 
 from roformer_tf.checkpoint.vocabulary import Vocabulary, check_vocabulary_size
 from roformer_tf.files import SAVING, check_room, replace_files
 
-# files of a preset that another model may have left in its folder
+# files that the preset of another model may have left in a folder
 STALE_WEIGHTS = ("task.json", "task.weights.h5", "model*.weights.h5", "model.weights.json")
 STALE_PARTS = ("tokenizer.json", "preprocessor.json", "assets")
 
 _PREDICT = 'model.predict(["今天天气很好"])'
-# Name of a class -> the hub's name of its task, and a line of Python that uses it.
+# Class -> the hub's name of its task, and a line of Python that uses the model.
 _CLASSES = {
     "RoFormerMaskedLM": (
         "fill-mask",
@@ -74,7 +74,7 @@ _FACTS = {
     "pooler": "pooler",
 }
 _CHINESE = re.compile("[一-鿿]")
-_MOSTLY = 0.1  # of the tokens; the English vocabularies of BERT have fewer Chinese characters
+_MOSTLY = 0.1  # share of the tokens; in BERT's English vocabularies fewer are Chinese
 
 
 def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=False):
@@ -149,12 +149,12 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
         tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
         _check_tokenizer(tokenizer)
         vocabulary = None if tokenizer is None else tokenizer.get_vocabulary()
+    check_layout(folder, "original")
     size, left = binding.backbone.vocabulary_size, Path(folder, VOCABULARY_FILE)
     if vocabulary is not None:
         parsed = Vocabulary(vocabulary)
         check_vocabulary_size(parsed, size, "`vocabulary`")
-    check_layout(folder, "original")
-    if vocabulary is None and left.is_file():
+    elif left.is_file():
         source = f"{left}, which is in the folder already,"
         check_vocabulary_size(Vocabulary(left), size, source)
 
@@ -278,7 +278,8 @@ def _write_card(model, new, folder):
     A card is a user's own if its digest is not the one in the folder's `SHA256SUMS`. Returns
     whether such a card is kept.
     """
-    (new / CARD_FILE).unlink(missing_ok=True)  # of a first try, if another process was faster
+    # a first call has left it if another process has made the folder meanwhile
+    (new / CARD_FILE).unlink(missing_ok=True)
     card = folder / CARD_FILE
     if os.path.lexists(card):
         digests = read_digests(folder) if (folder / DIGESTS_FILE).is_file() else {}
@@ -292,7 +293,7 @@ def _model_card(model):
     """Returns what a model is, and how to load and use it. The same model gives the same card."""
     names = [cls.__name__ for cls in type(model).__mro__]
     name = next((name for name in names if name in _CLASSES), names[0])
-    task, use = _CLASSES.get(name, (None, None))  # a user's own subclass has none
+    task, use = _CLASSES.get(name, (None, None))  # a user's own class has neither
     tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
     tokens = [] if tokenizer is None else tokenizer.get_vocabulary()
     is_chinese = sum(bool(_CHINESE.search(token)) for token in tokens) > _MOSTLY * len(tokens)
