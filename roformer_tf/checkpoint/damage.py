@@ -18,8 +18,8 @@ COPY = "Copy it again from where it was saved."
 def named_errors(path):
     """Names `path` in every error that reading it raises.
 
-    An error that this package raises only gets the path, if it lacks that. Any other, of Keras,
-    HDF5, safetensors or Python itself, becomes a `ValueError`.
+    Adds the path to an error of this package that lacks it. Any other error, of Keras, HDF5,
+    safetensors or Python itself, becomes a `ValueError`.
 
     >>> with named_errors("model.bin"):
     ...     [][0]
@@ -30,7 +30,7 @@ def named_errors(path):
         yield
     except Exception as error:
         message, kind = str(error), type(error)
-        if isinstance(error, Warning):  # where warnings are errors
+        if isinstance(error, Warning):  # warnings may be turned into errors
             raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         if last.filename.startswith(_PACKAGE) and (last.line or "").startswith("raise "):
@@ -46,7 +46,7 @@ def named_errors(path):
 
 def _reason(message):
     """Returns the part of a message that says what is wrong, on one line."""
-    # Keras prints the whole configuration before it
+    # Keras puts the whole configuration first
     message = message.rsplit("Exception encountered: ", 1)[-1].strip()
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     reason = " ".join(lines[:3])
@@ -138,7 +138,7 @@ def largest_size(stored):
 
 @contextlib.contextmanager
 def read_errors(file, kinds=Exception):
-    """Explains errors of a library that reads a file: the file is damaged."""
+    """Turns the errors of a library that reads a file into one that says the file is damaged."""
     try:
         yield
     except kinds as error:

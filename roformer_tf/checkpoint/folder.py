@@ -35,7 +35,7 @@ _COUNTER = re.compile(
     r"^(training/)?(global_step|beta[12]_power(_\d+)?|(loss|current)_scale\w*|(good|bad)_steps\w*"
     r"|learning_rate|iterations)$"
 )
-# Hugging Face's name -> ours
+# Hugging Face's names of special tokens -> ours
 _SPECIAL_TOKENS = {name: name for name in ("pad_token", "unk_token", "mask_token")}
 _SPECIAL_TOKENS |= {"cls_token": "start_token", "sep_token": "end_token"}
 
@@ -159,7 +159,7 @@ class CheckpointFolder:
     def __init__(self, path, layout, name=None):
         self.path = path if path.is_dir() else path.parent
         self.layout = layout
-        self._name = name  # of a repository, whose folder in the cache has another
+        self._name = name  # of the repository; its folder in the cache is called otherwise
         self._path = path
 
     @property

@@ -12,13 +12,14 @@ from roformer_tf.checkpoint.damage import first_line
 from roformer_tf.checkpoint.model_files import is_model, needed_files
 from roformer_tf.checkpoint.original_files import nothing_found
 
-# pathlib makes one slash of two
+# one slash if it was a `Path`, which drops the other
 _SOURCE = re.compile(r"hf:/{1,2}(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>\S+))?")
-_NO_REVISION = re.compile(r"/|.*(\.\.|//)")  # no name that git allows, but a path out of the cache
+# git allows no such name, and it could lead out of the cache
+_NO_REVISION = re.compile(r"/|.*(\.\.|//)")
 
 
 def is_hub_source(source):
-    """Whether a model is on the hub: `hf://user/name`, or with a revision at its end."""
+    """Whether a source is a model on the hub: `hf://user/name`, or `hf://user/name@revision`."""
     return str(source).startswith("hf:/")
 
 
@@ -82,7 +83,7 @@ def _list_files(repo, revision, endpoint):
         if error.response.status_code < 500 and error.response.status_code != 429:
             raise
         return None, f"it answered {error.response.status_code}"
-    except Exception as error:  # of the library below it, which its versions change
+    except Exception as error:  # each version of huggingface_hub raises those of other libraries
         return None, f"{type(error).__name__}: {_reason(error).rstrip('.')}"
     return [file.rfilename for file in info.siblings], None
 
@@ -130,12 +131,12 @@ def _check(source, folder, names):
     for name in names:
         file = folder / name
         if not file.is_symlink():
-            continue  # a file system without links does not keep the digests
+            continue  # without links the cache does not keep digests
         blob = file.parent / os.readlink(file)
         if re.fullmatch("[0-9a-f]{64}", blob.name):
             digest = hashlib.sha256
         elif re.fullmatch("[0-9a-f]{40}", blob.name):
-            header = b"blob %d\0" % blob.stat().st_size  # before the content, as git names a file
+            header = b"blob %d\0" % blob.stat().st_size  # git puts this before the content
             digest = functools.partial(hashlib.sha1, header)
         else:
             continue
@@ -200,7 +201,7 @@ def _named(source, revision, endpoint):
             f"{source} cannot be fetched: {endpoint} answered {status}."
         ) from error
     except OSError as error:
-        if error.errno is not None:  # of this machine, such as a full disk
+        if error.errno is not None:  # an error of this machine, such as a full disk
             raise OSError(
                 error.errno, f"{source} cannot be written to the cache: {error.strerror}"
             ) from error

@@ -29,8 +29,8 @@ from roformer_tf.checkpoint.torch_file import TorchTensors
 
 HF_CONFIG_FILE = "config.json"
 HF_WEIGHTS_FILE = "model.safetensors"
-INDEX = ".index.json"  # after the name of a file that is stored in shards
-# The first of them that is there is read.
+INDEX = ".index.json"  # ends the name of the index of shards
+# Of these the first one that exists is read.
 WEIGHTS_FILES = tuple(
     name + ending
     for name in (HF_WEIGHTS_FILE, "tf_model.h5", "pytorch_model.bin")
@@ -38,14 +38,14 @@ WEIGHTS_FILES = tuple(
 )
 
 _LAYER = re.compile(r"\bencoder\.layer\.(\d+)\.")
-# Not learned: tables of sines, ids 0, 1, 2, … and the second name of the tied output.
+# Not learned: tables of sines, ids 0, 1, 2, …, and the tied output by its second name.
 _DERIVED = (
     "encoder.embed_positions.weight",
     "embeddings.position_ids",
     "cls.predictions.decoder.weight",
     "cls.predictions.decoder.bias",
 )
-# Keras' name of a weight -> PyTorch's
+# Keras' name of a weight -> the name in PyTorch
 _LAST = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embeddings": "weight"}
 
 
@@ -84,7 +84,7 @@ class HuggingFaceArrays:
         whole = name.removesuffix(INDEX)
         ending, open_file = next(item for item in _READERS.items() if whole.endswith(item[0]))
         files = [self.source] if name == whole else files_of_index(self.source, ending)
-        # their name -> the file that holds the tensor
+        # Hugging Face's name -> the file that holds the tensor
         self._files = {name: file for file in map(open_file, files) for name in file.names}
         self._theirs = self._original_names()
         self.shapes, self.dtypes = {}, {}
@@ -103,7 +103,7 @@ class HuggingFaceArrays:
     def _original_names(self):
         """Maps original names to theirs."""
         layers = {match[1] for match in map(_LAYER.search, self._files) if match}
-        # any sizes do, as only the names are used
+        # only the names are used, so the sizes do not matter
         sizes = mapping.Sizes(2, len(layers), 1, 2, 2, embedding_dim=4, num_segments=1)
         table = {v.hugging_face: v for v in mapping.variables("roformer", sizes) if v.hugging_face}
         names = {}
@@ -177,7 +177,8 @@ class _H5Tensors:
     """The tensors of one `.h5` file, under the names and in the orientation of PyTorch."""
 
     def __init__(self, file):
-        self._file, self.names, self._about = file, {}, {}  # names: PyTorch's -> the path
+        self._file, self._about = file, {}
+        self.names = {}  # PyTorch's name -> the path in the file
         with open_h5(file) as stored:
             paths = []
             stored.visititems(lambda path, node: paths.append((path, node)))
@@ -191,7 +192,7 @@ class _H5Tensors:
                 f"{self._file} is refused: {path} is stored in another file, which need not be one "
                 "of weights. Copy the model again from where it was saved."
             )
-        # HDF5 stores no numbers that were never written, and compresses
+        # HDF5 compresses, and does not store what was never written: a file may claim any size
         if node.nbytes > largest_size(self._file.stat().st_size):
             raise ValueError(
                 f"{self._file} is refused: {path} has {node.nbytes:,} bytes, far more than the file, "
@@ -232,7 +233,7 @@ def _torch_name(path):
     """
     parts = path.split(":")[0].split("/")
     tops = [i for i, part in enumerate(parts) if part == "roformer" or "___" in part]
-    parts = parts[tops[-1] if tops else 0 :]  # a layer's group, and the model's own name
+    parts = parts[tops[-1] if tops else 0 :]  # without the layer's group and the model's name
     parts = [part.split("___")[-1].replace("_._", ".") for part in parts]
     return ".".join([*parts[:-1], _LAST.get(parts[-1], parts[-1])])
 

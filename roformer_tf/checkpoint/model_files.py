@@ -11,7 +11,7 @@ from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, INDEX, WEIGHTS_F
 from roformer_tf.checkpoint.original_files import CONFIG_FILE, VOCABULARY_FILE
 
 DIGESTS_FILE = "SHA256SUMS"
-CARD_FILE = "README.md"  # for people, who may edit it
+CARD_FILE = "README.md"  # not checked, since people may edit it
 _SETTINGS = ("*.json", VOCABULARY_FILE, "checkpoint", DIGESTS_FILE)
 _PRESET_WEIGHTS = ("*.weights.h5", "*.weights_*.h5")
 _ORIGINAL_WEIGHTS = ("*.index", "*.data-*-of-*")
@@ -37,7 +37,7 @@ def needed_files(names, weights=True):
     """
     top = [name for name in names if "/" not in name]
     needed = [name for name in top if _is(name, _SETTINGS)]
-    needed += [name for name in names if _is(name, ("assets/*",))]  # also in its folders
+    needed += [name for name in names if _is(name, ("assets/*",))]  # and those in folders below
     if not weights:
         return needed
     if any(_is(name, _PRESET_WEIGHTS) for name in top):
@@ -110,7 +110,7 @@ def check_digests(folder, weights=True):
         file = folder / name
         if name == CARD_FILE or (not weights and _is(file.name, _WEIGHTS)):
             continue
-        # links may lead elsewhere, as those in the cache of the Hugging Face hub do
+        # only names are checked: the files may be links, as in the cache of the Hugging Face hub
         if os.path.isabs(name) or ".." in PurePath(name).parts:
             raise ValueError(f"{folder / DIGESTS_FILE} names a file outside of its folder: {name}")
         check_file(file, f"it was saved with the model ({DIGESTS_FILE} has its digest).")

@@ -26,7 +26,7 @@ _OPTIONAL = {
     "layer_norm_epsilon": ("layer_norm_eps",),
 }
 _SPELLINGS = {**_REQUIRED, **_OPTIONAL}
-# The largest models have some 10^2 layers of 10^4 features: what is far beyond is a mistake.
+# Larger values are mistakes: the largest models have some 10^2 layers of 10^4 features.
 _LARGEST = {
     "vocabulary_size": 2**31 - 1,
     "num_layers": 10_000,
@@ -36,7 +36,7 @@ _LARGEST = {
     "embedding_dim": 2**20,
     "num_segments": 2**16,
 }
-_NUMBERS = {  # in the original's spelling: the lowest and the highest value
+_NUMBERS = {  # the original's spelling -> the lowest and the highest value
     "layer_norm_eps": (1e-30, 0.1),
     "dropout_rate": (0, 0.999),
     "hidden_dropout_prob": (0, 0.999),
@@ -105,7 +105,7 @@ def backbone_arguments(config, family, source=CONFIG_FILE):
     if traits.positions:
         arguments["max_sequence_length"] = _num_positions(config)
     if config.get("rotary_value"):
-        # Hugging Face rotates the values and does not rotate their average back
+        # Hugging Face rotates values, and does not rotate the attention's output back
         arguments["position_options"] = {"on_values": "absolute"}
     return arguments
 

@@ -15,7 +15,7 @@ class PresetArrays:
         self.source, self.shapes, self.dtypes, self._files = folder, {}, {}, {}
         index = folder / "model.weights.json"
         if os.path.lexists(index):
-            files_of_index(index, ".h5")  # for its errors: all files are read
+            files_of_index(index, ".h5")  # only for its errors, since all files are read
         for file in sorted(folder.glob("*.weights*.h5")):
             prefix = "" if file.name.startswith("model") else f"{file.name.split('.')[0]}/"
             with open_h5(file) as stored:
@@ -73,7 +73,8 @@ def _check_sizes(file, config, arrays):
         return
     axes = {size for shape in arrays.shapes.values() for size in shape}
     if any(dtype.kind in "iu" for dtype in arrays.dtypes.values()):
-        axes |= {2 * size for size in axes} | {2 * size - 1 for size in axes}  # two int4 in a byte
+        # a byte may hold two int4
+        axes |= {2 * size for size in axes} | {2 * size - 1 for size in axes}
     names = ["vocabulary_size", "num_segments", "embedding_dim", "hidden_dim", "intermediate_dim"]
     names += ["max_sequence_length"] if config.get("position_scheme") == "learned" else []
     for name in names:

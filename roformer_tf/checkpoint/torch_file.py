@@ -32,16 +32,16 @@ _OPCODES = frozenset(
     "BUILD".split()
 )
 _MAX_OPCODES, _MAX_PICKLE_BYTES = 1_000_000, 2**26
-# Tuples in tuples, each counted wherever it is: what it takes to compare or hash one. Deep ones
-# would end the process, and ones that repeat each other take forever.
+# The most tuples in one tuple, each counted as often as it occurs: the work of hashing the tuple.
+# Deep ones would crash the process, and those that repeat each other would take forever.
 _MAX_TUPLE = 1000
-_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of the form before PyTorch 1.6
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # how a file before PyTorch 1.6 begins
 _DTYPES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16",
     "Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8",
     "Bool": "bool",
 }  # fmt: skip
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a file in an archive; two lengths at its end
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # begins each file in an archive; ends with two lengths
 
 
 class _Storage(NamedTuple):
@@ -84,7 +84,7 @@ class _Rebuild:
         inside = offset + last < storage.size or 0 in shape
         if len(shape) != len(strides) or len(shape) > 8 or not inside:
             raise ValueError(f"A tensor of shape {shape} is not inside its storage.")
-        if math.prod(shape) > storage.size:  # it would fill the memory out of a few bytes
+        if math.prod(shape) > storage.size:  # a few bytes would fill the memory
             raise ValueError(
                 f"A tensor of shape {shape} repeats the {storage.size} numbers it has."
             )
@@ -206,7 +206,7 @@ class TorchTensors:
                 f"saved (CRC-32). {COPY}"
             )
         numbers = np.frombuffer(data, dtype)
-        self._last = (storage.key, numbers)  # several tensors may be views of it
+        self._last = (storage.key, numbers)  # kept, since the next tensor may be a view of it
         return numbers
 
     def _open_archive(self, stream):
@@ -290,7 +290,7 @@ def _check_instructions(stream):
                 "`torch.save` does not write for a dict of tensors. Nothing of it was run. Get the "
                 "weights as model.safetensors."
             )
-        # a place in the memo is a place in memory: a number alone could fill all of it
+        # the memo is an array: one large index would allocate all of the memory
         if opcode.name.endswith("BINPUT") and argument > number or number > _MAX_OPCODES:
             raise ValueError("its pickle is too large")
         if tuples.follow(opcode, argument) > _MAX_TUPLE:
@@ -298,7 +298,7 @@ def _check_instructions(stream):
 
 
 class _TupleSizes:
-    """Follows the stack of a pickle, of which it keeps the sizes of tuples and 1 for all else."""
+    """Simulates the stack of a pickle: holds the size of each tuple, and 1 for anything else."""
 
     _MARK = 0
 
@@ -306,7 +306,7 @@ class _TupleSizes:
         self._stack, self._memo = [], {}
 
     def follow(self, opcode, argument):
-        """Does what an instruction does, and returns the size of what is on top of the stack."""
+        """Simulates an instruction, and returns the size of what is then on top of the stack."""
         stack, name = self._stack, opcode.name
         if "BINPUT" in name:
             self._memo[argument] = stack[-1]

@@ -10,7 +10,7 @@ import numpy as np
 
 from roformer_tf.checkpoint.damage import check_file
 
-# The blocks that BERT treats as CJK: `Tokenizer._is_cjk_character` of bert4keras
+# The blocks that BERT treats as CJK; see `Tokenizer._is_cjk_character` of bert4keras
 CJK_BLOCKS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),

@@ -19,8 +19,8 @@ from roformer_tf.checkpoint.model_files import is_model, needed_files
 from roformer_tf.checkpoint.original_files import nothing_found
 from roformer_tf.files import cache_folder, check_room, replace_files
 
-KEPT_COPIES = 4  # a base model has half a gigabyte
-_TEMPORARY = {}  # the key of a copy -> its folder, where there is no cache
+KEPT_COPIES = 4  # of half a gigabyte each, for base models
+_TEMPORARY = {}  # the key of a copy -> its temporary folder, if there is no cache
 _BLOCK = 2**20
 _DAMAGES = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError,
@@ -75,7 +75,8 @@ def unpack(archive, inner=""):
                 place = _new_place(key)
                 _write(stored, files, place / name)
     except _DAMAGES as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a place that is none
+        # EINVAL comes of an impossible offset in the archive
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise ValueError(
             f"{archive} is damaged, cut off ({archive.stat().st_size:,} bytes) or of a kind that "
@@ -84,7 +85,7 @@ def unpack(archive, inner=""):
     with suppress(OSError):
         os.utime(place)
         if place not in _TEMPORARY.values():
-            # the copies whose last use was longest ago
+            # remove the copies that were not used for the longest time
             copies = place.parent.iterdir()
             copies = sorted(copies, key=lambda path: (path == place, path.stat().st_mtime))
             for old in copies[:-KEPT_COPIES]:
@@ -126,7 +127,7 @@ def _choose(archive, inner, members):
     folders = {}
     for name in members:
         head, slash, tail = name.rpartition("/")
-        if not name.startswith("__MACOSX/"):  # what macOS adds about each file, under its name
+        if not name.startswith("__MACOSX/"):  # where macOS puts a file of attributes for each file
             folders.setdefault(head + slash, []).append(tail)
     models = sorted(folder for folder, names in folders.items() if is_model(names))
     names = ", ".join(str(archive / folder) for folder in models)
@@ -146,7 +147,7 @@ def _choose(archive, inner, members):
 
 def _check_sizes(archive, files):
     for info in files:
-        # numbers of weights hardly shrink, and text to a third; deflate reaches 1,000 on zeros
+        # weights hardly shrink, and text shrinks to a third; deflate makes a thousandth of zeros
         if info.file_size > largest_size(info.compress_size):
             raise ValueError(
                 f"{archive} is refused: {info.filename!r:.100} unpacks to {info.file_size:,} bytes "
@@ -194,12 +195,12 @@ def _write(stored, files, target):
             for name, info in files.items():
                 file = temporary / name
                 file.parent.mkdir(parents=True, exist_ok=True)
-                # ends at the size that was checked, and compares the CRC
+                # stops at the size that was checked, and compares the CRC
                 with stored.open(info) as source, open(file, "wb") as copy:
                     shutil.copyfileobj(source, copy, _BLOCK)
                 if file.stat().st_size != info.file_size:
                     raise zipfile.BadZipFile(f"{info.filename!r:.100} is cut off")
     except BaseException:
         with suppress(OSError):
-            target.parent.rmdir()  # unless an older copy is in it
+            target.parent.rmdir()  # fails if there is an older copy
         raise

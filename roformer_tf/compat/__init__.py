@@ -24,7 +24,7 @@ def names_not_offered(module, hints, instead="See docs/moving_from_bert4keras.md
     def __getattr__(name):
         hint = next((text for key, text in hints.items() if re.fullmatch(key, name)), instead)
         caller = sys._getframe(1)
-        while caller.f_code.co_name == "__getattr__":  # of a module, which offers other names
+        while caller.f_code.co_name == "__getattr__":  # of a module that offers another's
             caller = caller.f_back
         operation = dis.opname[caller.f_code.co_code[caller.f_lasti]]
         error = ImportError if operation == "IMPORT_FROM" else AttributeError

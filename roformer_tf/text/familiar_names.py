@@ -39,7 +39,7 @@ _NAMES = {name: ours for ours, names in _INSTEAD.items() for name in names.split
 
 
 class FamiliarName:
-    """One of these names in a class of ours, which has it as little as its instances do.
+    """Raises the error for a name of another library that is looked up on a class of ours.
 
     >>> import roformer_tf
     >>> roformer_tf.RoFormerMaskedLM.from_pretrained("junnyu/roformer_chinese_base")
@@ -59,7 +59,7 @@ def _error(cls, name):
 
 
 class TokenizerFromPreset(SavedWhole):
-    """Mixin of tokenizers: a name of another library raises an error that names ours.
+    """Mixin of tokenizers: adds `from_preset`, and errors for names of other libraries.
 
     >>> import roformer_tf
     >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -102,5 +102,5 @@ class TokenizerFromPreset(SavedWhole):
     def __getattr__(self, name):
         if name in _NAMES:
             raise _error(type(self), name)
-        # that of the PyTorch backend, or Python's, for its error
+        # the PyTorch backend has one; Python's own raises the usual error
         return getattr(super(), "__getattr__", super().__getattribute__)(name)

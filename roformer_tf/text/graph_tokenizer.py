@@ -18,7 +18,7 @@ from roformer_tf.text.ragged_ops import (
 from roformer_tf.text.tokenizer_tables import CAPITAL_SIGMA, CONTROL, ISOLATED, LETTER
 
 TEXTS = [tf.TensorSpec([None], tf.string)]
-UNROLLED = 16  # positions of the longest run in a step of the loop
+UNROLLED = 16  # positions of the longest run that one step of the loop handles
 
 
 class GraphTokenizer(tf.Module):
@@ -184,7 +184,7 @@ class GraphTokenizer(tf.Module):
             """
             case = tf.cast(look_up(t.case_page, t.case_code), tf.int32)
             sigma = true_indices(tf.equal(codes, ord(CAPITAL_SIGMA)))
-            solid = true_indices(tf.not_equal(case, 2))  # ends with the newline
+            solid = true_indices(tf.not_equal(case, 2))  # the last one is a newline
             case = tf.concat([tf.gather(case, solid), [0]], 0)
             i = tf.searchsorted(solid, sigma)
             before = i - 1 + tf.where(tf.equal(i, 0), tf.size(case), 0)
@@ -376,7 +376,7 @@ def best_word_lengths(first, run, left, start, size, score, unknown_score):
         top, longest = longest_words(scores[begin:end] + route)
         return t + 1, tf.concat([route[:, 1:], top], 1), best.write(t, longest)
 
-    # while there are several runs
+    # as long as there are several runs
     steps = tf.size(splits) - 1
     shared = tf.reduce_sum(tf.cast(splits[1:] - splits[:-1] > 1, tf.int32))
     none = tf.fill([n_runs, widest - 1], tf.constant(-math.inf, tf.float64))
@@ -393,7 +393,7 @@ def best_word_lengths(first, run, left, start, size, score, unknown_score):
     )
     best = tf.cond(shared > 0, best.concat, lambda: tf.zeros([0], tf.int32))
 
-    # the rest of the longest run, some positions in each step of the loop, which has its own cost
+    # the rest of the longest run: several positions in each step, which has a cost of its own
     count = steps - shared
     blocks = -(-count // UNROLLED)
     rest = tf.pad(scores[tf.size(best) :], [[0, blocks * UNROLLED - count], [0, 0]])

@@ -8,7 +8,7 @@ from roformer_tf.portable import NO_INLINE
 from roformer_tf.text.graph_tokenizer import TEXTS
 from roformer_tf.text.ragged_ops import ragged_rows
 
-# Stands around such a token in a string. No string has it: its bytes are not UTF-8.
+# Put around each such token in a string. No string has it already, as it is not valid UTF-8.
 _MARK = b"\xff\x00\xff"
 
 

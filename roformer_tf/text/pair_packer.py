@@ -150,7 +150,7 @@ def to_ragged_ids(segment):
     """Converts to a RaggedTensor int32 `(batch, tokens)`; also returns whether it was unbatched."""
     if not isinstance(segment, tf.Tensor | tf.RaggedTensor):
         if isinstance(segment, list | tuple):
-            # tf.ragged.constant cannot tell [], one segment, from [[]], a batch of one
+            # tf.ragged.constant cannot tell one empty segment, [], from a batch of one, [[]]
             nested = bool(segment) and not isinstance(segment[0], int | np.integer)
             rows = [np.asarray(row, np.int32) for row in (segment if nested else [segment])]
             flat = np.concatenate(rows) if rows else np.zeros([0], np.int32)

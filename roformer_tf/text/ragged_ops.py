@@ -141,7 +141,7 @@ def include_marks(texts, ends):
     def moved():
         characters = tf.strings.unicode_split(texts + "\n", "UTF-8", errors="replace")
         is_mark = tf.strings.regex_full_match(characters.values, r"\p{M}")
-        solid = true_indices(~is_mark)  # the newline of each text is one
+        solid = true_indices(~is_mark)  # each text ends with a newline, which is no mark
         begins = tf.cast(characters.row_starts(), tf.int32)
         rows = tf.cast(ends.value_rowids(), tf.int32)
         begin = tf.gather(begins, rows)

@@ -174,8 +174,8 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
             )
         return cls(**config)
 
-    # Not decorated: KerasHub would convert a list of strings by way of an array, where each takes
-    # the space of the longest one
+    # Not decorated, because KerasHub would make an array of a list of strings, in which each string
+    # takes the space of the longest one
     def call(self, inputs, *args, training=None, **kwargs):
         return self.tokenize(inputs, *args, **kwargs)
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-# Like a surrogate it has no case and no decomposition, and is in no vocabulary
+# Like a surrogate, it has no case and no decomposition, and is in no vocabulary
 _LIKE_A_SURROGATE = "\U0010ffff"
 
 
@@ -47,7 +47,7 @@ def to_string_tensor(inputs):
         return tf.constant(encode_utf8(inputs))
     if any(isinstance(x, list | tuple) for x in inputs):
         return tf.ragged.stack([to_string_tensor(x) for x in inputs])
-    # From a list of bytes, not a NumPy array, where each string takes the space of the longest one
+    # From a list of bytes: in a NumPy array each string would take the space of the longest one
     return tf.constant([encode_utf8(x) for x in inputs], tf.string, shape=[len(inputs)])
 
 

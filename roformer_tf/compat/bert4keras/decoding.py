@@ -170,7 +170,7 @@ class AutoRegressiveDecoder:
                 order = p.argsort(axis=1)[:, ::-1]
                 tokens = order if tokens is None else np.take_along_axis(tokens, order, axis=1)
                 p = np.take_along_axis(p, order, axis=1)
-                reached = np.cumsum(p, axis=1)[:, :-1] >= topp  # by the tokens before
+                reached = np.cumsum(p, axis=1)[:, :-1] >= topp  # the tokens before reach it already
                 p[:, 1:][reached] = 0
                 p = p / p.sum(axis=1, keepdims=True)
             drawn = np.array([[np.random.choice(len(row), p=row)] for row in p])  # noqa: NPY002

@@ -73,7 +73,7 @@ class Loss(Layer):
 
 
 class _Arguments:
-    """bert4keras' names of the arguments of the span layers; a base before our class."""
+    """Mixin with bert4keras' names of the arguments of the span layers."""
 
     def __init__(
         self,

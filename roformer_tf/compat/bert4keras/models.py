@@ -26,7 +26,7 @@ from roformer_tf.models.roformer_masked_lm import language_model_head
 _FAMILIES = {name: name for name in FAMILIES} | {"roberta": "bert"}
 _MASKINGS = {"encoder": "bidirectional", "lm": "causal", "unilm": "unilm"}
 _OTHERS = "ALBERT, ELECTRA, GPT, GPT-2 and T5 are in KerasHub: keras.io/keras_hub/api/models."
-# arguments of bert4keras' models that would change the model: none is offered
+# Arguments of bert4keras' models that are not offered -> what to do instead.
 _NOT_OFFERED = {
     "additional_input_layers": "call `keras.models.Model` with further inputs",
     "attention_caches": "use `call_with_cache` of roformer_tf.RoFormerBackbone",
@@ -44,7 +44,7 @@ _NOT_OFFERED = {
 class Point(keras.layers.Layer):
     """Names a tensor of the graph as bert4keras does, and carries the padding mask.
 
-    So `model.get_layer("Transformer-11-FeedForward-Norm").output` is what it is there.
+    So `model.get_layer("Transformer-11-FeedForward-Norm").output` is the same as in bert4keras.
 
     Call arguments:
         inputs: list of a tensor `(batch, length, …)` and the padding mask `(batch, length)`.
@@ -114,7 +114,8 @@ class Transformer:
             attention_key_size, intermediate_size, embedding_size: ints.
     """
 
-    pooling, num_classes = "pooler", 2  # of the next-sentence head, for `ModelBinding`
+    # `ModelBinding` asks for them if there is a next-sentence head
+    pooling, num_classes = "pooler", 2
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class Transformer:
         self.name = name
         self.edits = {"keep_tokens": keep_tokens, "compound_tokens": compound_tokens}
         self.ignore_invalid_weights = ignore_invalid_weights
-        is_v2 = family == "roformer_v2"  # which has no pooler there, whatever is asked for
+        is_v2 = family == "roformer_v2"  # bert4keras gives it no pooler, whatever is asked for
         self.with_pool = not is_v2 and (with_pool or with_nsp)
         self.with_nsp = not is_v2 and with_nsp
         self.with_mlm = with_mlm or application != "encoder"
@@ -250,7 +251,7 @@ class Transformer:
             )
         path = Path(filename)
         tensors = original_tensors(ModelBinding(self, self.with_nsp))
-        # digests that are there would be those of the old weights
+        # the digests of the old weights would refuse the new ones
         add = add_digests if (path.parent / DIGESTS_FILE).is_file() else None
         with replace_files(path.parent, before_moving=add) as temporary:
             write_tensors(temporary / path.name, tensors)

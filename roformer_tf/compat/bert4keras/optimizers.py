@@ -1,11 +1,12 @@
 """`bert4keras.optimizers`: Adam and AdaFactor, and what extends them.
 
-`Adam` has two meanings, as there. Without the environment variable TF_KERAS it is that of Keras,
-whose epsilon of 1e-7 is added before the correction of the bias. With TF_KERAS=1 it is bert4keras'
-own, with 1e-6 after it and the argument `bias_correction`.
+`Adam` means two things, as in bert4keras. Without the environment variable TF_KERAS it is Keras'
+Adam, which adds an epsilon of 1e-7 before it corrects the bias. With TF_KERAS=1 it is bert4keras'
+own, which adds 1e-6 afterwards and has the argument `bias_correction`.
 
-An extended optimizer computes an update, then its extensions change it in the order in which they
-were added. A schedule acts on the learning rate, and accumulation comes last, wherever they stand.
+An extended optimizer computes an update, and its extensions change it in the order in which they
+were added. Two of them do not depend on the order: a schedule acts on the learning rate, and
+accumulation comes last.
 """
 
 import re
@@ -20,7 +21,7 @@ from roformer_tf.optimizers import OriginalAdaFactor, OriginalAdamW, PiecewiseLi
 from roformer_tf.optimizers.original_lamb import adapt
 from roformer_tf.optimizers.original_optimizer import matches_any
 
-# Where weights are here: how bert4keras names them, for `exclude_from_…`
+# Our paths of weights -> bert4keras' names, which arguments such as `exclude_from_…` take.
 _NAMES = {
     "embeddings/token_embedding/": "Embedding-Token/",
     "embeddings/segment_embedding/": "Embedding-Segment/",
@@ -83,11 +84,11 @@ def _be_lazy(self, gradient, variable, new_value, learning_rate):
     return ops.where(used, new_value, ops.convert_to_tensor(variable))
 
 
-_EXTENSIONS = {}  # name: its arguments with their defaults, and how it changes an update
+_EXTENSIONS = {}  # name -> arguments with their defaults, and a function that changes an update
 
 
 class _Extendable:
-    """An optimizer that `extend_with_…` extends; a base before one of our optimizers."""
+    """Mixin of the optimizers that `extend_with_…` extends."""
 
     extensions = ()
     _weights_of_models = staticmethod(list)
@@ -200,7 +201,7 @@ class BertAdam(_Extendable, OriginalAdamW):
     ):
         super().__init__(learning_rate, beta_1, beta_2, epsilon, weight_decay=0.0, **kwargs)
         self.bias_correction = bias_correction
-        # One pass over the weights does Adam and its decay. Whatever else there is takes several.
+        # The kernel does Adam and weight decay in one pass. Other extensions need several passes.
         plain = {"weight_decay", "piecewise_linear_lr", "gradient_accumulation"}
         self.uses_kernel = bias_correction and set(self.extensions) <= plain
         if self.uses_kernel and "weight_decay" in self.extensions:
@@ -232,9 +233,9 @@ class AdaFactor(_Extendable, OriginalAdaFactor):
 
     Args:
         learning_rate: float, or `None` for min(0.01, 1 / sqrt(step)).
-        beta1, beta2, epsilon1, epsilon2: `beta_1`, … there.
-        multiply_by_parameter_scale, clipping_threshold, min_dim_size_to_factor: As there.
-        exclude_from_parameter_scale: `no_scale` there, by bert4keras' names of weights.
+        beta1, beta2, epsilon1, epsilon2: Its `beta_1`, `beta_2`, `epsilon_1` and `epsilon_2`.
+        multiply_by_parameter_scale, clipping_threshold, min_dim_size_to_factor: The same.
+        exclude_from_parameter_scale: Its `no_scale`, with bert4keras' names of weights.
         **kwargs: Arguments of the extensions and of `keras.optimizers.Optimizer`.
 
     >>> AdaFactorG = extend_with_gradient_accumulation(AdaFactor, name="AdaFactorG")

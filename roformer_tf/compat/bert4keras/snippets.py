@@ -16,7 +16,7 @@ from roformer_tf.compat.bert4keras.decoding import (  # noqa: F401
 )
 from roformer_tf.text.tokenizer_tables import normalize as lowercase_and_normalize  # noqa: F401
 
-uniout = None  # which printed Chinese on Python 2
+uniout = None  # a package that printed Chinese on Python 2
 is_py2 = False
 
 
@@ -43,7 +43,7 @@ class _IndexedFile:
         self.file, self.offsets = file, [0]
         while file.readline():
             self.offsets.append(file.tell())
-        self.offsets.pop()  # the end
+        self.offsets.pop()  # no line begins at the end
         file.seek(0)
 
     def __len__(self):
@@ -225,8 +225,8 @@ class DataGenerator:
         """Returns a `tf.data.Dataset` of batches of the examples that `__iter__` yields one by one.
 
         Args:
-            types, shapes: Structures of dtypes and shapes, as of one example.
-            names: str, tuple of str, or tuple of tuples: names of its parts.
+            types, shapes: Structures of the dtypes and shapes of one example.
+            names: str, tuple of str, or tuple of tuples of str. Names of the example's parts.
             padded_batch: bool. Whether to pad the examples of a batch.
         """
 
@@ -269,7 +269,7 @@ def parallel_apply_generator(
     """
     make = multiprocessing.dummy if dummy else multiprocessing.get_context("fork")
     waiting, ready, pending = make.Queue(), make.Queue(), 0
-    if not dummy:  # at the end of the program nobody reads what is left
+    if not dummy:  # else the program would not end before all is read
         waiting.cancel_join_thread()
 
     def work(*seed):

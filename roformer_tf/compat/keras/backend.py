@@ -23,7 +23,8 @@ from keras.utils import clear_session, get_source_inputs  # noqa: F401
 
 from roformer_tf.compat import names_not_offered
 
-_AT_ONCE = ("int_shape", "ndim", "dtype", "is_sparse", "name_scope", "count_params")  # no tensors
+# functions that return no tensor
+_AT_ONCE = ("int_shape", "ndim", "dtype", "is_sparse", "name_scope", "count_params")
 
 
 class _Operation(keras.Operation):

@@ -94,7 +94,7 @@ def _dataset(first, batches):
     def spec(x, is_label):
         shape = [None] * x.ndim
         if is_label and x.ndim > 1 and x.shape[-1] == 1:
-            shape[-1] = 1  # by which Keras tells a class from many
+            shape[-1] = 1  # by it Keras chooses the metric that "accuracy" means
         return tf.TensorSpec(shape, tf.string if x.dtype.kind in "US" else dtype)
 
     signature = tuple(
@@ -108,7 +108,7 @@ def _dataset(first, batches):
 
 
 class _Keras2Methods:
-    """What models of Keras 2 can do and those of Keras 3 cannot; a base before Keras' class."""
+    """Mixin: what models of Keras 2 can do and those of Keras 3 cannot."""
 
     # === Training ===
 
@@ -128,7 +128,7 @@ class _Keras2Methods:
         with _Batches() as batches:
             x = batches.as_dataset(x)
             if isinstance(x, tf.data.Dataset):
-                kwargs["shuffle"] = False  # which only the dataset itself could do
+                kwargs["shuffle"] = False  # only the dataset itself could shuffle
             if validation_data is not None:
                 validation_data = batches.as_dataset(validation_data)
                 kwargs.update(validation_data=validation_data, validation_steps=validation_steps)
@@ -252,7 +252,7 @@ class _Keras2Methods:
         path = Path(filepath)
         if path.exists() and not overwrite:
             raise FileExistsError(f"{path} already exists. Pass overwrite=True to replace it.")
-        with tempfile.TemporaryDirectory() as folder:  # Keras 3 takes no other ending
+        with tempfile.TemporaryDirectory() as folder:  # Keras 3 takes this ending only
             written = Path(folder, "model.weights.h5")
             super().save_weights(str(written))
             with replace_file(path) as file, open(written, "rb") as source:
@@ -269,7 +269,8 @@ class _Keras2Methods:
         """
         path = Path(filepath).absolute()
         if not path.is_file():
-            if path.with_name(f"{path.name}.index").is_file():  # so tf.keras saves, but for `.h5`
+            # tf.keras saves so unless the name ends in .h5
+            if path.with_name(f"{path.name}.index").is_file():
                 raise ValueError(_of_keras_2(path))
             raise FileNotFoundError(f"There is no file of weights {str(filepath)!r}.")
         check_weights_of_keras_3(path)
@@ -290,7 +291,8 @@ class FunctionalModel(_Keras2Methods, Functional):
         super().__init__(_single(inputs), _single(outputs), name=name, **kwargs)
 
     def _standardize_inputs(self, inputs):
-        if isinstance(inputs, list | tuple):  # datasets have tuples, and Keras 2 lists of one
+        # datasets give tuples, and programs for Keras 2 lists of one
+        if isinstance(inputs, list | tuple):
             inputs = _single(list(inputs))
         return super()._standardize_inputs(inputs)
 
