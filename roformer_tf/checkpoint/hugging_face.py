@@ -12,6 +12,7 @@ Reference: `modeling_tf_roformer.py` and `modeling_tf_pytorch_utils.py` of trans
 
 import os
 import re
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -81,11 +82,10 @@ class HuggingFaceArrays:
             name = next(present, HF_WEIGHTS_FILE)
         self.source = folder / name
         check_file(self.source, "it holds the weights.")
-        whole = name.removesuffix(INDEX)
-        ending, open_file = next(item for item in _READERS.items() if whole.endswith(item[0]))
-        files = [self.source] if name == whole else files_of_index(self.source, ending)
+        ending = Path(name.removesuffix(INDEX)).suffix
+        files = files_of_index(self.source, ending) if name.endswith(INDEX) else [self.source]
         # Hugging Face's name -> the file that holds the tensor
-        self._files = {name: file for file in map(open_file, files) for name in file.names}
+        self._files = {name: file for file in map(_READERS[ending], files) for name in file.names}
         self._theirs = self._original_names()
         self.shapes, self.dtypes = {}, {}
         for ours in sorted(self._theirs):
@@ -101,7 +101,7 @@ class HuggingFaceArrays:
         self._check_tied_output()
 
     def _original_names(self):
-        """Maps original names to theirs."""
+        """Maps the original's names of the tensors to Hugging Face's."""
         layers = {match[1] for match in map(_LAYER.search, self._files) if match}
         # only the names are used, so the sizes do not matter
         sizes = mapping.Sizes(2, len(layers), 1, 2, 2, embedding_dim=4, num_segments=1)
@@ -224,7 +224,7 @@ class _H5Tensors:
 
 
 def _torch_name(path):
-    """Returns the name in the PyTorch model of a variable of the TensorFlow model.
+    """Translates the path of a variable of the TensorFlow model to its name in PyTorch's.
 
     >>> _torch_name("mlm___cls/tf_ro_former_for_masked_lm/mlm___cls/predictions/bias:0")
     'cls.predictions.bias'

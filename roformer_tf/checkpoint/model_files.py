@@ -20,12 +20,12 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def is_model(names):
-    """Whether the files of a folder look like a model, by their names in it."""
+    """Whether the files of a folder, of which these are the names, look like a model."""
     return any(_is(name, (CONFIG_FILE, HF_CONFIG_FILE, "*.index")) for name in names)
 
 
 def needed_files(names, weights=True):
-    """Selects the files, as paths in a folder, that loading the model in it reads.
+    """Selects the files that loading a model reads, from the names of all in its folder.
 
     A release may hold the same weights in several forms. Only one of them is read.
 
@@ -47,7 +47,7 @@ def needed_files(names, weights=True):
     else:
         patterns = [name for name in WEIGHTS_FILES if name in top][:1]
         if patterns and patterns[0].endswith(INDEX):
-            patterns = ["*." + patterns[0].removesuffix(INDEX).rpartition(".")[2]]  # the shards
+            patterns = ["*" + PurePath(patterns[0].removesuffix(INDEX)).suffix]  # the shards
     return needed + [name for name in top if _is(name, patterns)]
 
 
