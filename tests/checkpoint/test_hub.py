@@ -15,8 +15,9 @@ import pytest
 
 import roformer_tf
 from roformer_tf.checkpoint import inspect_checkpoint, open_folder, save_checkpoint
-from tests.checkpoint.golden import assert_same_model, numpy
+from tests.checkpoint.golden import assert_same_model
 from tests.checkpoint.hub_server import TOKEN, HubServer
+from tests.layers.harness import numpy
 from tests.models import builders
 from tests.processes import environment_of_a_user
 

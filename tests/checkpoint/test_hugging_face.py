@@ -13,9 +13,8 @@ from tests.checkpoint.conftest import (
     read_variables,
     write_original,
 )
-from tests.checkpoint.golden import numpy
 from tests.checkpoint.other_files import take_tensors, write_shards
-from tests.layers.harness import assert_equal
+from tests.layers.harness import assert_equal, numpy
 
 safetensors = pytest.importorskip("safetensors.numpy")
 

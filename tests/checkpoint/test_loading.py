@@ -17,8 +17,7 @@ from tests.checkpoint.conftest import (
     read_variables,
     write_original,
 )
-from tests.checkpoint.golden import numpy
-from tests.layers.harness import assert_equal, quantized
+from tests.layers.harness import assert_equal, numpy, quantized
 from tests.oracles.run_original import small_config
 
 

@@ -8,7 +8,7 @@ import pytest
 import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
 from tests.checkpoint.conftest import SPECIAL, random_folder
-from tests.checkpoint.golden import numpy
+from tests.layers.harness import numpy
 
 CHARACTERS = list("天气很好不坏我你他今明")
 WORDS = ["天气", "今天", "明天"]

@@ -14,8 +14,8 @@ from tests.checkpoint.conftest import (
     write_original,
     write_with_saver,
 )
-from tests.checkpoint.golden import model_inputs, numpy
-from tests.layers.harness import assert_equal
+from tests.checkpoint.golden import model_inputs
+from tests.layers.harness import assert_equal, numpy
 from tests.oracles.run_original import small_config
 
 

@@ -10,9 +10,8 @@ import pytest
 import roformer_tf
 from roformer_tf.checkpoint import convert, inspect_checkpoint, load_checkpoint
 from tests.checkpoint.conftest import random_folder
-from tests.checkpoint.golden import numpy
 from tests.checkpoint.other_files import take_tensors, write_tf_h5
-from tests.layers.harness import assert_equal
+from tests.layers.harness import assert_equal, numpy
 
 safetensors = pytest.importorskip("safetensors.numpy")
 

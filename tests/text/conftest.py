@@ -10,6 +10,7 @@ from tests.models.builders import SPECIAL
 from tests.text.texts import hostile_texts, make_vocabulary, real_lines
 
 VOCABULARY = [*SPECIAL, *"追一科技的ab。", "追一", "科技", "ro", "##former"]
+DICTIONARY = "追一 10\n科技 20\n的 99\n"
 MODES = {
     "word": {"word_level": True, "lowercase": True},
     "word_cased": {"word_level": True, "lowercase": False},
@@ -133,14 +134,14 @@ def original(original, requests, vocabulary_path):
 @pytest.fixture
 def dictionary(tmp_path):
     path = tmp_path / "dict.txt"
-    path.write_text("追一 10\n科技 20\n的 99\n", "utf-8")
+    path.write_text(DICTIONARY, "utf-8")
     return path
 
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory):
     path = tmp_path_factory.mktemp("dictionary") / "dict.txt"
-    path.write_text("追一 10\n科技 20\n的 99\n", "utf-8")
+    path.write_text(DICTIONARY, "utf-8")
     return RoFormerTokenizer(VOCABULARY, dictionary=path)
 
 
