@@ -189,7 +189,7 @@ def _convert(folder, target, to, family):
 
 
 def _warn_of_tokenizer_settings(folder):
-    """Warns of settings of the tokenizer without which a folder is read with other token ids."""
+    """Warns of settings of the tokenizer that get lost, so that texts get other token ids."""
     if not (folder.path / VOCABULARY_FILE).is_file():
         return
     arguments = folder.tokenizer_arguments()

@@ -54,7 +54,7 @@ def _reason(message):
 
 
 def first_line(error):
-    """Returns the first line of an error's message, without a full stop, or else its kind."""
+    """Returns the first line of an error's message without a full stop, or the error's class."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
@@ -112,7 +112,7 @@ def read_json(file, purpose):
 
 
 def files_of_index(index, ending):
-    """Returns the files beside an index of shards that it names."""
+    """Returns the paths of the shards that an index names."""
     weight_map = read_json(index, "it names the files of weights.").get("weight_map")
     names = []
     for part in weight_map.values() if isinstance(weight_map, dict) else ():
@@ -132,7 +132,7 @@ def files_of_index(index, ending):
 
 
 def largest_size(stored):
-    """Returns how many bytes may come from so many stored ones, if they are not a zip bomb."""
+    """Returns into how many bytes `stored` bytes may unpack. More would be a zip bomb."""
     return max(2**20, 100 * stored)
 
 

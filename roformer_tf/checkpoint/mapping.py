@@ -290,7 +290,7 @@ class Variable(Row):
     row_order: np.ndarray | None
 
     def from_original(self, array):
-        """Returns the part of our weight that an array of the original checkpoint becomes."""
+        """Converts an array of the original checkpoint to its part of our weight."""
         if self.transposed:
             array = array.T
         if self.row_order is not None:
@@ -298,7 +298,7 @@ class Variable(Row):
         return array if self.order is None else array[..., self.order]
 
     def to_original(self, weight):
-        """Returns the original's array out of our whole weight: the inverse of `from_original`."""
+        """Converts our whole weight to the original's array: the inverse of `from_original`."""
         array = weight[..., self.columns]
         if self.row_order is not None:
             array = array[np.argsort(self.row_order)]

@@ -234,7 +234,7 @@ def original_tensors(binding):
 
 
 def save_preset(model, save, folder, stale=(), weights=None):
-    """Calls KerasHub's `save_to_preset` such that it writes the folder completely or not at all.
+    """Calls KerasHub's `save_to_preset` so that it writes the folder completely or not at all.
 
     Writes a model card beside weights, unless a person has written the `README.md` that is there.
 
@@ -273,7 +273,7 @@ class SavedWhole:
 
 
 def _write_card(model, new, folder):
-    """Writes a model card beside the new files of `folder`, unless it has one of a user.
+    """Writes a model card beside the new files of `folder`, unless a user wrote the one there.
 
     A card is a user's own if its digest is not the one in the folder's `SHA256SUMS`. Returns
     whether such a card is kept.

@@ -262,7 +262,7 @@ class TorchTensors:
 
 
 class _Refused(Exception):
-    """A pickle names what builds no tensor."""
+    """A pickle has something that a file of tensors does not need."""
 
 
 def _load(stream, storages):

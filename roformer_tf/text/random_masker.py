@@ -1,4 +1,4 @@
-"""Random masking of tokens, and strings in which the mask token is written out."""
+"""Random masking of tokens."""
 
 import random
 
