@@ -1,6 +1,7 @@
 """Opens the folder of a model: finds its layout, family, settings, vocabulary and arrays."""
 
 import contextlib
+import glob
 import os
 import re
 import warnings
@@ -106,7 +107,7 @@ def find_layout(path):
     if not path.is_dir():
         if path.name in WEIGHTS_FILES and path.is_file():
             return "huggingface"
-        if path.is_file() or any(path.parent.glob(f"{path.name}.*")):
+        if path.is_file() or any(path.parent.glob(f"{glob.escape(path.name)}.*")):
             return "original"
         raise FileNotFoundError(nothing_found(path))
     try:

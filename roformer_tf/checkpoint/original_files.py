@@ -5,6 +5,7 @@ import glob
 import math
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,26 @@ def nothing_found(path, names=None):
     return f"No checkpoint at {path}: {reason}. {kinds}, or the prefix of a TF1 checkpoint."
 
 
+@contextlib.contextmanager
+def readable_prefix(prefix):
+    """Gives a checkpoint's prefix as TensorFlow reads it, which takes `*`, `?` and `[` for a pattern.
+
+    A prefix with such characters is replaced by links to its files in a temporary folder.
+
+    Args:
+        prefix: Path, such as `model [1]/bert_model.ckpt`.
+    """
+    if not re.search(r"[*?\[\\]", str(prefix)):
+        yield str(prefix)
+        return
+    with tempfile.TemporaryDirectory(prefix="roformer_tf_") as folder:
+        for file in prefix.parent.absolute().iterdir():
+            if file.name.startswith(f"{prefix.name}."):
+                ending = file.name.removeprefix(prefix.name)
+                Path(folder, CHECKPOINT_NAME + ending).symlink_to(file)
+        yield os.path.join(folder, CHECKPOINT_NAME)
+
+
 class OriginalArrays:
     """The tensors of a TF1 checkpoint, read one at a time.
 
@@ -124,7 +145,8 @@ class OriginalArrays:
         index = Path(f"{self.source}.index")
         size = index.stat().st_size
         with _explain(f"{index} is damaged or not a checkpoint index ({size} bytes)"):
-            reader = tf.train.load_checkpoint(str(self.source))
+            with readable_prefix(self.source) as prefix:
+                reader = tf.train.load_checkpoint(prefix)
             shapes = reader.get_variable_to_shape_map()
             dtypes = reader.get_variable_to_dtype_map()
         if "_CHECKPOINTABLE_OBJECT_GRAPH" in shapes:
@@ -151,9 +173,10 @@ class OriginalArrays:
 
     def read_tensor(self, name):
         """Returns one tensor as a `tf.Tensor`, which a TensorFlow variable uses without a copy."""
-        with _explain(f"The data of the variable {name!r} in {self.source}.data-* is damaged"):
+        problem = f"The data of the variable {name!r} in {self.source}.data-* is damaged"
+        with _explain(problem), readable_prefix(self.source) as prefix:
             return tf.raw_ops.RestoreV2(
-                prefix=str(self.source),
+                prefix=prefix,
                 tensor_names=[name],
                 shape_and_slices=[""],
                 dtypes=[tf.as_dtype(self.dtypes[name])],

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.checkpoint.damage import read_json
-from roformer_tf.checkpoint.original_files import write_tensors
+from roformer_tf.checkpoint.original_files import readable_prefix, write_tensors
 from roformer_tf.checkpoint.saving import has_original_format
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.files import flush_to_disk, remove_temporary, replace_files
@@ -175,7 +175,8 @@ def _read_state(folder):
 
 def _read(prefix, variables):
     try:
-        shapes = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
+        with readable_prefix(prefix) as readable:
+            shapes = tf.train.load_checkpoint(readable).get_variable_to_shape_map()
     except (ValueError, RuntimeError) as error:  # how TensorFlow's reader reports broken files
         raise OSError(str(error)) from error
     differences = {
@@ -198,12 +199,13 @@ def _read(prefix, variables):
             "Resume with the settings it was made with, or start in another folder."
         )
     names = sorted(variables)
-    tensors = tf.raw_ops.RestoreV2(
-        prefix=str(prefix),
-        tensor_names=names,
-        shape_and_slices=[""] * len(names),
-        dtypes=[tf.as_dtype(variables[name].dtype) for name in names],
-    )
+    with readable_prefix(prefix) as readable:
+        tensors = tf.raw_ops.RestoreV2(
+            prefix=readable,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            dtypes=[tf.as_dtype(variables[name].dtype) for name in names],
+        )
     return dict(zip(names, tensors))
 
 

@@ -27,6 +27,15 @@ def test_relative_paths_work(folder, monkeypatch):
     assert OriginalArrays(".").shapes
 
 
+@pytest.mark.parametrize("name", ["model [1]", "a*b?", "back\\slash"])
+def test_names_that_tensorflow_takes_for_patterns(variables, config, tmp_path, name):
+    folder = write_original(tmp_path / name, variables, config, name="model.ckpt[2]")
+    (tmp_path / "model 1").mkdir()  # which the first pattern matches
+    for path in (folder, folder / "model.ckpt[2]"):
+        arrays = open_folder(path).arrays
+        assert_same_bytes(variables, {key: arrays.read(key) for key in arrays.shapes})
+
+
 def test_the_checkpoint_of_a_folder_is_found(variables, config, tmp_path):
     folder = write_original(tmp_path / "a", variables, config, name="model.ckpt-2")
     (folder / "checkpoint").unlink()

@@ -32,7 +32,7 @@ def test_an_empty_state_counts_as_damaged(tmp_path):
 
 
 def test_round_trip_keeps_the_newest(variables, tmp_path):
-    checkpoints = TrainingCheckpoints(tmp_path / "a", keep=2)
+    checkpoints = TrainingCheckpoints(tmp_path / "run [1]", keep=2)
     assert checkpoints.restore(variables) is None
     kernel = variables["model/kernel"].numpy()
     for step in (10, 20, 30):
