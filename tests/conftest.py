@@ -29,7 +29,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-from tests.oracles import Original  # noqa: E402
+from tests.oracles.run_original import Original  # noqa: E402
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf

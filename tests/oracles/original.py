@@ -1,8 +1,14 @@
 """The original implementation, bert4keras 0.11.5 on tf-keras, in a process that answers requests.
 
-`tests.oracles.Original` starts it and sends requests. A request is a pickled `(name, arguments)` on
-standard input, an answer is a pickled `("result", value)` or `("error", traceback)` on what was
-standard output. bert4keras needs Keras 2, so it cannot share a process with the Keras 3 under test.
+bert4keras needs Keras 2, so it cannot share a process with the Keras 3 under test.
+`run_original.Original` starts this program, and calls its functions by requests: a request is a
+pickled `(name of the function, arguments, keyword arguments)` on standard input, an answer is a
+pickled `("result", value)` or `("error", traceback)` on what was standard output.
+
+Each `folder` is an original one: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`. `model`,
+`application` and keyword arguments are those of `bert4keras.models.build_transformer_model`:
+`model` is "roformer", "roformer_v2", "bert" or "nezha"; `application` "encoder", "lm" or "unilm".
+`dtype` is "float32", or "float64" for the same model in double precision.
 """
 
 import json
@@ -12,6 +18,7 @@ import sys
 import traceback
 from pathlib import Path
 
+INPUT_ORDER = ("token_ids", "segment_ids", "position_ids")
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -80,15 +87,50 @@ def add_head(transformer, head):
     return keras.models.Model(model.inputs, output)
 
 
-def forward(folder, model, application, kwargs, inputs, head, dtype):
-    """Returns the list of a model's outputs; `inputs` are the arrays in bert4keras' order."""
+def ordered(inputs, dtype):
+    """Returns the arrays of `inputs` as tensors, in the order of the model's inputs."""
     import tensorflow as tf
 
+    unknown = set(inputs) - set(INPUT_ORDER)
+    if unknown:
+        raise ValueError(
+            f"`inputs` may have the keys {INPUT_ORDER}. Received also: {sorted(unknown)}"
+        )
+    return [tf.cast(inputs[name], dtype) for name in INPUT_ORDER if name in inputs]
+
+
+def forward(
+    folder,
+    inputs,
+    model="roformer",
+    application="encoder",
+    head=None,
+    dtype="float32",
+    **kwargs,
+):
+    """Returns the list of a model's outputs.
+
+    Args:
+        folder: An original folder.
+        inputs: dict of arrays `(batch, length)`: `token_ids`, `segment_ids` (unless
+            `segment_vocab_size=0`) and, with `custom_position_ids=True`, `position_ids`.
+        model, application, **kwargs: Arguments of `build_transformer_model`.
+        head: None, "masked_mean" (mean of the encoder's output over the real tokens) or
+            "all_layers" (embedding output and output of each layer).
+        dtype: "float32" or "float64".
+    """
     transformer = build(folder, model, application, kwargs, dtype)
     # the same as `predict`, which would need a second to build a graph
-    outputs = add_head(transformer, head)([tf.cast(x, dtype) for x in inputs], training=False)
+    outputs = add_head(transformer, head)(ordered(inputs, dtype), training=False)
     outputs = outputs if isinstance(outputs, list) else [outputs]
     return [output.numpy() for output in outputs]
+
+
+def forward_with_noise(folder, inputs, **kwargs):
+    """Returns float32 outputs, and their maximum differences from the same model in float64."""
+    single = forward(folder, inputs, **kwargs)
+    double = forward(folder, inputs, dtype="float64", **kwargs)
+    return single, [float(abs(s - d).max()) for s, d in zip(single, double, strict=True)]
 
 
 def named_weights(transformer):
@@ -98,10 +140,30 @@ def named_weights(transformer):
             yield from zip(names, transformer.layers[layer].trainable_weights, strict=True)
 
 
-def make_checkpoint(folder, config, model, seed, kwargs, embedding_scale, vocabulary):
-    """Writes an original folder with random weights, distributed as in the golden fixtures."""
+def make_checkpoint(
+    folder, config, seed, model="roformer", embedding_scale=0.5, vocabulary=None, **kwargs
+):
+    """Writes an original folder of random weights, distributed as in the golden fixtures.
+
+    Args:
+        folder: Folder to write, created if missing.
+        config: dict. Written as `bert_config.json`; see `small_config`.
+        seed: int or list of int, for `numpy.random.default_rng`.
+        model: bert4keras' name of the model.
+        embedding_scale: Standard deviation of the embeddings. Below 0.1 it also scales the kernel
+            of the MLM transform, so that the epsilon of its norm is visible (0.003).
+        vocabulary: list of tokens for `vocab.txt`. By default the five special ones and
+            placeholders.
+        **kwargs: Heads to create: `with_mlm`, `with_pool`, `with_nsp`. By default all three for
+            RoFormer and none for RoFormerV2, whose heads have no variables.
+
+    Returns:
+        The variables by name.
+    """
     import numpy as np
 
+    if not kwargs and model != "roformer_v2":
+        kwargs = {"with_mlm": "linear", "with_pool": True, "with_nsp": True}
     Path(folder).mkdir(parents=True, exist_ok=True)
     tokens = SPECIAL_TOKENS + [f"[unused{i}]" for i in range(5, config["vocab_size"])]
     tokens = tokens if vocabulary is None else vocabulary
@@ -127,6 +189,7 @@ def make_checkpoint(folder, config, model, seed, kwargs, embedding_scale, vocabu
             value = 1.2 / weight.shape[0] ** 0.5 * noise
         weight.assign(value)
     transformer.save_weights_as_checkpoint(os.path.join(folder, "bert_model.ckpt"))
+    return variables(folder)
 
 
 def variables(folder):
@@ -137,10 +200,13 @@ def variables(folder):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def gradients(folder, model, application, kwargs, inputs, labels, dtype):
+def gradients(
+    folder, inputs, labels, model="roformer", application="encoder", dtype="float32", **kwargs
+):
     """Loss and gradients by variable name, as train.py's `CrossEntropy` with all dropout off.
 
-    The loss is the mean cross entropy over positions whose label is not 0.
+    The loss is the mean cross entropy of the MLM logits over positions whose label is not 0;
+    `labels` are token ids of shape (batch, length).
     """
     import tensorflow as tf
 
@@ -148,7 +214,7 @@ def gradients(folder, model, application, kwargs, inputs, labels, dtype):
     transformer = build(folder, model, application, kwargs, dtype)
     weights = dict(named_weights(transformer))
     with tf.GradientTape() as tape:
-        logits = transformer.model([tf.cast(array, dtype) for array in inputs], training=True)
+        logits = transformer.model(ordered(inputs, dtype), training=True)
         mask = tf.cast(tf.not_equal(labels, 0), dtype)
         loss = tf.keras.backend.sparse_categorical_crossentropy(labels, logits, from_logits=True)
         loss = tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)
@@ -159,12 +225,22 @@ def gradients(folder, model, application, kwargs, inputs, labels, dtype):
     }
 
 
-def train(folder, kwargs, optimizer, batches, snapshots, dtype):
+def train(folder, optimizer, batches, snapshots=(), dtype="float32", **kwargs):
     """`train_on_batch` with the model, the loss and the optimizer of train.py, all dropout off.
 
-    `optimizer` has the arguments of the optimizer. Each extension of Adam is used if its argument
-    is given. Returns the loss before every step, the variables after the steps in `snapshots`, the
-    names that decay.
+    Args:
+        folder: An original RoFormer folder with the variables of the masked language model.
+        optimizer: dict. Arguments of bert4keras' optimizer: `learning_rate`, and for each extension
+            of Adam to use, `weight_decay_rate` with `exclude_from_weight_decay`, `lr_schedule` or
+            `grad_accum_steps`.
+        batches: list of (token ids, segment ids, labels). Unpredicted tokens have label 0.
+        snapshots: Numbers of steps after which to return the variables.
+        dtype: "float32" or "float64".
+        **kwargs: Arguments of `build_transformer_model`.
+
+    Returns:
+        The loss before each step; dict from snapshot to variables by name; the names with weight
+        decay.
     """
     import tensorflow as tf
     from bert4keras import optimizers
@@ -204,20 +280,33 @@ def train(folder, kwargs, optimizer, batches, snapshots, dtype):
 
 
 def piecewise_linear(steps, schedule):
-    """Returns bert4keras' `piecewise_linear` at each of the steps."""
+    """Returns the learning rate factor of `schedule`, a dict {step: factor}, at `steps`."""
     from bert4keras.backend import K, piecewise_linear
 
     K.set_floatx("float32")
-    return [float(piecewise_linear(step, schedule)) for step in steps]
+    return [float(piecewise_linear(int(step), schedule)) for step in steps]
 
 
-def encode(vocab_path, texts, second_texts, word_level, do_lower_case, arguments):
-    """Runs `Tokenizer.encode`: for each text [token ids, segment ids], or the exception's name."""
+def encode(vocab_path, texts, second_texts=None, word_level=True, do_lower_case=True, **arguments):
+    """Encodes each text, or pair of texts, with bert4keras' `Tokenizer.encode`.
+
+    Args:
+        vocab_path: Path of a `vocab.txt`.
+        texts: list of strings.
+        second_texts: list of strings of the same length, or None.
+        word_level: Whether to segment with `jieba.cut(text, HMM=False)` first, as for the word
+            models.
+        do_lower_case: Argument of `Tokenizer`.
+        **arguments: `maxlen`, `pattern`, `truncate_from` of `encode`.
+
+    Returns:
+        For each text `[token ids, segment ids]`, or the name of the exception of the original.
+    """
     import jieba
     from bert4keras.tokenizers import Tokenizer
 
     tokenizer = Tokenizer(
-        vocab_path,
+        str(vocab_path),
         do_lower_case=do_lower_case,
         pre_tokenize=(lambda text: jieba.cut(text, HMM=False)) if word_level else None,
     )
@@ -230,11 +319,34 @@ def encode(vocab_path, texts, second_texts, word_level, do_lower_case, arguments
     return results
 
 
-def decode(method, options, arguments, prompt, table, folder, application, seed):
-    """Runs a method of `AutoRegressiveDecoder`, with a table of logits or a model.
+def decode(
+    method,
+    end_id,
+    maxlen,
+    minlen=1,
+    prompt=(),
+    table=None,
+    folder=None,
+    application="lm",
+    seed=0,
+    **arguments,
+):
+    """Generates tokens with bert4keras' `AutoRegressiveDecoder`, stop token included.
 
-    `options` are passed to its constructor, `arguments` to the method. In a table the new tokens
-    are a node of a tree: the root is 0, and a node's children are `node * vocabulary + 1 + token`.
+    Args:
+        method: "beam_search" gives one text, "random_sample" a list of `n`.
+        end_id: Id of the stop token.
+        maxlen: Maximum number of new tokens.
+        minlen: Minimum number of new tokens before a stop token counts.
+        prompt: list of token ids in segment 0. New tokens are in segment 1 if
+            `application="unilm"`.
+        table: Instead of a model: the logits after any new tokens, as in
+            `tests/samplers/table_model.py`. The new tokens are a node of a tree: the root is 0, and
+            a node's children are `node * vocabulary + 1 + token`.
+        folder: An original RoFormer folder with the variables of the masked language model.
+        application: "lm" or "unilm".
+        seed: Seed of NumPy's random numbers.
+        **arguments: `topk`, `topp`, `n`, `temperature`, `min_ends` of the method.
     """
     import numpy as np
     from bert4keras.snippets import AutoRegressiveDecoder
@@ -257,13 +369,13 @@ def decode(method, options, arguments, prompt, table, folder, application, seed)
             return model.predict_on_batch([ids, segments])[:, -1]
 
     np.random.seed(seed)  # noqa: NPY002, what `random_sample` draws from
-    decoder = Decoder(start_id=None, **options)
+    decoder = Decoder(start_id=None, end_id=end_id, maxlen=maxlen, minlen=minlen)
     inputs = [] if table is not None else [prompt, [0] * len(prompt)]
     return getattr(decoder, method)(inputs, **arguments)
 
 
 def span_scores(name, arguments, x, mask, weights):
-    """Returns the outputs of `GlobalPointer` or `EfficientGlobalPointer`."""
+    """Returns the outputs of `GlobalPointer` or `EfficientGlobalPointer` with given weights."""
     import tensorflow as tf
     from bert4keras import layers
     from bert4keras.backend import K
@@ -275,7 +387,7 @@ def span_scores(name, arguments, x, mask, weights):
     return layer(tf.constant(x), mask=None if mask is None else tf.constant(mask)).numpy()
 
 
-def multilabel_loss(name, y_true, y_pred, options):
+def multilabel_loss(name, y_true, y_pred, **options):
     """Returns a function of this name of bert4keras' backend."""
     import tensorflow as tf
     from bert4keras import backend
@@ -306,7 +418,7 @@ def conditional_random_field(x, mask, weights, lr_multiplier, tags):
 
 
 def optimize(name, extensions, options, weights, gradients):
-    """Returns the weights, a dict by name, after each step of an optimizer."""
+    """Returns the weights, a dict by name, after each step of an optimizer with extensions."""
     import tensorflow as tf
     from bert4keras import optimizers
     from bert4keras.backend import K
@@ -344,35 +456,17 @@ def run_program(text, arguments):
         tf.config.run_functions_eagerly(False)
 
 
-FUNCTIONS = (
-    run_program,
-    optimize,
-    forward,
-    make_checkpoint,
-    variables,
-    gradients,
-    train,
-    piecewise_linear,
-    encode,
-    decode,
-    span_scores,
-    multilabel_loss,
-    conditional_random_field,
-)
-REQUESTS = {function.__name__: function for function in FUNCTIONS}
-
-
 def main():
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
     import_bert4keras()
     while True:
         try:
-            name, arguments = pickle.load(sys.stdin.buffer)
+            name, arguments, options = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         try:
-            answer = "result", REQUESTS[name](*arguments)
+            answer = "result", globals()[name](*arguments, **options)
         except Exception:
             answer = "error", traceback.format_exc()
         pickle.dump(answer, answers)
