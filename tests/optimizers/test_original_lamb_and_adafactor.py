@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from roformer_tf.optimizers import OriginalAdaFactor, OriginalLAMB, PiecewiseLinear
-from tests.layers.harness import assert_equal
 
 # Names as in bert4keras -> ours. Both keep what has "Norm" or "bias" in its name from decay.
 NAMES = {
@@ -95,40 +94,3 @@ def test_adafactor(original, rng, options):
         del theirs["accumulation_steps"]
     expected = original.optimize("AdaFactor", extensions, theirs, weights, gradients)
     assert_same(steps_of(OriginalAdaFactor(**options), weights, gradients), expected)
-
-
-@pytest.mark.tensorflow("has sparse gradients")
-@pytest.mark.parametrize("cls", [OriginalLAMB, OriginalAdaFactor])
-def test_sparse_gradients_with_repeated_rows_equal_dense_ones(cls, repeated_rows):
-    table, *gradients = repeated_rows
-    found = []
-    for gradient in gradients:
-        weight, optimizer = keras.Variable(table), cls(0.1)
-        optimizer.build([weight])
-        for _ in range(3):
-            optimizer.apply([gradient])
-        found.append(keras.ops.convert_to_numpy(weight))
-    np.testing.assert_allclose(*found, atol=1e-6)
-
-
-@pytest.mark.parametrize("cls", [OriginalLAMB, OriginalAdaFactor])
-def test_train_and_save(tmp_path, rng, cls):
-    """A saved model goes on as if it had not been saved."""
-    x, y = rng.normal(size=(8, 4)).astype("float32"), rng.normal(size=(8, 2)).astype("float32")
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    optimizer = cls(0.01, accumulation_steps=2)
-    again = cls.from_config(optimizer.get_config())
-    assert again.get_config() == optimizer.get_config()
-    model.compile(optimizer, "mse")
-    for _ in range(3):
-        model.train_on_batch(x, y)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for _ in range(3):
-        for each in (model, loaded):
-            each.train_on_batch(x, y)
-    assert_equal(model.get_weights(), loaded.get_weights(), rtol=1e-6)
-    with pytest.raises(ValueError, match="leave `gradient_accumulation_steps` out"):
-        cls(0.01, gradient_accumulation_steps=2)
-    with pytest.raises(ValueError, match="accumulation_steps=0"):
-        cls(0.01, accumulation_steps=0)
