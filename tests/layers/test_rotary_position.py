@@ -7,7 +7,7 @@ from keras import ops
 
 from roformer_tf.layers import AttentionMask, RotaryPosition, SelfAttention
 from roformer_tf.rope_scaling import make_rope_scaling
-from tests.layers.harness import assert_equal, built, compiled, flat, numpy
+from tests.layers.harness import assert_equal, built, compiled, flat, numpy, one_program
 
 HEAD_DIM, TRAINED = 8, 8
 LENGTHS = (3, 8, 14)  # of three rows: shorter than, as long as, and longer than the trained length
@@ -185,34 +185,16 @@ def test_row_of_padding_is_finite():
 
 
 @every_form
-def test_step_by_step_with_rotated_keys_kept(form):
-    """In generation each new token rotates its own query and key, as in one call for the text."""
-    layer = scheme(form)
-    rng = np.random.default_rng(4)
-    query, key, value = rng.normal(size=(3, 1, 2, WIDEST, HEAD_DIM)).astype("float32")
-    context = layer(IDS[:1], current_length=WIDEST)
-    queries, keys = map(numpy, layer.apply_to_query_key(query, key, context))
-    values = numpy(layer.apply_to_value(value, context))
-
-    kept_keys, kept_values, outputs = [], [], []
-    for step in range(WIDEST):
-        now = slice(step, step + 1)
-        here = layer(IDS[:1, :1], np.array([[step]], "float32"), current_length=WIDEST)
-        q, k = map(numpy, layer.apply_to_query_key(query[:, :, now], key[:, :, now], here))
-        np.testing.assert_allclose(q, queries[:, :, now], atol=1e-6)
-        np.testing.assert_allclose(k, keys[:, :, now], atol=1e-6)
-        kept_keys.append(k)
-        kept_values.append(numpy(layer.apply_to_value(value[:, :, now], here)))
-        seen, of_values = np.concatenate(kept_keys, 2), np.concatenate(kept_values, 2)
-        weights = np.exp(q @ np.swapaxes(seen, -1, -2))
-        average = weights @ of_values / weights.sum(-1, keepdims=True)
-        outputs.append(numpy(layer.apply_to_output(average, None, here)))
-
-    visible = np.tril(np.ones((WIDEST, WIDEST)))
-    weights = np.exp(queries @ np.swapaxes(keys, -1, -2)) * visible
-    average = (weights @ values / weights.sum(-1, keepdims=True)).astype("float32")
-    whole = numpy(layer.apply_to_output(average, None, context))
-    np.testing.assert_allclose(np.concatenate(outputs, 2), whole, atol=2e-6)
+def test_step_by_step_with_a_cache(form):
+    """Each step equals a call for the text so far, whose length decides about a dynamic scale."""
+    layer = attention(form)
+    step, call = one_program(layer.call_with_cache), one_program(layer, "use_causal_mask")
+    cache = layer.build_cache(3, WIDEST + 2)  # with positions that are never written
+    for i in range(WIDEST):
+        output, cache = step(X[:, i : i + 1], cache, i)
+        if i in (0, 1, TRAINED - 1, TRAINED, WIDEST - 1):
+            whole = call(X[:, : i + 1], use_causal_mask=True)
+            np.testing.assert_allclose(numpy(output)[:, 0], numpy(whole)[:, -1], atol=2e-6)
 
 
 def test_current_length_of_each_row():
