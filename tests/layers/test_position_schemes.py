@@ -1,4 +1,4 @@
-"""Properties of position schemes: only distances matter, no tensor for each pair, errors."""
+"""Position schemes: only distances matter, no tensor for each pair, Hugging Face's numbers, errors."""
 
 from fractions import Fraction
 from functools import partial
@@ -118,18 +118,23 @@ def test_no_vector_for_each_pair(name):
     assert largest <= 2 * 100 * 100
 
 
+def t5_buckets(num_buckets, max_distance, bidirectional):
+    """Returns distances, also some beyond `max_distance`, and their buckets."""
+    scheme = layers.T5RelativeBias(1, num_buckets, max_distance, bidirectional)
+    scheme.build()
+    scheme.relative_bias.assign(np.arange(num_buckets)[:, None])
+    distances = np.arange(-3 * max_distance, 3 * max_distance + 1)
+    positions = np.concatenate([[0], distances])[None]
+    return distances, numpy(scheme(positions, position_ids=positions))[0, 0, 0, 1:]
+
+
 @pytest.mark.parametrize(
     "options", [(32, 128, True), (32, 128, False), (8, 5, True), (6, 77, False)]
 )
 def test_t5_buckets_by_exact_arithmetic(options):
     """Bucket exact + b of n starts where (distance / exact)^n reaches (max_distance / exact)^b."""
     num_buckets, max_distance, bidirectional = options
-    scheme = layers.T5RelativeBias(1, num_buckets, max_distance, bidirectional)
-    scheme.build()
-    scheme.relative_bias.assign(np.arange(num_buckets)[:, None])
-    distances = np.arange(-2 * max_distance, 2 * max_distance + 1)
-    positions = np.concatenate([[0], distances])[None]
-    found = numpy(scheme(positions, position_ids=positions))[0, 0, 0, 1:]
+    distances, found = t5_buckets(*options)
     half = num_buckets // 2 if bidirectional else num_buckets
     exact = half // 2
     for distance, bucket in zip(distances.tolist(), found.tolist(), strict=True):
@@ -141,6 +146,63 @@ def test_t5_buckets_by_exact_arithmetic(options):
             expected = exact + max(b for b in range(count) if last**b <= ratio)
         expected += half if bidirectional and distance > 0 else 0
         assert bucket == expected == oracle.t5_bucket(distance, *options)
+
+
+@pytest.mark.parametrize("sizes", [(32, 128), (64, 512), (10, 37)])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_t5_buckets_equal_hugging_face(sizes, bidirectional):
+    torch = pytest.importorskip("torch")
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    distances, found = t5_buckets(*sizes, bidirectional)
+    expected = t5.T5Attention._relative_position_bucket(
+        torch.tensor(distances), bidirectional, *sizes
+    )
+    np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_deberta_equals_hugging_face(rng):
+    """DeBERTa-v2 with `share_att_key`. Its table is one shorter; no distance here is clipped."""
+    span = 7
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    deberta = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
+    ours = positioned(partial(layers.DebertaPosition, WIDTH, span), HEADS, HEAD_DIM)()
+    built(ours, (None, None, WIDTH))
+    config = transformers.DebertaV2Config(
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        max_relative_positions=span,
+        relative_attention=True,
+        share_att_key=True,
+        pos_att_type=["c2p", "p2c"],
+        position_buckets=-1,
+    )
+    theirs = deberta.DisentangledSelfAttention(config).eval()
+    qkv = ours.attention.qkv
+    weights = zip(
+        ("query_proj", "key_proj", "value_proj"),
+        np.split(numpy(qkv.kernel), 3, axis=1),
+        np.split(numpy(qkv.bias), 3),
+        strict=True,
+    )
+    state = {}
+    for name, kernel, bias in weights:
+        state |= {f"{name}.weight": torch.tensor(kernel.T), f"{name}.bias": torch.tensor(bias)}
+    theirs.load_state_dict(state)
+    # rows of key - query against rows of query - key
+    table = numpy(ours.attention.position_scheme.distance_table)[:0:-1]
+    x = rng.normal(size=(2, span, WIDTH)).astype("float32")
+    positions = torch.arange(span)
+    with torch.no_grad():
+        outputs, _ = theirs(
+            torch.tensor(x),
+            torch.ones(2, 1, span, span, dtype=torch.bool),
+            relative_pos=(positions[:, None] - positions)[None],
+            rel_embeddings=torch.tensor(table.copy()),
+        )
+    dense = ours.attention.output_dense
+    expected = outputs.numpy() @ numpy(dense.kernel) + numpy(dense.bias)
+    np.testing.assert_allclose(numpy(ours(x)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"relative_bias": False}, {"untie_cls": True}])
