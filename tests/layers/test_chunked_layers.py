@@ -8,7 +8,7 @@ from roformer_tf.layers import AttentionMask, EncoderBlock, RotaryPosition, Self
 from roformer_tf.layers.chunked_attention import BLOCK_SIZE
 from roformer_tf.layers.dropout import dropout_seeds
 from tests.layers.chunked_cases import HEADS, LENGTH, MASKINGS, PADDING, B, mask, seed_of
-from tests.layers.harness import assert_close, flat, gradients, numpy, randomize
+from tests.layers.harness import assert_close, built, flat, gradients, numpy
 
 
 def layer(length_above, dtype="float32", cls=SelfAttention, **options):
@@ -20,9 +20,7 @@ def layer(length_above, dtype="float32", cls=SelfAttention, **options):
     else:
         made = SelfAttention(HEADS, 8, position_scheme=RotaryPosition(8), dtype=dtype, **options)
         made.chunked_above = length_above
-    made.build((None, None, 16))
-    randomize(made)
-    return made
+    return built(made, (None, None, 16))
 
 
 def call(made, x, bias=None, **options):

@@ -22,7 +22,6 @@ from roformer_tf.layers.linear_attention import causal_sums
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES
 from tests.layers.harness import assert_close, built, compiled, gradients, numpy, weights_by_path
 from tests.layers.linear_cases import (
-    HEAD_DIM,
     HEADS,
     LINEAR_CASES,
     TYPICAL_CASES,
@@ -368,8 +367,6 @@ def test_sizes_of_feature_maps():
     ):
         assert feature_map.feature_dim(64) == features
         assert feature_map.rotated_dim(64) == rotated
-    assert RotaryPosition(CosineFeatureMap().rotated_dim(HEAD_DIM)).head_dim == HEAD_DIM
-    assert WIDTH == HEADS * HEAD_DIM
 
 
 class Power(FeatureMap):

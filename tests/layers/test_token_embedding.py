@@ -78,19 +78,6 @@ def test_logits_of_a_step(rng, rows):
     np.testing.assert_allclose(by_table, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_head_at_positions_is_rows_of_the_whole(rng):
-    embedding = TokenEmbedding(20, 6)
-    embedding.build(None)
-    head = MaskedLMHead(embedding)
-    x = rng.normal(size=(3, 7, 8)).astype("float32")
-    built(head, x.shape)
-    positions = np.array([[0, 6, 3], [1, 1, 5], [2, 0, 0]])
-    whole, chosen = numpy(head(x)), numpy(head(x, positions))
-    expected = np.stack([row[index] for row, index in zip(whole, positions, strict=True)])
-    # the same sums; a matrix product of other shape may order them otherwise
-    np.testing.assert_allclose(chosen, expected, rtol=1e-6, atol=1e-6)
-
-
 def test_logits_are_computed_in_the_compute_dtype():
     for dtype in ("float16", "bfloat16"):
         layer = TokenEmbedding(10, 5, dtype=f"mixed_{dtype}")
