@@ -80,7 +80,8 @@ def hook():
 
 
 def model(seed, name="classifier"):
-    model = task(name, preprocessor={})
+    is_translator = name == "translator"
+    model = seq_2_seq.translator(num_layers=1) if is_translator else task(name, preprocessor={})
     for weight in model.weights:
         weight.assign(weight.value + seed / 8)
     return model
@@ -101,18 +102,6 @@ def save_preset(seed, name="classifier", part=lambda model: model, **options):
         part(model_to_save(seed, name)).save_to_preset(folder, **options)
 
     return save
-
-
-@functools.cache
-def translator(seed):
-    task = seq_2_seq.translator(num_layers=1)
-    for weight in task.weights:
-        weight.assign(weight.value + seed / 8)
-    return task
-
-
-def save_translator(seed, **options):
-    return lambda folder: translator(seed).save_to_preset(folder, **options)
 
 
 def load_translator(folder):
@@ -221,8 +210,8 @@ SAVERS = {
         CAUSAL_LM,
     ),
     "one file over shards of a translator": (
-        save_translator(1, max_shard_size=SHARD),
-        save_translator(2),
+        save_preset(1, "translator", max_shard_size=SHARD),
+        save_preset(2, "translator"),
         load_translator,
     ),
     "preprocessor over a preset": (save_preset(1), save_preprocessor, load_tokenizer),
