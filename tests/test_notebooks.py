@@ -2,16 +2,14 @@
 
 import json
 import runpy
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.pages import DOCS, ROOT
 from tests.processes import run_program
 
-ROOT = Path(__file__).resolve().parent.parent
-MAKER = runpy.run_path(ROOT / "docs" / "make_notebooks.py")
+MAKER = runpy.run_path(DOCS / "make_notebooks.py")
 PAGES = MAKER["pages_to_make"]()
 PAGE = """# Title
 
@@ -60,8 +58,8 @@ def test_no_block_of_a_page_is_lost():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_notebook_runs(page, tmp_path):
     """Runs the cells one after the other, as a kernel does, in a new process."""
-    maker = [sys.executable, ROOT / "docs" / "make_notebooks.py", page, "--output", "build/made"]
-    subprocess.run(maker, cwd=tmp_path, check=True)
+    maker = [sys.executable, DOCS / "make_notebooks.py", page, "--output", "build/made"]
+    run_program(*maker, cwd=tmp_path)
     (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
     (tmp_path / "README.md").symlink_to(ROOT / "README.md")
     (path,) = (tmp_path / "build" / "made").iterdir()

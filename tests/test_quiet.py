@@ -4,7 +4,6 @@ Nor do those of the demo, a classifier's training on a dataset, its export, and 
 tests/examples/test_demo.py
 """
 
-import subprocess
 import sys
 
 import pytest
@@ -66,11 +65,10 @@ keras.saving.load_model(f"{folder}/model.keras").predict(texts, verbose=0)
 
 @pytest.mark.slow
 def test_nothing_on_standard_error(tmp_path, repository):
-    environment = environment_of_a_user()
     program = HEAD + "".join(f"print('{name}')\n{code}" for name, code in JOURNEYS.items())
     command = [sys.executable, "-c", program, repository / "checkpoints", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    done = run_program(*command, env=environment_of_a_user())
+    assert done.stderr == "", done.stdout
 
 
 @pytest.mark.slow

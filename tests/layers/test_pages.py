@@ -1,12 +1,11 @@
 """The program of each page of `docs/layers` runs, and its model learns its task."""
 
-import re
-from pathlib import Path
-
 import keras
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "docs" / "layers"
+from tests.pages import DOCS, blocks
+
+FOLDER = DOCS / "layers"
 PAGES = sorted(page.stem for page in FOLDER.glob("*.md") if page.stem != "README")
 
 
@@ -19,9 +18,8 @@ def test_every_page_is_listed():
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_learn(page):
-    text = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert program.count("\n") <= 25
+    (program,) = blocks(FOLDER / f"{page}.md", "python")
+    assert len(program.strip().splitlines()) <= 25
     keras.utils.set_random_seed(0)
     names = {}
     exec(compile(program, page, "exec"), names)
