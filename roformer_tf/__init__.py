@@ -67,14 +67,13 @@ __all__ = [
 
 # Loaded on first use, see `startup`.
 _MODULES = {name: module for module, names in startup.LAZY.items() for name in names}
-_MODULES = {name: _MODULES[name] for name in __all__}
 _SUBMODULES = ("layers", "optimizers")
 
 
 def __getattr__(name: str):
     if name in _SUBMODULES:
         return startup.import_module(f"roformer_tf.{name}")
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(startup.import_module(_MODULES[name]), name)
     return value
