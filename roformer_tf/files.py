@@ -56,9 +56,9 @@ def open_compressed(path):
 def replace_file(path):
     """Replaces a file at once: writes bytes to a temporary file, then renames it to `path`.
 
-    A reader of `path` finds the old file or the new one, never a part of it. What a killed process
-    leaves beside it is removed by the next call. A link stays, and its target is replaced. What is
-    no file, such as a pipe, is written to.
+    A reader of `path` finds the old file or the new one, never a part of it. The next call removes
+    what a killed process left beside it. If `path` is a link, it stays and its target is replaced.
+    If `path` is not a file but a pipe, for example, the bytes are written to it.
 
     >>> path = os.path.join(tempfile.mkdtemp(), "numbers.bin")
     >>> with replace_file(path) as file:
@@ -67,7 +67,9 @@ def replace_file(path):
     (3, ['numbers.bin'])
     """
     if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:  # by this name: /dev/stdout may be a pipe that has no other
+        with open(
+            path, "wb"
+        ) as file:  # by the given name: a pipe such as /dev/stdout may have no other
             yield file
         return
     path = Path(os.path.realpath(path))
@@ -265,7 +267,7 @@ def _remove_abandoned(folder, prefix):
 def _temporary_folder(parent, prefix):
     """Makes a folder, and removes it in the end.
 
-    It is locked, so that nobody takes it for that of a killed process.
+    The folder is locked, so that no other process takes it for one that a killed process left.
     """
     with contextlib.ExitStack() as stack:
         while True:
@@ -314,7 +316,7 @@ def check_room(folder, num_bytes):
 
 @contextlib.contextmanager
 def _full_disk_named(path):
-    """Raises an error that names `path` if the disk is full, whichever library found it so."""
+    """Raises an error that names `path` if the disk is full, whichever library noticed it."""
     try:
         yield
     except Exception as error:
@@ -368,7 +370,7 @@ def flush_to_disk(path):
 
 
 def check_not_a_file(folder):
-    """Raises `NotADirectoryError` if a folder cannot be made because there is a file."""
+    """Raises `NotADirectoryError` if a folder cannot be made because a file is in its place."""
     nearest = next(part for part in (folder, *folder.parents) if part.exists())
     if not nearest.is_dir():
         raise NotADirectoryError(f"Expected a folder to write to, but {nearest} is a file.")

@@ -1,12 +1,12 @@
-"""How models are traced: with operations that run elsewhere, and without warnings."""
+"""How models are traced: with operations that other runtimes have, and without warnings."""
 
 import contextlib
 import contextvars
 
 from keras import ops
 
-# Attributes of a `tf.function` that other graphs call: each of them calls it, and none copies it.
-# TensorFlow then prepares it once, which takes some 0.1 s for a tokenizer.
+# Attributes of a `tf.function` that other graphs call instead of copying it. TensorFlow then
+# prepares it only once, which takes some 0.1 s for a tokenizer.
 NO_INLINE = {"_noinline": True}
 
 _portable = contextvars.ContextVar("portable", default=False)
@@ -70,10 +70,10 @@ def fused_operation():
 
 
 def inference_only():
-    """Context in which models are traced without gradients that are written by hand.
+    """Context in which models are traced without the gradients that are written by hand.
 
-    TensorFlow saves such a gradient, but not the gradient of that one, and warns about each of them
-    whenever the SavedModel is loaded. The numbers are the same.
+    TensorFlow saves such a gradient, but not the gradient of the gradient, and warns about each of
+    them whenever the SavedModel is loaded. The numbers are the same.
 
     Example:
 
@@ -110,8 +110,8 @@ def custom_gradient(function):
 def trace_quietly(function):
     """Keeps TensorFlow from warning that a function is traced too often, and returns it.
 
-    TensorFlow counts the functions of all models of a process that are made by the same lines as
-    one. Each of them is traced as little as possible.
+    TensorFlow counts all functions that the same lines of code make as one, although they belong to
+    different models. Each of them is traced no more often than it must be.
 
     Args:
         function: `tf.function`, or a function around one, as Keras' trainer makes it.

@@ -66,9 +66,9 @@ def angles(positions, theta):
 
     The product is computed in parts that float32 holds exactly. Whole turns are dropped from every
     part before the parts are added. For any position up to 2^24 in absolute value the result is
-    within 2e-6 radians of the true angle; with a tensor of frequencies (learned, or scaled by the
-    current length) of the angle of a frequency that is a float32 rounding away, the same for all
-    positions. Gradients flow to such frequencies.
+    within 2e-6 radians of the true angle. Frequencies in a tensor (learned, or scaled by the current
+    length) are first rounded to float32, once for all positions; the result is as close to the
+    angle of the rounded frequency. Gradients flow to such frequencies.
 
     Args:
         positions: Tensor of any shape, whole or fractional, negative allowed.
@@ -117,7 +117,8 @@ def _pieces(theta):
     """Returns turns per position, and a sum of them: 12 bits, the next 12 bits, and the rest.
 
     Returns:
-        float32 `turns, first, second, rest`. Of a tensor, `turns` and `rest` take the gradient.
+        float32 `turns, first, second, rest`. If `theta` is a tensor, its gradient flows through
+        `turns` and `rest`.
     """
     fixed = isinstance(theta, np.ndarray)
     turns = (theta if fixed else ops.cast(theta, "float32")) * (0.5 / math.pi)
@@ -188,7 +189,7 @@ def rotate(x, cos, sin, layout="half"):
     x = ops.cast(x, "float32")
     if layout == "half":
         half = x.shape[-1] // 2
-        # a roll wakes all threads, for a single token too, and LiteRT has none
+        # `roll` wakes all threads even for a single token, and LiteRT does not have it
         if x.shape[-2] == 1 or is_portable():
             partner = ops.concatenate([x[..., half:], x[..., :half]], axis=-1)
         else:

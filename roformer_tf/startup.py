@@ -103,7 +103,7 @@ _START_UP_LINE = re.compile(
 def _without_garbage_collection():
     """Keeps Python from looking through all objects again and again while modules make them.
 
-    It finds next to nothing to free, and takes 5 to 20 % of the time of an import.
+    The search finds next to nothing to free, and takes 5 to 20 % of the time of an import.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -149,7 +149,8 @@ def start():
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with _without_start_up_lines():
         import keras
-    importlib.import_module("roformer_tf.activations")  # a function cannot stand in for another
+    # registers its functions: nothing can stand for a function as `LazyClass` does for a class
+    importlib.import_module("roformer_tf.activations")
     registry = keras.saving.get_custom_objects()
     for module, names in LAZY.items():
         for name in names:

@@ -9,8 +9,8 @@ from roformer_tf.layers.cache import is_prefill
 MASKINGS = ("bidirectional", "causal", "unilm")
 
 # Finite, so that a query without a visible key gives the mean of all values and not NaN. Far enough
-# below any score that exp() of the difference is exactly 0 in float32. Two Python numbers would have
-# the dtype `keras.config.floatx()`.
+# below any score that exp() of the difference is exactly 0 in float32. A NumPy number, because
+# `ops.where` of two Python numbers has the dtype `keras.config.floatx()`.
 HIDDEN = np.float32(-1e9)
 
 
@@ -213,16 +213,17 @@ def bias_of_masks(x, padding_mask=None, attention_mask=None, causal=False):
     """Returns the bias for masks as Keras has them, for a layer that is called with features.
 
     Args:
-        x: Tensor `(batch, length, hidden_dim)`. A mask that Keras propagates with it is its
-            padding mask, unless there is one.
+        x: Tensor `(batch, length, hidden_dim)`. If `padding_mask` is `None`, the mask that Keras
+            propagates with `x` takes its place.
         padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens, or `None`.
         attention_mask: bool tensor `(batch, length, length)` or `(batch, 1 or num_heads, length,
             length)`, True where a query sees a key, or `None`.
         causal: bool. Whether a query sees only the keys up to its own position.
 
     Returns:
-        `None` where every key is visible. Otherwise one like `AttentionMask(dense=False)`'s,
-        or with `attention_mask` a float32 tensor `(batch, 1 or num_heads, length, length)`.
+        `None` if every query sees every key. Otherwise a dictionary like that of
+        `AttentionMask(dense=False)`, or with `attention_mask` a float32 tensor
+        `(batch, 1 or num_heads, length, length)`.
     """
     if padding_mask is None:
         padding_mask = get_keras_mask(x)
@@ -266,8 +267,8 @@ def bias_at(bias, positions):
     """Returns the bias of the queries at some positions.
 
     Args:
-        bias: One without a row for each query: what `AttentionMask(dense=False)` returns, a tensor
-            `(batch, 1, 1, key)`, or `None`.
+        bias: A bias without a row for each query: what `AttentionMask(dense=False)` returns, a
+            tensor `(batch, 1, 1, key)`, or `None`.
         positions: int tensor `(batch, count)`.
 
     Returns:

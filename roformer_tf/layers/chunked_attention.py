@@ -89,7 +89,7 @@ def chunked_attention(
 
 
 def _once(function, x):
-    """Returns `function(x)`, a gradient that has no gradient."""
+    """Returns `function(x)`, where `function` is a gradient; its own gradient is an error."""
 
     @ops.custom_gradient
     def guarded(x):
@@ -143,7 +143,7 @@ def _in_blocks(query, key, value, masks, seed, size):
     tensors = {name: _split(x, 2, size) for name, x in tensors.items()}
     bias = masks.get("bias")
     if bias is None:
-        bias = _float(_transposed(query[:1, :1, :, :1]))
+        bias = _zeros(_transposed(query[:1, :1, :, :1]))
     else:
         bias = ops.maximum(bias, HIDDEN)  # padding is below it
     tensors["bias"] = _split(bias, 3, size, _OUTSIDE)
@@ -192,8 +192,8 @@ def _forward(blocks):
     FlashAttention keeps only `largest + log(total)`. Near -1e9, where all scores are hidden, the
     logarithm would be lost in rounding, and with it the weights of 1 / length.
     """
-    number = _float(blocks.query[0][..., :1])  # one for each query
-    start = _float(blocks.value[0]), number + _OUTSIDE, number
+    number = _zeros(blocks.query[0][..., :1])  # one for each query
+    start = _zeros(blocks.value[0]), number + _OUTSIDE, number
 
     def of_queries(_, i):
         def more(j, output, largest, total):
@@ -212,7 +212,7 @@ def _forward(blocks):
 
         _, output, largest, total = ops.while_loop(more, with_keys, (0, *start))
         result = ops.cast(output / total, blocks.value.dtype), largest, total
-        return result, result  # an unread state, and what is stacked
+        return result, result  # a state that nothing reads, and what is stacked
 
     unread = ops.zeros_like(blocks.value[0]), number, number
     return ops.scan(of_queries, unread, ops.arange(ops.shape(blocks.query)[0]))[1]
@@ -226,7 +226,7 @@ def _backward(blocks, output, largest, total, upstream):
     """
     mean = ops.cast(output, "float32") * ops.cast(upstream, "float32")
     mean = ops.sum(mean, axis=-1, keepdims=True)
-    zeros = _float(blocks.query[0])
+    zeros = _zeros(blocks.query[0])
 
     def of_queries(i, sums):
         query, d_output = blocks.query[i], upstream[i]
@@ -252,8 +252,8 @@ def _backward(blocks, output, largest, total, upstream):
                 d_query, d_key, d_value = add()
             else:
                 d_query, d_key, d_value = ops.cond(wanted, add, lambda: (d_query, zeros, zeros))
-            # TensorFlow's `scan` wants a state of the structure that is stacked: the second is
-            # unread
+            # TensorFlow's `scan` wants a state of the structure that is stacked, so the state has a
+            # second part, which nothing reads
             return (d_query, d_key), (d_key, d_value)
 
         keys = ops.arange(ops.shape(blocks.key)[0])
@@ -264,7 +264,7 @@ def _backward(blocks, output, largest, total, upstream):
         return ops.where(here, d_query, d_queries), d_keys + d_key, d_values + d_value
 
     count = ops.shape(blocks.query)[0]
-    return ops.fori_loop(0, count, of_queries, (_float(blocks.query),) * 3)
+    return ops.fori_loop(0, count, of_queries, (_zeros(blocks.query),) * 3)
 
 
 def _split(x, axis, size, fill=0):
@@ -300,7 +300,8 @@ def _transposed(x):
     return ops.swapaxes(x, -1, -2)
 
 
-def _float(x):
+def _zeros(x):
+    """Returns float32 zeros of the shape of `x`."""
     return ops.zeros_like(x, dtype="float32")
 
 

@@ -8,9 +8,9 @@ import keras
 def own_arguments(thing, base, parts=()):
     """Returns the arguments of the classes of `thing` below `base` as a config, without `parts`.
 
-    Reads attributes of the same name. Arguments stored under another name are those that Keras
-    noted when `thing` was made, if these were numbers and strings. Those of a class with its own
-    `get_config` are left out, as it adds them itself.
+    The value of an argument is the attribute of the same name. If there is none, it is the one that
+    Keras noted when `thing` was made, which Keras does if all arguments are numbers and strings.
+    Arguments of a class with its own `get_config` are left out, as that method adds them.
     """
     classes = type(thing).__mro__[: type(thing).__mro__.index(base)]
     classes = [c for c in classes if "__init__" in vars(c) and "get_config" not in vars(c)]
@@ -34,7 +34,7 @@ def arguments_of(layer, cls, **values):
     Returns:
         Dict, without `name` and `**kwargs`, which the base class adds.
     """
-    # not of `cls`: that of a layer is the one of its `__new__` for Python 3.11.2
+    # of `__init__`, since Python 3.11.2 takes the signature of a layer's class from `__new__`
     parameters = inspect.signature(cls.__init__).parameters
     names = [name for name in parameters if name not in ("self", "name", "kwargs")]
     return {

@@ -46,6 +46,6 @@ class CosineFeatureMap(FeatureMap):
 
 
 def _one_and_direction(x):
-    # under the root, since a root has no gradient at 0
+    # 1e-12 is under the root, since a root has no gradient at 0
     length = ops.sqrt(ops.sum(ops.square(x), axis=-1, keepdims=True) + 1e-12)
     return ops.concatenate([ops.ones_like(length), x / length], axis=-1)

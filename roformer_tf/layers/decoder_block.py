@@ -43,7 +43,7 @@ class DecoderBlock(EncoderBlock):
             encoder_length)`. Takes the place of the encoder's masks.
         position: Context from `position_scheme`. Defaults to that of positions 0, 1, 2, …
 
-    The first ones are those of `keras_hub.layers.TransformerDecoder`.
+    The first arguments are those of `keras_hub.layers.TransformerDecoder`.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`. With `self_attention_cache` a tuple of it, the new

@@ -46,7 +46,7 @@ class EncoderBlock(keras.layers.Layer):
         output_positions: int tensor `(batch, count)`, or `None` for all. The positions to return.
             The feed-forward network runs at these alone. `SelfAttention` says what it leaves out.
 
-    The first ones are those of `keras_hub.layers.TransformerEncoder`. A model with many blocks
+    The first arguments are those of `keras_hub.layers.TransformerEncoder`. A model with many blocks
     computes `attention_bias` and `position` once and passes them to each.
 
     Returns:

@@ -47,8 +47,8 @@ class FlatDense(keras.layers.Dense):
 def flatten(x):
     """Reshapes `(..., features)` to `(rows, features)`.
 
-    Several `FlatDense` in a row then share one reshape, and one look at an unknown shape, which is
-    nine operations to trace.
+    Several `FlatDense` in a row then share one reshape. They also read an unknown shape only once,
+    which takes nine operations of a graph.
     """
     return x if len(x.shape) == 2 else ops.reshape(x, (-1, x.shape[-1]))
 

@@ -86,7 +86,7 @@ class GlobalPointer(keras.layers.Layer):
     def call(self, x, padding_mask=None):
         if padding_mask is None:
             padding_mask = get_keras_mask(x)
-        batch, length = ops.shape(x)[:2]  # that of the product is wrong in ONNX files
+        batch, length = ops.shape(x)[:2]  # the shape of the product is wrong in ONNX files
         x = self.dense(x)
         if self.num_heads == 1:  # the transposition of a single head is wrong in ONNX files
             x = ops.expand_dims(x, 1)
@@ -109,7 +109,7 @@ class GlobalPointer(keras.layers.Layer):
         return ops.cast(scores, "float32")
 
     def mask_scores(self, scores, padding_mask=None):
-        """Sets the scores of spans that may not be to minus infinity."""
+        """Sets scores to minus infinity: of padding, and of spans that end before they start."""
         allowed = None
         if padding_mask is not None:
             real = ops.cast(padding_mask, "bool")

@@ -126,7 +126,7 @@ class BiasScheme(PositionScheme):
 
 
 def tokens_of(x):
-    """Returns an integer tensor in place of the token ids of features; only its shape is read."""
+    """Returns an int tensor that stands for the token ids of features: schemes read its shape."""
     return ops.cast(x[..., 0], "int32")
 
 

@@ -103,7 +103,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
             self.projection = make_dense(self, hidden_dim, "embedding_hidden_mapping_in")
 
     def build(self, token_ids_shape, segment_ids_shape=None, position_embeddings_shape=None):
-        if not self.token_embedding.built:  # by another layer that shares it
+        if not self.token_embedding.built:  # else another layer that shares it has built it
             self.token_embedding.build(token_ids_shape)
         if self.segment_embedding is not None:
             self.segment_embedding.build(token_ids_shape)
@@ -130,7 +130,7 @@ class RoFormerEmbeddings(keras.layers.Layer):
         return keras.KerasTensor((*token_ids.shape, self.hidden_dim), self.compute_dtype)
 
     def get_config(self):
-        # Keras marks a layer as shared, as with a head, from the second time that it meets it
+        # Keras saves a layer as shared, here with a head, only from the second time it meets it
         keras.saving.serialize_keras_object(self.token_embedding)
         arguments = arguments_of(self, RoFormerEmbeddings, norm=self.norm_kind)
         return {**super().get_config(), **arguments}

@@ -205,7 +205,7 @@ class _UniformScaling(RopeScaling):
     dynamic: bool
 
     def __post_init__(self):
-        pass
+        pass  # KerasHub takes factors below 1, too
 
     def ratios(self, rotary_dim, base, length=None):
         exponent = rotary_dim / max(1, rotary_dim - 2) if self.dynamic else 1

@@ -308,7 +308,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return output, cache
 
     def _project(self, *inputs):
-        """Projects queries, keys and values. Hides the mask, which dense layers warn of."""
+        """Projects queries, keys and values. Hides their masks meanwhile, as dense layers warn."""
         masks = [get_keras_mask(x) for x in inputs]
         for x, mask in zip(inputs, masks, strict=True):
             if mask is not None:

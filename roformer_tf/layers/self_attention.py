@@ -143,7 +143,7 @@ def has_narrow_softmax(dtype):
 
 @functools.cache
 def _bfloat16_softmax_sums_in_float32():
-    """Finds out by a long row, as TensorFlow's own kernels sum in bfloat16."""
+    """Tries it with a long row: TensorFlow's own kernels would sum that in bfloat16."""
     import tensorflow as tf
 
     if tf.config.list_logical_devices("GPU"):
@@ -387,7 +387,7 @@ class SelfAttention(Attention):
         return query, key, self.position_scheme.apply_to_value(value, position)
 
     def _attend(self, query, key, value, length, attention_bias, position, training=False):
-        """Computes the averages `(batch, head, query, head_dim)`, in chunks if it is long."""
+        """Computes the averages `(batch, head, query, head_dim)`, of a long input in chunks."""
         scheme = self.position_scheme
 
         def plain():
@@ -432,7 +432,7 @@ class SelfAttention(Attention):
         return _has_no_rows(bias)
 
     def _can_leave_out_queries(self, bias, output_positions):
-        # more than one may have more scores than can be held at once
+        # the scores of several positions may be too many to be held at once
         if output_positions is None or output_positions.shape[1] != 1:
             return False
         scheme = self.position_scheme

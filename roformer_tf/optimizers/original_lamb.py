@@ -84,7 +84,7 @@ def adapt(variable, described, new_value, learning_rate):
     shape = original_shape(described)
     value = ops.reshape(ops.convert_to_tensor(variable), shape)
     change = ops.reshape(new_value, shape) - value
-    # of the same number of entries, so that the ratio of the roots is that of the norms
+    # both have the same number of entries, so the ratio of these roots is that of the norms
     norm = ops.sqrt(mean_square(value, described))
     norm_of_change = ops.sqrt(mean_square(change / ops.maximum(learning_rate, 1e-7), described))
     both = ops.logical_and(norm > 0, norm_of_change > 0)

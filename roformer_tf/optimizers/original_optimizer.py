@@ -59,7 +59,7 @@ class OriginalOptimizer(keras.optimizers.Optimizer):
         if accumulates:
             updates = [(x, ops.where(now, new, ops.convert_to_tensor(x))) for x, new in updates]
             updates.append((sum_of, new_total))
-        # only now, as a tensor of PyTorch is the variable's own memory
+        # after all tensors are computed: a tensor of PyTorch is the variable's own memory
         for target, new in updates:
             self.assign(target, new)
 
