@@ -67,9 +67,8 @@ def replace_file(path):
     (3, ['numbers.bin'])
     """
     if os.path.exists(path) and not os.path.isfile(path):
-        with open(
-            path, "wb"
-        ) as file:  # by the given name: a pipe such as /dev/stdout may have no other
+        # opened by the given name: a pipe such as /dev/stdout may have no other
+        with open(path, "wb") as file:
             yield file
         return
     path = Path(os.path.realpath(path))
