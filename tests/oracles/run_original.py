@@ -48,6 +48,7 @@ class Original:
             self._process.stdin.flush()
             kind, value = pickle.load(self._process.stdout)
         except (EOFError, BrokenPipeError) as error:
+            self._process = None  # the next request starts another
             self._log.seek(0)
             raise RuntimeError(
                 f"The process that runs bert4keras ended during the request `{name}`. It needs "
