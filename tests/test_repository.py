@@ -29,7 +29,7 @@ FLOORS = {part: floor for floor, parts in enumerate(FLOORS) for part in parts.sp
 # These run under every Keras backend, but for the preprocessing of strings.
 KERAS_ONLY = "rotary rope_scaling activations portable checks naming layers models optimizers samplers".split()
 PREPROCESSING = re.compile(
-    r"models/(answer\w*|batches|entit\w+|labels|length_batches|prediction|\w+_preprocessor)\.py"
+    r"models/(answer\w*|batches|entit\w+|labels|prediction|training_data|\w+_preprocessor)\.py"
 )
 MAX_LINES = 500
 LONGER_FILES = set()  # paths, each with its reason

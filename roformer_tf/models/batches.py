@@ -379,16 +379,10 @@ def batched(columns, batch_size=None, shuffle=False):
 
 
 def packed(x, y=None, sample_weight=None):
-    """Packs columns as Keras does, which drops weights where the preprocessor makes the labels."""
+    """Packs columns as Keras does, and keeps weights without labels, which a preprocessor makes."""
     if y is None and sample_weight is not None:
         return x, None, sample_weight
     return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
-
-
-@plain
-def of_unknown_length(dataset):
-    """Returns a dataset of the same elements that does not say how many they are."""
-    return dataset.filter(lambda *_: True)
 
 
 def count_rows(columns):

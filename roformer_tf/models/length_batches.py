@@ -1,10 +1,9 @@
 """Batches of examples of similar length, which need little padding."""
 
 import numpy as np
-import tensorflow as tf
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import count_rows, longest_input, packed, plain, take_rows
+from roformer_tf.models.batches import count_rows, take_rows
 
 DEFAULT_BATCH_SIZE = 32
 COUNTED_TOGETHER = 1024  # texts
@@ -111,7 +110,7 @@ def count_tokens(preprocessor, x):
     """Returns the number of tokens of each example: an int array `(examples,)`."""
     count = count_rows(x)
     starts = range(0, count, COUNTED_TOGETHER)
-    parts = (take_rows(x, tf.range(i, min(i + COUNTED_TOGETHER, count))) for i in starts)
+    parts = (take_rows(x, np.arange(i, min(i + COUNTED_TOGETHER, count))) for i in starts)
     return np.concatenate([np.asarray(preprocessor.count_tokens(part)) for part in parts])
 
 
@@ -124,8 +123,8 @@ def batches_of_texts(
         preprocessor: It counts tokens.
         x: string tensor `(examples,)`, or a tuple of two.
         batch_size, max_tokens, keep_order: See `length_batches`.
-        few_shapes: Whether each shape of a batch costs a program of XLA. Texts are then as long as
-            a width of `ladder_width`, and those that fit into one batch are one.
+        few_shapes: Whether XLA compiles a program for each shape of a batch. Lengths are then
+            rounded up by `ladder_width`, and texts that fit into one batch are not divided.
 
     Returns:
         List of int arrays: the indices of the texts of each batch.
@@ -138,63 +137,3 @@ def batches_of_texts(
     if few_shapes:
         lengths = np.array([ladder_width(length) for length in lengths])
     return length_batches(lengths, batch_size, max_tokens, keep_order)
-
-
-@plain
-def grouped(columns, lengths, batch_size=None, max_tokens=None, shuffle=False):
-    """Makes a dataset of batches of similar length.
-
-    Args:
-        columns: `(x, y, sample_weight)`, see `to_columns`.
-        lengths: int array `(examples,)`. Number of tokens of each.
-        batch_size, max_tokens: See `length_batches`.
-        shuffle: Whether to draw other batches, in another order, in every epoch. Batches then hold
-            lengths between two widths of `ladder_width`.
-    """
-    if not shuffle:
-        batches = length_batches(lengths, batch_size, max_tokens)
-        indices = tf.data.Dataset.from_tensor_slices(tf.ragged.constant(batches))
-    else:
-        examples = tf.data.Dataset.from_tensor_slices((lengths, np.arange(len(lengths))))
-        examples = examples.shuffle(len(lengths))
-        indices = bucketed(examples, int(np.max(lengths)), batch_size, max_tokens)
-        count = indices.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)
-        indices = indices.shuffle(count).apply(tf.data.experimental.assert_cardinality(count))
-    return indices.map(lambda rows: packed(*take_rows(columns, rows)))
-
-
-@plain
-def grouped_windows(dataset, preprocessor, batch_size=None, max_tokens=None):
-    """Groups the examples of a dataset of batches of texts by length, as far as they are read.
-
-    Examples wait in a bucket until there are enough for a batch, so memory holds at most a batch
-    for each width of `ladder_width`.
-    """
-
-    def with_lengths(*batch):
-        return preprocessor.count_tokens(batch[0]), batch
-
-    examples = dataset.map(with_lengths).unbatch()
-    return bucketed(examples, longest_input(preprocessor), batch_size, max_tokens)
-
-
-def bucketed(dataset, longest, batch_size=None, max_tokens=None):
-    """Batches the single examples of a dataset in buckets by length; what is left comes last.
-
-    Args:
-        dataset: `tf.data.Dataset` of the number of tokens and the rest of each example.
-        longest: int. Maximum number of tokens of an example.
-        batch_size, max_tokens: See `length_batches`.
-    """
-    batch_size = check_batch_limits(batch_size, max_tokens)
-    widths = ladder(longest)
-    sizes = [batch_size] * len(widths)
-    if max_tokens is not None:
-        most = [max(1, max_tokens // width) for width in widths]
-        sizes = most if batch_size is None else [min(m, batch_size) for m in most]
-    batches = dataset.bucket_by_sequence_length(
-        lambda count, _: tf.cast(count, tf.int32),
-        bucket_boundaries=[width + 1 for width in widths[:-1]],
-        bucket_batch_sizes=sizes,
-    )
-    return batches.map(lambda _, batch: batch)
