@@ -71,6 +71,32 @@ class CompiledGeneration:
 
         return generate
 
+    def checked_stop_token_ids(self, stop_token_ids):
+        """Returns the ids that end a text as a list of integers, or `None` for none.
+
+        `"auto"` is the tokenizer's end token.
+
+        Raises:
+            ValueError: If they are anything else, or `"auto"` without a preprocessor.
+        """
+        if stop_token_ids is None:
+            return None
+        if isinstance(stop_token_ids, str) and stop_token_ids == "auto":
+            if self.preprocessor is None:
+                raise ValueError(
+                    "Without a preprocessor `stop_token_ids` must be a list of ids, or None to "
+                    'fill the sequences. Received: stop_token_ids="auto"'
+                )
+            return [self.preprocessor.tokenizer.end_token_id]
+        is_list = hasattr(stop_token_ids, "__iter__") and not isinstance(stop_token_ids, str)
+        ids = np.asarray(list(stop_token_ids)) if is_list else None
+        if ids is None or ids.ndim != 1 or ids.size and ids.dtype.kind not in "iu":
+            raise ValueError(
+                "`stop_token_ids` must be a list of ids, None or 'auto'. "
+                f"Received: stop_token_ids={stop_token_ids!r}"
+            )
+        return ids.tolist() or None
+
     def sample(self, next, token_ids, prompt_mask, stop_token_ids, **kwargs):
         """Fills the sequences after their prompts with the model's sampler.
 
@@ -126,24 +152,6 @@ def rows_are_finite(x):
     """
     is_finite = ops.isfinite(ops.cast(x, "float32"))
     return ops.all(ops.reshape(is_finite, (ops.shape(x)[0], -1)), axis=-1, keepdims=True)
-
-
-def check_stop_token_ids(stop_token_ids):
-    """Returns the ids as a list of integers, or `None` for none.
-
-    Raises:
-        ValueError: If they are anything else.
-    """
-    if stop_token_ids is None:
-        return None
-    is_list = hasattr(stop_token_ids, "__iter__") and not isinstance(stop_token_ids, str)
-    ids = np.asarray(list(stop_token_ids)) if is_list else None
-    if ids is None or ids.ndim != 1 or ids.size and ids.dtype.kind not in "iu":
-        raise ValueError(
-            "`stop_token_ids` must be a list of ids, None or 'auto'. "
-            f"Received: stop_token_ids={stop_token_ids!r}"
-        )
-    return ids.tolist() or None
 
 
 def check_max_length(max_length, start_token):

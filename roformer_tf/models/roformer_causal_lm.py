@@ -19,7 +19,6 @@ from roformer_tf.models.batches import (
 from roformer_tf.models.compiled_generation import (
     CompiledGeneration,
     check_max_length,
-    check_stop_token_ids,
     rows_are_finite,
 )
 from roformer_tf.models.length_batches import COST_OF_GENERATION, count_tokens, length_batches
@@ -159,14 +158,7 @@ class RoFormerCausalLM(CompiledGeneration, RoFormerTask, keras_hub.models.Causal
                 "`min_new_tokens` must be an integer of at least 0. "
                 f"Received: min_new_tokens={min_new_tokens!r}"
             )
-        if isinstance(stop_token_ids, str) and stop_token_ids == "auto":
-            if self.preprocessor is None:
-                raise ValueError(
-                    "Without a preprocessor `stop_token_ids` must be a list of ids, or None to "
-                    'fill the sequences. Received: stop_token_ids="auto"'
-                )
-            stop_token_ids = [self.preprocessor.tokenizer.end_token_id]
-        stop_token_ids = check_stop_token_ids(stop_token_ids)
+        stop_token_ids = self.checked_stop_token_ids(stop_token_ids)
         strips_source = self.backbone.masking == "unilm" and self.preprocessor is not None
         function = self.make_generate_function()
 

@@ -16,7 +16,6 @@ from roformer_tf.models.batches import (
 from roformer_tf.models.compiled_generation import (
     CompiledGeneration,
     check_max_length,
-    check_stop_token_ids,
     rows_are_finite,
 )
 from roformer_tf.models.roformer_seq_2_seq_backbone import RoFormerSeq2SeqBackbone
@@ -128,8 +127,7 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         """
         check_not_empty(inputs)
         check_max_length(max_length, "<s>")
-        if not isinstance(stop_token_ids, str):
-            stop_token_ids = check_stop_token_ids(stop_token_ids)
+        stop_token_ids = self.checked_stop_token_ids(stop_token_ids)
         is_single = False
         if self.preprocessor is not None:
             inputs, is_single = self._string_tensors(inputs, max_length)

@@ -173,6 +173,8 @@ def test_targets_with_a_start():
         model.generate((["a dog"], ["eine Katze und ein Hund lief"]), max_length=4)
     with pytest.raises(TypeError, match="Expected strings.*Received: 3"):
         model.generate((["a dog"], 3))
+    with pytest.raises(ValueError, match="`stop_token_ids` must be a list.*Received: .*'</s>'"):
+        model.generate("a dog", stop_token_ids="</s>")
     with pytest.raises(ValueError, match="Did you forget `dataset.batch"):
         model.generate(tf.data.Dataset.from_tensor_slices(["a dog"]))
 
