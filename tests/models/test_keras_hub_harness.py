@@ -98,65 +98,60 @@ def test_saving(harness, kind):
     harness.run_model_saving_test(roformer_tf.RoFormerBackbone, arguments(kind), IDS)
 
 
-# Options that leave nothing to chance.
-CHANCE = {
-    "masked_lm": {"mask_selection_rate": 1.0, "mask_token_rate": 1.0, "random_token_rate": 0.0},
-    "sim": {"source_mask_rate": 0.0},
+PAIRS = TEXTS, TEXTS[::-1]
+# class, kind of backbone, options that leave nothing to chance, data to train on, shape of outputs
+TASKS = {
+    "classifier": (roformer_tf.RoFormerTextClassifier, "v1", {}, (TEXTS, [0, 2]), (2, 3)),
+    "masked_lm": (
+        roformer_tf.RoFormerMaskedLM,
+        "v1",
+        {"mask_selection_rate": 1.0, "mask_token_rate": 1.0, "random_token_rate": 0.0},
+        (TEXTS,),
+        None,
+    ),
+    "causal_lm": (
+        roformer_tf.RoFormerCausalLM,
+        "gpt",
+        {},
+        (TEXTS,),
+        (2, 9, builders.SIZES["vocabulary_size"]),
+    ),
+    "sim_classifier": (roformer_tf.RoFormerSimClassifier, "sim", {}, (PAIRS, [0, 3]), (2, 5)),
+    "sim": (roformer_tf.RoFormerSim, "sim", {"source_mask_rate": 0.0}, (PAIRS,), None),
+    "seq_2_seq": (
+        roformer_tf.RoFormerSeq2SeqLM,
+        None,
+        {},
+        ((["a cat", "a dog ran"], ["eine Katze", "ein Hund lief"]),),
+        None,
+    ),
 }
 
 
-def task(name):
-    """Returns the class of a task, its backbone, other arguments, and data to train on."""
-    tokenizer = builders.tokenizer()
-    kind = {"causal_lm": "gpt", "sim": "sim", "sim_classifier": "sim"}.get(name, "v1")
-    size = builders.SIZES["vocabulary_size"]
-    backbone = roformer_tf.RoFormerBackbone, {**arguments(kind), "num_layers": 1}
-    full = {"sequence_length": 9, "padding": "max_length"}
-    if name == "classifier":
-        preprocessor = roformer_tf.RoFormerTextClassifierPreprocessor(tokenizer, **full)
-        given = {"num_classes": 3}
-        return (
-            roformer_tf.RoFormerTextClassifier,
-            backbone,
-            preprocessor,
-            given,
-            (TEXTS, [0, 2]),
-            (2, 3),
-        )
-    if name == "masked_lm":
-        preprocessor = roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer, **CHANCE[name], **full)
-        return roformer_tf.RoFormerMaskedLM, backbone, preprocessor, {}, (TEXTS,), None
-    if name == "causal_lm":
-        preprocessor = roformer_tf.RoFormerCausalLMPreprocessor(tokenizer, **full)
-        return roformer_tf.RoFormerCausalLM, backbone, preprocessor, {}, (TEXTS,), (2, 9, size)
-    if name == "sim_classifier":
-        preprocessor = roformer_tf.RoFormerSimClassifierPreprocessor(tokenizer, **full)
-        data = ((TEXTS, TEXTS[::-1]), [0, 3])
-        return roformer_tf.RoFormerSimClassifier, backbone, preprocessor, {}, data, (2, 5)
-    if name == "sim":
-        preprocessor = roformer_tf.RoFormerSimPreprocessor(tokenizer, **CHANCE[name], **full)
-        data = ((TEXTS, TEXTS[::-1]),)
-        return roformer_tf.RoFormerSim, backbone, preprocessor, {}, data, None
+def preprocessor_of(name):
+    """Returns the class of a task's preprocessor, and its arguments."""
+    cls, _, options, *_ = TASKS[name]
     if name == "seq_2_seq":
-        tokenizer = seq_2_seq.tokenizer()
-        backbone = roformer_tf.RoFormerSeq2SeqBackbone, {**SEQ_2_SEQ_SIZES, "num_layers": 1}
         lengths = {"encoder_sequence_length": 9, "decoder_sequence_length": 9}
-        preprocessor = roformer_tf.RoFormerSeq2SeqLMPreprocessor(tokenizer, **lengths)
-        data = ((["a cat", "a dog ran"], ["eine Katze", "ein Hund lief"]),)
-        return roformer_tf.RoFormerSeq2SeqLM, backbone, preprocessor, {}, data, None
-    raise AssertionError(name)
-
-
-TASKS = ["classifier", "masked_lm", "causal_lm", "sim_classifier", "sim", "seq_2_seq"]
+        options = {"tokenizer": seq_2_seq.tokenizer(), **lengths}
+    else:
+        options = {"tokenizer": builders.tokenizer(), "sequence_length": 9, **options}
+    return cls.preprocessor_cls, {**options, "padding": "max_length"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_task(harness, name):
-    cls, (backbone_cls, sizes), preprocessor, given, data, shape = task(name)
+    cls, kind, _, data, shape = TASKS[name]
+    sizes = SEQ_2_SEQ_SIZES if kind is None else arguments(kind)
+    preprocessor_cls, options = preprocessor_of(name)
     harness.run_task_test(
         cls,
-        {"backbone": backbone_cls(**sizes), "preprocessor": preprocessor, **given},
+        {
+            "backbone": cls.backbone_cls(**{**sizes, "num_layers": 1}),
+            "preprocessor": preprocessor_cls(**options),
+            **({"num_classes": 3} if name == "classifier" else {}),
+        },
         data,
         expected_output_shape=shape,
         compile_kwargs={"run_eagerly": True},  # tests of each task have graphs
@@ -182,12 +177,7 @@ def test_sentence_piece_tokenizer(harness):
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name != "sim"])
 def test_preprocessor(harness, name):
-    _, _, preprocessor, _, data, _ = task(name)
-    config = preprocessor.get_config()
-    harness.init_kwargs = {"tokenizer": preprocessor.tokenizer, "padding": "max_length"}
-    for option in ("sequence_length", "encoder_sequence_length", "decoder_sequence_length"):
-        if config.get(option) is not None:
-            harness.init_kwargs[option] = config[option]
-    harness.init_kwargs |= CHANCE.get(name, {})
+    cls, harness.init_kwargs = preprocessor_of(name)
+    _, _, _, data, _ = TASKS[name]
     key = "decoder_token_ids" if name == "seq_2_seq" else "token_ids"
-    harness.run_preprocessor_test(type(preprocessor), harness.init_kwargs, data, token_id_key=key)
+    harness.run_preprocessor_test(cls, harness.init_kwargs, data, token_id_key=key)
