@@ -170,11 +170,13 @@ def are_names(y):
 
 
 def label_numbers(y, labels, one_hot):
-    """Replaces names of classes `(batch,)` by their numbers, or by float32 0 and 1 for each class.
+    """Replaces names of classes `(batch,)` or `(batch, 1)` by their numbers `(batch,)`.
 
-    A name that is none of the labels raises an error.
+    If `one_hot`, by float32 0 and 1 for each class. A name that is none of the labels raises an
+    error.
     """
     y = tf.convert_to_tensor(y.tolist() if isinstance(y, np.ndarray) else y)
+    y = tf.reshape(y, [-1])
     same = tf.equal(y[:, tf.newaxis], tf.constant(labels)[tf.newaxis])
     known = tf.reduce_all(tf.reduce_any(same, axis=1))
     with tf.control_dependencies([tf.debugging.Assert(known, [UNKNOWN_LABEL, y])]):

@@ -29,6 +29,7 @@ def test_names_train_as_numbers_do(rng):
         (x, names),
         (pairs, None),
         (((x, names) for _ in range(1)), None),
+        (((x, np.array(names)[:, None]) for _ in range(1)), None),
     ):
         model = classifier()
         model.compile("sgd", "auto", run_eagerly=True)
@@ -64,13 +65,16 @@ class Column:
 def test_labels_of_every_form_are_checked(rng, form):
     x, nan = texts(rng, 2), float("nan")
     regression = task("classifier", num_classes=1, preprocessor={})
-    for y in ([1.0, nan], [nan, nan]):
-        with pytest.raises(ValueError, match="A label is NaN"):
-            regression.fit(x, form(y), verbose=0)
-        with pytest.raises(ValueError, match="A label is NaN"):
-            regression.evaluate(x, form(y), verbose=0)
     for y, message in (
-        ([0.2, 0.9], "must be integers from 0 to .* Received: labels such as 0.2"),
+        ([1.0, nan], "A label is NaN"),
+        ([nan, nan], "A label is NaN"),
+        (["a", "b"], "needs numbers as labels. Received: labels such as b?'a'"),
+    ):
+        for call in (regression.fit, regression.evaluate):
+            with pytest.raises(ValueError, match=message):
+                call(x, form(y), verbose=0)
+    for y, message in (
+        ([0.2, 0.9], "must be integers from 0 .* such as 0.2.* For regression .* `num_classes=1`"),
         ([0, 3], "must be integers from 0 to .* Received: labels from 0 to 3"),
         (["bad", "worse"], "must be among .* Received: 'worse'"),
     ):
@@ -138,9 +142,12 @@ def test_wrong_names(rng):
     with pytest.raises(ValueError, match="make the classifier with `labels`"):
         task("classifier", preprocessor={}).fit(x, ["bad", "good"], verbose=0)
     for labels, message in (
-        (["a", "b"], "must name 3 classes"),
+        (["a", "b"], "must name 3 classes, in their order. Received: 2 labels"),
         (["a", "b", "b"], "differ from the others"),
+        (["a", "b", "c\nd"], "one line of its own"),
+        (["a", "b", ""], "one line of its own"),
         ("abc", "list of strings"),
+        ([0, 1, 2], "list of strings"),
     ):
         with pytest.raises(ValueError, match=message):
             classifier(labels=labels, num_classes=3)

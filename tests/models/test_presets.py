@@ -90,15 +90,3 @@ def test_lora_of_a_task_and_a_clone(classifier, preset):
     model.fit(TEXTS, [0, 1], verbose=0)
     assert np.abs(numpy(model(x)) - before).max() > 1e-3
     keras.models.clone_model(classifier)
-
-
-def test_labels_that_fit_no_loss(classifier):
-    with pytest.raises(ValueError, match="such as 0.5. For regression .* `num_classes=1`"):
-        classifier.fit(TEXTS, [0.5, 1.0], verbose=0)
-    regression = roformer_tf.RoFormerTextClassifier(
-        classifier.backbone, num_classes=1, preprocessor=classifier.preprocessor
-    )
-    with pytest.raises(ValueError, match="needs numbers as labels. Received: labels such as 'a'"):
-        regression.fit(TEXTS, ["a", "b"], verbose=0)
-    with pytest.raises(ValueError, match="A label is NaN"):
-        regression.fit(TEXTS, [0.5, float("nan")], verbose=0)
