@@ -92,10 +92,8 @@ def test_choices(ask, rng, tmp_path):
                 answer["probability"][i][:count], [p for *_, p in row], atol=1e-5
             )
         none = {name: [] for name in given}
-        assert ask(folder, signature, choices=np.empty((0, 4), "S"), **none)["index"].shape == (
-            0,
-            4,
-        )
+        empty = ask(folder, signature, choices=np.empty((0, 4), "S"), **none)
+        assert empty["index"].shape == (0, 4)
         with pytest.raises(RuntimeError, match="must have the same number of texts"):
             ask(folder, signature, choices=rows[:1], **given)
 

@@ -21,10 +21,6 @@ from tests.oracles import numpy_roformer as oracle
 from tests.oracles.run_original import small_config
 
 
-def classifier(**options):
-    return task("classifier", **options)
-
-
 def test_original_weights(original, tmp_path, rng):
     """An original checkpoint and a dense layer on bert4keras' `[CLS]` give the logits."""
     original.make_checkpoint(tmp_path, small_config(), seed=2018)
@@ -40,7 +36,7 @@ def test_original_weights(original, tmp_path, rng):
 
 @pytest.mark.parametrize("activation", [None, "softmax"])
 def test_default_loss_of_classes(activation, rng):
-    model = classifier(activation=activation)
+    model = task("classifier", activation=activation)
     x, y, _ = data("classifier", rng)
     logits = expected_outputs(model, x)
     probabilities = oracle.softmax(logits)
@@ -53,7 +49,7 @@ def test_default_loss_of_classes(activation, rng):
 
 
 def test_default_loss_of_a_probability(rng):
-    model = classifier(num_classes=1, activation="sigmoid")
+    model = task("classifier", num_classes=1, activation="sigmoid")
     x, y, _ = data("classifier", rng)
     y = y % 2
     p = 1 / (1 + np.exp(-expected_outputs(model, x)[:, 0]))
@@ -64,7 +60,7 @@ def test_default_loss_of_a_probability(rng):
 
 
 def test_default_loss_of_a_regression(rng):
-    model = classifier(num_classes=1)
+    model = task("classifier", num_classes=1)
     x, _, _ = data("classifier", rng)
     y = rng.normal(size=8).astype("float32")
     output = expected_outputs(model, x)[:, 0]
@@ -80,7 +76,7 @@ def test_default_loss_of_a_regression(rng):
 def test_logits_are_float32_under_every_policy(rng):
     x, y, _ = data("classifier", rng)
     for dtype in ("mixed_float16", "mixed_bfloat16"):
-        model = classifier(dtype=dtype)
+        model = task("classifier", dtype=dtype)
         outputs = model(x)
         assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
         rounding = {"mixed_float16": 2.0**-11, "mixed_bfloat16": 2.0**-8}[dtype]
@@ -90,7 +86,7 @@ def test_logits_are_float32_under_every_policy(rng):
 
 
 def test_dropout_acts_in_training_only(rng):
-    model = classifier(dropout=0.5)
+    model = task("classifier", dropout=0.5)
     x, _, _ = data("classifier", rng)
     np.testing.assert_array_equal(numpy(model(x)), numpy(model(x, training=False)))
     assert np.abs(numpy(model(x, training=True)) - numpy(model(x))).max() > 0.01
@@ -98,7 +94,7 @@ def test_dropout_acts_in_training_only(rng):
 
 @pytest.mark.parametrize("bad", [3, -1])
 def test_labels_out_of_range(bad, rng):
-    model = classifier()
+    model = task("classifier")
     x, y, _ = data("classifier", rng)
     y[2] = bad
     message = r"Labels must be integers from 0 to `num_classes` - 1 = 2\. Received: labels from "
@@ -117,7 +113,7 @@ def test_labels_out_of_range(bad, rng):
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_empty_data(raw, rng):
-    model = classifier(preprocessor={} if raw else None)
+    model = task("classifier", preprocessor={} if raw else None)
     x, y, _ = data("classifier", rng)
     empty = [] if raw else {k: v[:0] for k, v in x.items()}
     message = "The dataset is empty: expected at least one example. Received: 0 examples"

@@ -19,24 +19,12 @@ def classifier():
     return roformer_tf.RoFormerTextClassifier(builders.backbone(num_layers=1), 3, preprocessor)
 
 
-def unbatched():
-    inputs = builders.inputs(np.random.default_rng(0), batch=2)
-    return [
-        (TEXTS, [0, 1]),
-        ((TEXTS, TEXTS), [0, 1]),  # pairs
-        (inputs, [0, 1]),
-    ]
-
-
 @pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(data, id=name, marks=[pytest.mark.slow] if name != "texts" else [])
-        for name, data in zip(("texts", "pairs", "inputs"), unbatched(), strict=True)
-    ],
+    "kind", ["texts", *(pytest.param(x, marks=pytest.mark.slow) for x in ("pairs", "inputs"))]
 )
-def test_an_unbatched_dataset(classifier, data):
-    dataset = tf.data.Dataset.from_tensor_slices(data)
+def test_an_unbatched_dataset(classifier, kind):
+    x = {"texts": TEXTS, "pairs": (TEXTS, TEXTS), "inputs": classifier.preprocessor(TEXTS)}[kind]
+    dataset = tf.data.Dataset.from_tensor_slices((x, [0, 1]))
     for call in (classifier.fit, classifier.evaluate):
         with pytest.raises(ValueError, match=r"Did you forget `dataset.batch\(32\)`"):
             call(dataset, verbose=0)
