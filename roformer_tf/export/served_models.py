@@ -132,8 +132,10 @@ class ServedClassifier(ServedModel):
             self._label_of_class = tf.lookup.StaticHashTable(
                 tf.lookup.TextFileInitializer(
                     labels_file,
-                    *(tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER),
-                    *(tf.string, tf.lookup.TextFileIndex.WHOLE_LINE),
+                    tf.int64,
+                    tf.lookup.TextFileIndex.LINE_NUMBER,
+                    tf.string,
+                    tf.lookup.TextFileIndex.WHOLE_LINE,
                 ),
                 "",
             )

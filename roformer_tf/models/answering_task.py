@@ -97,10 +97,11 @@ class AnsweringTask(RoFormerTask):
             return super().predict(x, batch_size, verbose, steps, callbacks, max_tokens_per_batch)
 
         x = x if is_dataset(x) else to_columns(x)[0]
-        return predict_batches(
-            *(self, x, batch_size, verbose, steps, callbacks, max_tokens_per_batch),
-            answer=functools.partial(self._answer, **options),
-        ).tolist()
+        answer = functools.partial(self._answer, **options)
+        found = predict_batches(
+            self, x, batch_size, verbose, steps, callbacks, max_tokens_per_batch, answer
+        )
+        return found.tolist()
 
     def _answer(self, x, **options):
         """Returns the answers to a batch of string tensors, an array of objects."""

@@ -105,7 +105,9 @@ class RoFormerSimPreprocessor(RoFormerCausalLMPreprocessor):
         chosen = tf.random.stateless_uniform(tf.shape(token_ids), seeds[1]) < 0.15
         chosen &= maskable & (of_sequence < self.source_mask_rate)
         return mask_tokens(
-            *(token_ids, chosen, seeds[2]),
+            token_ids,
+            chosen,
+            seeds[2],
             vocabulary_size=tokenizer.vocabulary_size(),
             mask_token_id=tokenizer.mask_token_id,
             mask_token_rate=0.8,
