@@ -34,7 +34,7 @@ MODEL_FILE = "model.onnx"
 OPSET = 18
 TRUNCATION = {"right": -1, "left": 0}
 PACKAGES = "onnx", "tf2onnx"
-_MAX_BYTES = 2**31 - 2**24  # of the weights within `model.onnx`; the graph takes less than the rest
+_MAX_BYTES = 2**31 - 2**24  # of the weights in `model.onnx`; the rest is room for the graph
 
 
 def export_onnx(
@@ -184,7 +184,7 @@ def _convert(task, served, has_masks):
     weights = task.weights
     names = ["token_ids", "segment_ids", "padding_mask"] + ["mask_positions"] * has_masks
     specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in names]
-    # As inputs: constants would be copied some thirty times on the way, and must not exceed 2 GB.
+    # Weights are inputs: constants would be copied some thirty times, and must not exceed 2 GB.
     specs += [
         tf.TensorSpec(weight.shape, weight.dtype, name=f"weight_{i}")
         for i, weight in enumerate(weights)
@@ -230,7 +230,7 @@ def _without_warnings():
     def is_kept(record):
         return record.levelno > logging.WARNING or threading.get_ident() != thread
 
-    # Of each operation that `_replace_operation` gave tf2onnx, and of tables outside the graph.
+    # They warn of each operation of `_replace_operation`, and of tables outside the graph.
     loggers = [logging.getLogger(name) for name in ("tf2onnx.shape_inference", "tensorflow")]
     for logger in loggers:
         logger.addFilter(is_kept)
@@ -267,7 +267,7 @@ def _save(model, path, quantize):
     import onnx
 
     if not quantize:
-        # a file of ONNX cannot be larger, and `ByteSize` fails for what is
+        # no ONNX file is larger than 2 GB, and `ByteSize` fails for a larger model
         is_large = sum(len(each.raw_data) for each in model.graph.initializer) > _MAX_BYTES
         onnx.save(model, path, save_as_external_data=is_large, location=f"{path.name}.data")
         return

@@ -43,7 +43,7 @@ def export_saved_model(
     empty text becomes `[CLS] [SEP]`, an invalid byte U+FFFD. An empty batch gives empty outputs.
 
     A request may have any number of texts: the model runs on at most 32 at a time, of similar length
-    if the outputs have no axis of tokens. `generate` and translation run on all at once.
+    if the outputs have no axis of tokens.
 
     The loaded model is called as `serving_default` is: `served(["…"])`, with lists or tensors.
 

@@ -246,7 +246,7 @@ class ServedMaskedLM(ServedModel):
             return {name: value[: tf.size(texts)] for name, value in answer.items()}
 
     def best_tokens(self, inputs):
-        # Truncation may have taken thousands of masks from a text: the logits are those of the rest.
+        # Truncation may have taken thousands of masks from a text: only the rest need logits.
         found = tf.cast(inputs["found"], tf.int32)
         most = tf.maximum(tf.reduce_max(tf.reduce_sum(found, axis=1)), 1)
         order = tf.argsort(found, direction="DESCENDING", stable=True)

@@ -29,7 +29,7 @@ def spans_of_tags(tags, probabilities):
     is_last = (tags > 0) & ((after == 0) | (after % 2 == 1))
     begins = tf.where(is_first)
     chunk, first = tf.unstack(tf.cast(begins, tf.int32), 2, axis=1)
-    last = tf.cast(tf.where(is_last)[:, 1], tf.int32)  # in the same order
+    last = tf.cast(tf.where(is_last)[:, 1], tf.int32)  # in the order of `first`
     sums = tf.pad(tf.cumsum(probabilities, axis=1), [[0, 0], [1, 0]])
     total = tf.gather_nd(sums, tf.stack([chunk, last + 1], 1)) - tf.gather_nd(sums, begins)
     score = total / tf.cast(last - first + 1, tf.float32)
@@ -45,7 +45,7 @@ def entities_of_spans(spans, details, num_texts):
     chunk, first, last, kind, score = spans
     start = tf.gather_nd(details["starts"], tf.stack([chunk, first], 1))
     end = tf.gather_nd(details["ends"], tf.stack([chunk, last], 1))
-    # what chunks share is answered by the one that sees more around it
+    # where two chunks overlap, an entity is that of the chunk that sees more around it
     token = first - tf.gather(details["shift"], chunk)
     is_own = token >= tf.gather(details["own_begin"], chunk)
     is_own &= token < tf.gather(details["own_end"], chunk)

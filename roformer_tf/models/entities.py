@@ -92,7 +92,7 @@ def read_conll(path, separator=" ", word_column=0, tag_column=-1):
         if len(columns) == 1 and line[0].isspace():  # the word itself is a space
             columns.insert(0, line[0])
         try:
-            # the whole is checked: without a tag, -1 would be the word
+            # a line needs two columns: column -1 of a single one would be the word
             word, tag = columns[word_column], columns[tag_column].strip()
             complete = len(columns) > 1 and tag
         except IndexError:

@@ -36,7 +36,7 @@ class EntityTagLoss(keras.losses.Loss):
         if len(y_pred.shape) == 4:
             is_real = y_pred[:, :, 0, 1] != float("-inf")
             return ConditionalRandomFieldLoss().call(ops.where(is_real, tags, -1), y_pred)
-        # JAX multiplies all of them by 0 or 1, and 0 times minus infinity is NaN
+        # JAX multiplies all logits by 0 or 1, and 0 times minus infinity is NaN
         logits = ops.maximum(y_pred, -1e9)
         losses = ops.sparse_categorical_crossentropy(tags, logits, from_logits=True)
         is_real = ops.cast(y_pred[:, :, 1] != float("-inf"), "float32")

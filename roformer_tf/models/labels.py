@@ -162,7 +162,7 @@ def are_names(y):
     """Whether labels are strings, in any form but a column of pandas."""
     if y is None or isinstance(y, dict):
         return False
-    if isinstance(y, tuple):  # maybe of tensors
+    if isinstance(y, tuple):  # which may hold tensors
         return all(isinstance(label, str | bytes) for label in y)
     if hasattr(y, "dtype") and not isinstance(y, np.ndarray):
         return "string" in str(y.dtype)

@@ -83,7 +83,7 @@ def _cheapest_starts(lengths, most, max_tokens, cost):
     A batch costs its tokens, padding included, and `cost`.
     """
     count = len(lengths)
-    costs = np.zeros(count + 1)  # of the examples from each on
+    costs = np.zeros(count + 1)  # the least cost of the examples from i on
     sizes = np.ones(count, int)
     for i in range(count - 1, -1, -1):
         limit = most if max_tokens is None else min(most, max(1, max_tokens // int(lengths[i])))

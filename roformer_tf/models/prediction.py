@@ -63,7 +63,7 @@ def predict_batches(task, x, batch_size, verbose, steps, callbacks, max_tokens, 
                 "A dataset gives batches, so `batch_size` is its own: `dataset.batch(16)`. "
                 f"Received: batch_size={batch_size}"
             )
-        # columns of choices have the width of their batch
+        # the choices of two batches may differ in width, so they are not joined in a window
         batch_size, windows = _windows(x, steps, WINDOW if answer is outputs_of else 1)
         windows, num_batches = map(divided, windows), None
     else:
@@ -121,8 +121,8 @@ def callback_list(task, callbacks, verbose, num_batches):
 def predict_inputs(task, inputs, may_pad):
     """Returns the outputs of one batch of model inputs, as NumPy arrays.
 
-    `may_pad` says whether they may be wider than the inputs, where XLA compiles a program for each
-    shape.
+    `may_pad` says whether the outputs may be wider than the inputs. Then inputs are padded to few
+    shapes if XLA compiles a program for each shape.
     """
     count = count_rows(inputs)  # a pair of texts may be two rows
     if keras.backend.backend() != "tensorflow":
@@ -131,7 +131,7 @@ def predict_inputs(task, inputs, may_pad):
         inputs = pad_to_ladder(inputs)
     # KerasHub's `predict_on_batch` would preprocess the inputs again.
     outputs = keras.Model.predict_on_batch(task, inputs)
-    # padding has rows, and several replicas each give all of them
+    # padding adds rows, and each of several replicas gives all rows
     return tree.map_structure(lambda output: output[:count], outputs)
 
 
@@ -202,7 +202,7 @@ def _joined(outputs, order=None):
 
     def join(*parts):
         is_ragged = any(isinstance(part, tf.RaggedTensor) for part in parts)
-        if is_ragged or len({part.shape[1:] for part in parts}) > 1:  # of another width
+        if is_ragged or len({part.shape[1:] for part in parts}) > 1:  # batches differ in width
             return tf.concat([as_ragged(part) for part in parts], axis=0)
         joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
         return joined if back is None else joined[back]

@@ -83,7 +83,7 @@ def from_checkpoint(cls, folder, load_weights, kwargs):
         backbone = backbone_cls(**{**arguments, **overrides})
     if is_task:
         if folder.layout == "huggingface" and "head_epsilon" in own:
-            # one epsilon for all norms there; the original has its own for the head
+            # Hugging Face has one epsilon for all norms, the original another for the head
             kwargs.setdefault("head_epsilon", backbone.layer_norm_epsilon)
         if "preprocessor" not in kwargs:
             kwargs["preprocessor"] = _preprocessor(cls, folder, backbone, surgery, kwargs)
@@ -182,7 +182,7 @@ def _edited(vocabulary, keep_tokens=None, compound_tokens=None):
 
 
 def arguments_for_preset(cls, folder, load_weights, kwargs):
-    """Builds backbone and preprocessor if arguments are theirs: KerasHub takes only the task's."""
+    """Builds the backbone or preprocessor that arguments are for; KerasHub takes only the task's."""
     config = folder.backbone_arguments()
     policy = ((config.get("dtype") or {}).get("config") or {}).get("name") or ""
     if policy.startswith("mixed_"):
@@ -219,9 +219,9 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
 
 
 def with_new_head(cls, folder, load_weights, kwargs):
-    """Builds a task with a new head if the arguments ask for another one than is saved, or `None`.
+    """Returns a task with a new head if the arguments ask for another head than the saved one.
 
-    KerasHub decides by `num_classes` alone.
+    If they do not, returns `None`. KerasHub makes a new head for `num_classes` alone.
     """
     saved = _saved_task(folder, cls)
     if saved is None or all(

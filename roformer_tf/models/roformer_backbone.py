@@ -13,7 +13,7 @@ from roformer_tf.models.presets import arguments_of
 from roformer_tf.models.roformer_model import RoFormerModel
 
 POOLINGS = ("pooler", "cls", "mean")
-# the inputs that a preprocessor makes of texts, and all of tokens; (batch, length) each
+# the inputs that a preprocessor makes of texts, and all that have a number for each token
 TEXT_INPUTS = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "int32"}
 TOKEN_INPUTS = {**TEXT_INPUTS, "position_ids": "float32", "document_ids": "int32"}
 

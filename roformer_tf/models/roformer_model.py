@@ -70,7 +70,7 @@ class RoFormerModel:
         )
         # Keras would demand every input of the graph; `complete_inputs` checks them
         self.input_spec = None
-        # the models of these layers: a backbone and its tasks
+        # all models that share these layers: a backbone and its tasks
         backbone = getattr(self, "backbone", None)
         self._relatives = getattr(backbone, "_relatives", weakref.WeakSet())
         self._relatives.add(self)

@@ -114,7 +114,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         return [keras.metrics.SparseCategoricalAccuracy()]
 
     def weight_of_classes(self, class_weight):
-        return class_weight  # of the places of the right choices
+        return class_weight  # a class is the place of the right choice
 
     def run_on(self, texts):
         choices = [[text[4:]] for text in texts]  # for the question and another [SEP]
@@ -134,7 +134,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
             return
         for i, (options, index) in enumerate(zip(choices, squeeze_labels(y))):
             is_index = isinstance(index, int | np.integer) and 0 <= index < len(options)
-            if not is_index or options[index] in ("", b""):  # as those that fill a matrix
+            if not is_index or options[index] in ("", b""):  # padding of a matrix
                 raise ValueError(
                     "A label must be the index of the right choice. Received: "
                     f"{index} as label {i}, for {len(options)} choices"
@@ -160,6 +160,6 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
 @keras.saving.register_keras_serializable(package="roformer_tf")
 def choice_crossentropy(y_true, y_pred):
     """Returns the cross entropy `(batch,)` over the choices, logits of minus infinity included."""
-    # JAX multiplies all of them by 0 or 1, and 0 times minus infinity is NaN
+    # JAX multiplies all logits by 0 or 1, and 0 times minus infinity is NaN
     logits = ops.maximum(y_pred, -1e9)
     return keras.losses.sparse_categorical_crossentropy(y_true, logits, from_logits=True)

@@ -168,7 +168,7 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         return functions[name](*texts)
 
     def pack_ids(self, segments, extra=0):
-        """Does the same for a tuple of one or two ragged tensors of token ids."""
+        """Packs a tuple of one or two ragged tensors of token ids; see `pack`."""
         values, sequence_length, truncate_from = self.packing_settings(extra)
         inputs = PairPacker(*values, sequence_length, truncate_from)(segments)
         if not self.pair_segments:

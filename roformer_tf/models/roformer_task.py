@@ -59,12 +59,13 @@ class RoFormerTask(RoFormerModel):
 
     input_dtypes = TOKEN_INPUTS
     keras_arguments = ("trainable", "compile")
-    needs_labels = False  # if not, the preprocessor makes them
-    loss_is_mean_over_examples = False  # if so, it does not matter which of them make a batch
-    text_ranks = (1,)
-    has_masked_outputs = False  # if so, outputs may be minus infinity
+    needs_labels = False  # or the preprocessor makes them
+    loss_is_mean_over_examples = False  # then any division into batches gives the same loss
+    text_ranks = (1,)  # of the string tensors that the preprocessor takes
+    has_masked_outputs = False  # whether outputs may be minus infinity
     _optimizer_was_built = False
-    _longest_input = _trained_up_to = None  # tokens, of what `fit` gives, and the step is made for
+    # number of tokens of the longest input: of the `fit` that runs, and of the last step traced
+    _longest_input = _trained_up_to = None
 
     def fit(
         self,
@@ -333,7 +334,7 @@ class RoFormerTask(RoFormerModel):
         self.predict(texts, verbose=0)
 
     def convert_labels(self, x, y):
-        """Converts the labels of `fit` that are Python lists of another form than a tensor's.
+        """Converts labels of `fit` that are Python lists, such as a list of entities for each text.
 
         Args:
             x: The examples, as `fit` takes them.
@@ -382,7 +383,7 @@ class RoFormerTask(RoFormerModel):
     def preprocess_samples(self, x, y=None, sample_weight=None):
         check_not_texts(self, y)
         shape = keras.tree.flatten(self.output)[0].shape
-        if len(shape) == 2:  # those of tokens have two axes
+        if len(shape) == 2:  # labels of tokens have two axes
             y, sample_weight = squeeze_labels(y), squeeze_labels(sample_weight)
         y = self.encode_labels(y)
         if shape[1:] == (1,):
@@ -470,7 +471,7 @@ class RoFormerTask(RoFormerModel):
         return keras.Model.test_on_batch(self, *batch, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds on the batch of one replica: Keras adds those of all, which may have other sizes."""
+        """Builds on the batch of one replica. Keras would add those of all, whose sizes may differ."""
         if iterator is not None and not runs_on_one_device(self):
             _, _, batches = next(iter(iterator))
             iterator, local = None, self.distribute_strategy.experimental_local_results
