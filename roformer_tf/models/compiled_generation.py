@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.layers.self_attention import inputs_up_to, short_up_to
-from roformer_tf.models.prediction import check_finite_outputs
+from roformer_tf.models.prediction import not_finite_error
 from roformer_tf.models.roformer_preprocessor import LONGEST
 from roformer_tf.samplers import remove_stop_tokens, valid_token_mask
 
@@ -44,8 +44,8 @@ class CompiledGeneration:
         def generate(inputs, stop_token_ids=None):
             outputs = function(inputs, stop_token_ids=stop_token_ids)
             name = next(name for name in outputs if name.endswith("token_ids"))
-            wrong = ops.convert_to_numpy(outputs[name]) < 0  # see `rows_are_finite`
-            check_finite_outputs(np.where(wrong, np.nan, 0.0), self)
+            if (ops.convert_to_numpy(outputs[name]) < 0).any():  # see `rows_are_finite`
+                raise not_finite_error(self)
             return outputs
 
         self.generate_function = generate

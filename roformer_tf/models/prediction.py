@@ -220,13 +220,18 @@ def check_finite_outputs(outputs, model):
     masked = -np.inf if getattr(model, "has_masked_outputs", False) else 0
     if all((np.isfinite(array) | (array == masked)).all() for array in arrays):
         return outputs
+    raise not_finite_error(model)
+
+
+def not_finite_error(model):
+    """Returns the error to raise if outputs of a model are NaN or infinite."""
     reason = "Its weights are NaN, or training diverged: use an earlier checkpoint."
     if "float16" in {layer.compute_dtype for layer in model._flatten_layers()}:
         reason = (
             "float16 holds no number above 65,504, which some activations exceed: load the model "
             "with dtype='mixed_bfloat16' or 'float32'."
         )
-    raise ValueError(f"The model's outputs are NaN or infinite. {reason}")
+    return ValueError(f"The model's outputs are NaN or infinite. {reason}")
 
 
 def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, batch_size=32):
