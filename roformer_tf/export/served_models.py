@@ -231,19 +231,17 @@ class ServedMaskedLM(ServedModel):
             self._tokens = tf.constant(tokens)
 
     def serving_default(self, texts):
-        # Keras 3.15 cannot gather positions of an empty batch
-        inputs, found = self._python.preprocessor.pack_masks(_at_least_one(texts))
+        inputs, found = self._python.preprocessor.pack_masks(texts)
         ids, probabilities = in_batches(self.best_tokens, {**inputs, "found": found})
         with tf.device("CPU"):
             tokens = tf.gather(self._tokens, ids)
             each = found[:, :, tf.newaxis]
-            answer = {
+            return {
                 "tokens": tf.where(each, tokens, ""),
                 "ids": tf.where(each, ids, -1),
                 "probabilities": tf.where(each, probabilities, 0.0),
                 "mask_positions": tf.where(found, inputs["mask_positions"], -1),
             }
-            return {name: value[: tf.size(texts)] for name, value in answer.items()}
 
     def best_tokens(self, inputs):
         # Truncation may have taken thousands of masks from a text: only the rest need logits.
