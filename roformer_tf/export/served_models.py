@@ -363,8 +363,7 @@ class ServedSeq2SeqLM(ServedModel):
 
     def serving_default(self, texts):
         task, preprocessor = self._python.task, self._python.preprocessor
-        # samplers do not accept an empty batch
-        inputs = preprocessor.generate_preprocess(_at_least_one(texts))
+        inputs = preprocessor.generate_preprocess(texts)
         outputs = in_batches(
             lambda batch: task.generate_step(batch, [preprocessor.tokenizer.end_token_id]),
             inputs,
@@ -372,7 +371,7 @@ class ServedSeq2SeqLM(ServedModel):
             cut=("encoder_token_ids", "encoder_padding_mask"),
             cost=COST_OF_GENERATION,
         )
-        return {"translations": preprocessor.generate_postprocess(outputs)[: tf.size(texts)]}
+        return {"translations": preprocessor.generate_postprocess(outputs)}
 
 
 SERVED = {
@@ -486,8 +485,3 @@ def _checks_of_ids(inputs):
         if tokens != name:
             message = f"`{name}` must have the shape of `{tokens}`."
             yield tf.debugging.assert_equal(tf.shape(x), tf.shape(inputs[tokens]), message)
-
-
-def _at_least_one(texts):
-    """Adds an empty text to an empty batch."""
-    return tf.concat([texts, tf.fill([tf.maximum(1 - tf.size(texts), 0)], "")], axis=0)

@@ -171,7 +171,9 @@ class RoFormerSeq2SeqLM(CompiledGeneration, RoFormerTask, keras_hub.models.Seq2S
         token_ids = ops.cast(inputs["decoder_token_ids"], "int32")
         source_mask = inputs["encoder_padding_mask"]
         encoder_sequence = self.backbone.encode(inputs["encoder_token_ids"], source_mask)
-        index = ops.min(ops.sum(ops.cast(prompt_mask, "int32"), axis=-1))
+        lengths = ops.sum(ops.cast(prompt_mask, "int32"), axis=-1)
+        # In an empty batch the minimum is the largest integer.
+        index = ops.minimum(ops.min(lengths), ops.shape(token_ids)[1])
         if self.backbone.supports_cache:
             cache, next = self._next_with_cache(token_ids, index, encoder_sequence, source_mask)
         else:
