@@ -7,6 +7,7 @@ from roformer_tf.layers import MeanPooling
 from roformer_tf.models.answer_spans import answer_lists, answers_of_logits
 from roformer_tf.models.answering_task import AnsweringTask
 from roformer_tf.models.batches import squeeze_labels, string_tensors
+from roformer_tf.models.labels import class_weights
 from roformer_tf.models.roformer_backbone import (
     TEXT_INPUTS,
     RoFormerBackbone,
@@ -20,6 +21,8 @@ from roformer_tf.models.roformer_multiple_choice_preprocessor import (
     choice_tensor,
     form_of,
 )
+
+MOST_CHOICES = 1000  # with a weight: Keras wants one for each class
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -114,7 +117,7 @@ class RoFormerMultipleChoice(AnsweringTask, keras_hub.models.Task):
         return [keras.metrics.SparseCategoricalAccuracy()]
 
     def weight_of_classes(self, class_weight):
-        return class_weight  # a class is the place of the right choice
+        return class_weights(class_weight, MOST_CHOICES)  # of the places of the right choices
 
     def run_on(self, texts):
         choices = [[text[4:]] for text in texts]  # for the question and another [SEP]

@@ -223,6 +223,17 @@ def test_low_precision_and_lora(rng):
     assert len(task.predict(x, verbose=0)) == 3
 
 
+@pytest.mark.eager
+def test_weights_of_places():
+    """The places of right choices have the weights given, and others 1."""
+    task, x = chooser(), {"question": ["谁", "谁"], "choices": [["我", "你"], ["你", "我", "和"]]}
+    task.compile(keras.optimizers.SGD(0.0))
+    task.output_dropout.rate = 0.0
+    weights = {"class_weight": {0: 3.0}}, {"sample_weight": np.array([3.0, 1.0])}
+    losses = [task.fit(x, [0, 2], verbose=0, **given).history["loss"] for given in weights]
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
 def test_errors():
     task, x = chooser(), {"question": ["谁"], "choices": [["我", "你"]]}
     for labels, message in (([2], "for 2 choices"), (["我"], "index of the right choice")):
@@ -232,6 +243,8 @@ def test_errors():
     with pytest.raises(ValueError, match="2 as label 0, for 3 choices, of which it is an empty"):
         task.fit(matrix, np.array([2]), verbose=0)
     assert task.evaluate(matrix, [[1]], verbose=0) == task.evaluate(x, [1], verbose=0)
+    with pytest.raises(ValueError, match="`class_weight` must be a dictionary"):
+        task.fit(x, [1], class_weight=[1.0], verbose=0)
     for choices, message in (([[]], "none of them empty"), ([["我", ""]], "none of them empty")):
         with pytest.raises(ValueError, match=message):
             task.predict({**x, "choices": choices}, verbose=0)
