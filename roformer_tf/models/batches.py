@@ -141,6 +141,7 @@ def text_batch(texts):
     """Returns one text or several as a string tensor `(texts,)`, and whether it is a single text.
 
     Raises:
+        ValueError: If there is no text.
         TypeError: If an example is not a string, or `texts` is a dataset.
 
     >>> text_batch(["天", "地"])[0].shape, text_batch("天")[0].shape
@@ -150,7 +151,9 @@ def text_batch(texts):
         return tf.reshape(to_string_tensor(texts), [1]), True
     if is_dataset(texts):
         raise TypeError("Expected a list or array of strings. Received: a dataset")
-    return string_tensors(list(texts) if isinstance(texts, tuple) else texts), False
+    texts = string_tensors(list(texts) if isinstance(texts, tuple) else texts)
+    check_not_empty(texts)
+    return texts, False
 
 
 def is_text(x):

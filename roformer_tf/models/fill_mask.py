@@ -32,9 +32,10 @@ def fill_mask(task, texts, top_k=5, batch_size=32):
         `(token, probability)`, the most probable first. For a single string its list alone.
 
     Raises:
-        ValueError: If the task is no `RoFormerMaskedLM` with a preprocessor, its tokenizer has no
-            mask token, `top_k` is not in `[1, vocabulary_size]`, `batch_size` is not positive, a
-            mask lies beyond the preprocessor's `sequence_length`, or the model's outputs are NaN.
+        ValueError: If there is no text, the task is no `RoFormerMaskedLM` with a preprocessor, its
+            tokenizer has no mask token, `top_k` is not in `[1, vocabulary_size]`, `batch_size` is
+            not positive, a mask lies beyond the preprocessor's `sequence_length`, or the model's
+            outputs are NaN.
         TypeError: If a text is not a string.
 
     Example:
@@ -157,9 +158,10 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
         its list alone.
 
     Raises:
-        ValueError: If the task is no `RoFormerMaskedLM` with a preprocessor, the pattern lacks one
-            of its two parts or leaves no room for a text, a text has a mask, a word has no tokens,
-            there are no words, `batch_size` is not positive, or the outputs are NaN.
+        ValueError: If there is no text, the task is no `RoFormerMaskedLM` with a preprocessor, the
+            pattern lacks one of its two parts or leaves no room for a text, a text has a mask, a
+            word has no tokens, there are no words, `batch_size` is not positive, or the outputs
+            are NaN.
 
     Example:
 
@@ -181,8 +183,6 @@ def zero_shot(masked_lm, texts, pattern, words, batch_size=32):
     """
     check_positive_integer("batch_size", batch_size)
     texts, is_single = text_batch(texts)
-    if not len(texts):
-        return []
     ids = _ids_of_words(masked_lm, words)
     scores = np.empty((len(texts), len(ids)))
     for count in sorted({len(word) for word in ids}):

@@ -10,7 +10,6 @@ from keras_hub.src.utils.tensor_utils import convert_to_numpy, no_convert_scope
 
 from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.models.batches import (
-    check_not_empty,
     count_rows,
     is_dataset,
     take_rows,
@@ -236,7 +235,6 @@ def not_finite_error(model):
 
 def text_vectors(backbone, preprocessor, texts, pooling=None, normalize=True, batch_size=32):
     """Returns the vector of each text, computed by a backbone; see `RoFormerTask.embed`."""
-    check_not_empty(texts)
     check_positive_integer("batch_size", batch_size)
     pooling = checked_pooling(backbone, pooling)
     texts, is_single = text_batch(texts)

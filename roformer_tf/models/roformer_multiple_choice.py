@@ -22,7 +22,7 @@ from roformer_tf.models.roformer_multiple_choice_preprocessor import (
     form_of,
 )
 
-MOST_CHOICES = 1000  # with a weight: Keras wants one for each class
+MOST_CHOICES = 1000  # for `class_weight`, which Keras takes with an entry for each place
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

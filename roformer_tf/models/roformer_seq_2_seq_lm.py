@@ -271,7 +271,6 @@ def translate(task, texts, batch_size=32, max_length=None):
     """
     task.check_preprocessor()
     check_positive_integer("batch_size", batch_size)
-    check_not_empty(texts)
     if isinstance(texts, tuple):
         raise TypeError(
             "`translate` takes a list or array of strings; starts of targets are for `generate`. "

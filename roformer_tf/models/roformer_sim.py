@@ -2,7 +2,7 @@ import keras
 import keras_hub
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.models.batches import check_not_empty, text_batch
+from roformer_tf.models.batches import text_batch
 from roformer_tf.models.in_batch_contrastive import InBatchContrastive, nearest_is_positive
 from roformer_tf.models.labels import ranked
 from roformer_tf.models.roformer_backbone import check_pooler
@@ -168,7 +168,6 @@ class RoFormerSim(RoFormerCausalLM):
         """
         check_positive_integer("n", n)
         check_positive_integer("k", k)
-        check_not_empty(texts)
         texts, is_single = text_batch(texts)
         results = []
         for text in texts.numpy():

@@ -117,8 +117,7 @@ class RoFormerTask(RoFormerModel):
             TypeError: If the task has a preprocessor and an example is not a string.
         """
         check_grouping(group_by_length, max_tokens_per_batch)
-        if class_weight is not None:
-            class_weight = self.weight_of_classes(class_weight)
+        class_weight = None if class_weight is None else self.weight_of_classes(class_weight)
         epochs = kwargs.get("epochs", 1)
         steps, validation_steps = map(kwargs.get, ("steps_per_epoch", "validation_steps"))
         check_epochs(epochs, "steps_per_epoch", x, steps)
@@ -460,10 +459,11 @@ class RoFormerTask(RoFormerModel):
         """
         self.backbone.enable_lora(rank, target_layer_names)
 
-    def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
         """Takes a step with one batch; see `keras.Model.train_on_batch`. `fit` describes the data."""
+        class_weight = None if class_weight is None else self.weight_of_classes(class_weight)
         batch = tensors_of_batch(self, x, y, sample_weight)
-        return keras.Model.train_on_batch(self, *batch, **kwargs)
+        return keras.Model.train_on_batch(self, *batch, class_weight, **kwargs)
 
     def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         """Returns loss and metrics of one batch; see `keras.Model.test_on_batch`."""

@@ -10,6 +10,7 @@ from roformer_tf.models import (
     choice_accuracy,
     cloze_examples,
     entity_f1,
+    fill_mask,
     reading_scores,
     zero_shot,
 )
@@ -161,6 +162,11 @@ def test_wrong_patterns_are_named():
     ):
         with pytest.raises(ValueError, match=message):
             zero_shot(task, ["地"], pattern, words)
+    for nothing in ([], np.array([], object), ()):
+        with pytest.raises(ValueError, match="The dataset is empty"):
+            zero_shot(task, nothing, "{text}{mask}", {"a": "天"})
+        with pytest.raises(ValueError, match="The dataset is empty"):
+            fill_mask(task, nothing)
     with pytest.raises(ValueError, match=r"mask of its own.*Received: '\[MASK\]地'"):
         cloze_examples(task, ["[MASK]地"], ["a"], "{text}{mask}", {"a": "天"})
     with pytest.raises(ValueError, match="Labels must be among"):
