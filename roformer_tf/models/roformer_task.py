@@ -40,7 +40,7 @@ from roformer_tf.models.training_data import (
     batches_of_columns,
     check_grouping,
     check_has_labels,
-    check_not_texts,
+    check_targets_of_texts,
     grouped_batches,
     in_one_go,
     tensors_of_batch,
@@ -380,7 +380,6 @@ class RoFormerTask(RoFormerModel):
 
     @plain
     def preprocess_samples(self, x, y=None, sample_weight=None):
-        check_not_texts(self, y)
         shape = keras.tree.flatten(self.output)[0].shape
         if len(shape) == 2:  # labels of tokens have two axes
             y, sample_weight = squeeze_labels(y), squeeze_labels(sample_weight)
@@ -390,6 +389,7 @@ class RoFormerTask(RoFormerModel):
         if self.is_preprocessed(x):
             self.check_inputs(x)
             return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+        check_targets_of_texts(self, y, sample_weight)
         return super().preprocess_samples(x, y, sample_weight)
 
     def is_preprocessed(self, x):

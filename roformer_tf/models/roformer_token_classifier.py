@@ -171,7 +171,7 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
         Args:
             y: For each text a list of `(start, end, type)`: characters of the text, the end
                 excluded, and a name of `labels` or its number. Or `None`, or an array or tensor as
-                returned.
+                returned, or a ragged tensor of numbers.
 
         Returns:
             int32 array `(texts, count, 3)`, padded with -1.
@@ -179,6 +179,8 @@ class RoFormerTokenClassifier(AnsweringTask, keras_hub.models.Task):
         Raises:
             ValueError: If an entity is not of this form, is empty, or has an unknown type.
         """
+        if hasattr(y, "to_tensor"):  # ragged
+            return y.to_tensor(-1, shape=(None, None, 3))
         if y is None or hasattr(y, "dtype") and str(y.dtype) != "object":
             return y
         if not isinstance(y, list | tuple | np.ndarray):

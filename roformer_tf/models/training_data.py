@@ -53,12 +53,19 @@ def check_has_labels(task, x, y, argument="y"):
         raise ValueError(f"Labels are missing: pass `{argument}`, {wanted}.")
 
 
-def check_not_texts(task, y):
-    """Raises `ValueError` if labels are texts and the preprocessor makes the labels."""
+def check_targets_of_texts(task, y, sample_weight):
+    """Raises `ValueError` if labels or weights are none that the preprocessor takes."""
     if not task.needs_labels and are_names(y):
         raise ValueError(
             f"A {type(task).__name__} takes no texts as labels. Pass pairs of texts as a tuple: "
             "`fit((first, second))`, or a dataset of `((first, second),)`."
+        )
+    shape = getattr(sample_weight, "shape", ())
+    is_known = getattr(shape, "rank", 0) is not None
+    if is_known and any(size not in (None, 1) for size in shape[1:]):
+        raise ValueError(
+            "`sample_weight` must have one number for each example, shape `(examples,)`. "
+            f"Received: shape {tuple(shape)}"
         )
 
 

@@ -11,6 +11,7 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tests.layers.harness import assert_equal, gradients, numpy, variables
 from tests.layers.numpy_adam import NumpyAdam
 from tests.models.builders import NUM_CLASSES, data, task, texts
+from tests.models.test_token_classifier import tagger
 
 # Keras warns whenever a dataset of unknown length ends.
 pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
@@ -123,6 +124,17 @@ def test_sample_weights_without_labels(rng, group_by_length):
         losses.append(model.evaluate(batches, verbose=0)[0])
     np.testing.assert_allclose(losses[:3], losses[3:], rtol=1e-6)
     assert losses[1] == pytest.approx(losses[2], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["causal_lm", "classifier", "tagger"])
+def test_weights_of_tokens_are_refused(rng, name):
+    """A text has one weight: its tokens are not seen from outside."""
+    model = tagger() if name == "tagger" else task(name, preprocessor={})
+    y = {"causal_lm": None, "classifier": np.array([0, 1]), "tagger": [[], []]}[name]
+    given = {"sample_weight": np.ones((2, 5)), "verbose": 0}
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"one number for each .* Received: shape .*, 5\)"):
+            call(texts(rng, 2), y, **given)
 
 
 @pytest.mark.parametrize("call", ["fit", "train_on_batch", "evaluate", "evaluate_one_batch"])

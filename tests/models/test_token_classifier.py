@@ -186,6 +186,11 @@ def test_every_form_of_data(rng):
     expected, _ = check_forms_of_data(task, texts, entities, rtol=1e-6)
     found = task.evaluate(texts, task.encode_labels(entities), steps=1, verbose=0)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+    numbers = [[(s, e, LABELS.index(kind)) for s, e, kind in row] for row in entities]
+    for options in ({"ragged_rank": 1, "inner_shape": (3,)}, {}):
+        ragged = tf.ragged.constant(numbers, tf.int32, **options)
+        dataset = tf.data.Dataset.from_tensor_slices((texts, ragged)).batch(4)
+        np.testing.assert_allclose(task.evaluate(dataset, verbose=0), expected, rtol=1e-6)
     task.compile(keras.optimizers.SGD(0.0))
     history = task.fit(
         texts, entities, batch_size=3, validation_data=(texts, entities), verbose=0,
