@@ -7,7 +7,7 @@ import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.compat.bert4keras.backend import K, keras
 from roformer_tf.compat.bert4keras.models import build_transformer_model
-from roformer_tf.compat.bert4keras.optimizers import BertAdam
+from roformer_tf.compat.bert4keras.optimizers import BertAdam, extend_with_piecewise_linear_lr
 from tests.layers.harness import assert_equal
 
 SIZES = {
@@ -31,7 +31,8 @@ def model():
     return keras.models.Model(inputs, keras.layers.Dense(1)(inputs))
 
 
-def test_a_callback_keeps_a_model_and_changes_the_learning_rate(model, x):
+@pytest.mark.parametrize("factor", [1, 0.5])
+def test_a_callback_keeps_a_model_and_changes_the_learning_rate(model, x, factor):
     class Warmup(keras.callbacks.Callback):
         def __init__(self, model):
             self.model = model
@@ -45,10 +46,17 @@ def test_a_callback_keeps_a_model_and_changes_the_learning_rate(model, x):
             self.model.optimizer.lr = 0.5
 
     callback = Warmup(model)
-    model.compile(BertAdam(0.01), "mse")
+    optimizer = BertAdam(0.01)
+    if factor != 1:
+        optimizer = extend_with_piecewise_linear_lr(BertAdam)(0.01, lr_schedule={0: factor})
+    model.compile(optimizer, lambda y_true, y_pred: K.mean(y_pred))
     model.fit(x, x[:, :1], batch_size=2, callbacks=[callback], verbose=0)
     np.testing.assert_allclose(callback.rates, [0.01, 0.1, 0.2], rtol=1e-6)
     assert float(model.optimizer.learning_rate) == 0.5
+    # the bias, whose gradient is 1
+    np.testing.assert_allclose(model.get_weights()[1], [-0.6 * factor], rtol=1e-5)
+    is_saved = any(v is model.optimizer.lr for v in model.optimizer.variables)
+    assert is_saved == (factor == 1)  # as in files of version 0.2.0
 
 
 def test_layers_inside_a_layer_are_built_with_the_model(x, tmp_path):

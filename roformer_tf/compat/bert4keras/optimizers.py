@@ -9,6 +9,7 @@ were added. Two of them do not depend on the order: a schedule acts on the learn
 accumulation comes last.
 """
 
+import numbers
 import re
 
 import keras
@@ -99,19 +100,22 @@ class _Extendable:
             for extension in self.extensions
             for name, default in _EXTENSIONS[extension][0].items()
         }
-        learning_rate = schedule = kwargs.pop("lr", learning_rate)
-        if learning_rate is not None and options.get("lr_schedule") is not None:
-            schedule = PiecewiseLinear(learning_rate, options["lr_schedule"])
+        learning_rate = kwargs.pop("lr", learning_rate)
+        if isinstance(learning_rate, numbers.Real):  # Keras takes no int
+            learning_rate = float(learning_rate)
         kwargs = {"name": type(self).__name__, **kwargs}
         steps = options.get("grad_accum_steps", 1)
-        super().__init__(schedule, *args, accumulation_steps=steps, **kwargs)
-        self._given_learning_rate = learning_rate
+        super().__init__(learning_rate, *args, accumulation_steps=steps, **kwargs)
+        self._given_learning_rate, self._schedule = learning_rate, None
+        if options.get("lr_schedule") is not None:
+            self._schedule = PiecewiseLinear(1.0, options["lr_schedule"])
+            self._untrack_variable(self._learning_rate)  # files have no rate beside a schedule
         for name, value in options.items():
             setattr(self, name, value)
 
     @property
     def lr(self):
-        """`learning_rate` by its other name in Keras 2."""
+        """`learning_rate` by its other name in Keras 2: what `lr_schedule` multiplies."""
         return self.learning_rate
 
     @lr.setter
@@ -133,6 +137,11 @@ class _Extendable:
         self._averages = None
         if "exponential_moving_average" in self.extensions:
             self._averages = self.add_optimizer_variables(variables, "average")
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        if self._schedule is not None:
+            learning_rate = learning_rate * self._schedule(self.iterations)
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def new_values(self, gradient, variable, learning_rate):
         *updates, (_, value) = super().new_values(gradient, variable, learning_rate)
