@@ -18,7 +18,8 @@ class OriginalAdaFactor(OriginalOptimizer):
     momentum, adds its epsilon elsewhere and clips after the scaling.
 
     Args:
-        learning_rate: float or schedule. `None` for min(0.01, 1 / sqrt(step)).
+        learning_rate: float or schedule. `None` for min(0.01, 1 / sqrt(step)), a twentieth of it
+            without `multiply_by_parameter_scale`.
         beta_1: float. Decay of the momentum, 0 for none.
         beta_2: float. Decay of the second moment. `None` for 1 - step^-0.8.
         epsilon_1, epsilon_2: floats. Added to squared gradients, and the least scale of a weight.
@@ -70,6 +71,12 @@ class OriginalAdaFactor(OriginalOptimizer):
         self.clipping_threshold = clipping_threshold
         self.min_dim_size_to_factor = min_dim_size_to_factor
         self.no_scale = tuple(no_scale)
+
+    def _get_current_learning_rate(self):
+        if not self.has_relative_rate:
+            return super()._get_current_learning_rate()
+        rate = ops.minimum(1 / ops.sqrt(ops.cast(self.iterations + 1, "float32")), 0.01)
+        return rate if self.multiply_by_parameter_scale else rate * 0.05
 
     def factored_axes(self, shape):
         """Returns the two largest axes of a weight whose second moments are factored, or `None`."""
@@ -139,10 +146,6 @@ class OriginalAdaFactor(OriginalOptimizer):
         if self.scales(described):
             scale = ops.sqrt(mean_square(value, described))
             change = change * ops.maximum(scale, self.epsilon_2)
-        if self.has_relative_rate:
-            learning_rate = ops.minimum(1 / ops.sqrt(step), 0.01)
-            if not self.multiply_by_parameter_scale:
-                learning_rate = learning_rate * 0.05
         new_value = ops.reshape(value - learning_rate * change, variable.shape)
         return [*updates, (variable, new_value)]
 

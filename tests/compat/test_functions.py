@@ -168,10 +168,12 @@ EXTENSIONS = {
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("case", EXTENSIONS)
-@pytest.mark.parametrize("base", ["Adam", "AdaFactor"])
-def test_extensions(case, base, original, rng):
+@pytest.mark.parametrize(
+    "base, learning_rate", [("Adam", 0.02), ("AdaFactor", 0.02), ("AdaFactor", None)]
+)
+def test_extensions(case, base, learning_rate, original, rng):
     extensions, options = EXTENSIONS[case]
-    options = {"learning_rate": 0.02, **options}
+    options = {"learning_rate": learning_rate, **options}
     if base == "AdaFactor":
         options.pop("bias_correction", None)
     shapes = {"Embedding-Token/embeddings": (8, 5), "Norm/gamma": (6,), "Dense/bias": (6,)}
