@@ -88,14 +88,18 @@ def test_keras_adam_is_kerass(rng):
     np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
 
 
-def test_moving_average(rng):
-    cls = optimizers.extend_with_exponential_moving_average(optimizers.BertAdam)
-    optimizer, variable = cls(0.1, ema_momentum=0.7), keras.Variable(np.float32([1, 2]))
+@pytest.mark.parametrize("k", [1, 2])
+def test_moving_average(rng, k):
+    cls = optimizers.extend_with_gradient_accumulation(optimizers.BertAdam)
+    cls = optimizers.extend_with_exponential_moving_average(cls)
+    optimizer = cls(0.1, ema_momentum=0.7, grad_accum_steps=k)
+    variable = keras.Variable(np.float32([1, 2]))
     optimizer.build([variable])
     average = np.zeros(2)
-    for _ in range(3):
+    for step in range(2 * k + 1):  # of which 3 update the weights
         optimizer.apply([keras.ops.convert_to_tensor(rng.normal(size=2).astype("float32"))])
-        average = 0.7 * average + 0.3 * np.array(variable)
+        if step % k == 0:
+            average = 0.7 * average + 0.3 * np.array(variable)
     last = np.array(variable)
     optimizer.apply_ema_weights()
     np.testing.assert_allclose(variable, average / (1 - 0.7**3), rtol=1e-5)

@@ -164,7 +164,8 @@ class _Extendable:
         self._old_values = [np.array(v) for v in self._variables_of_model()]
         scale = 1.0
         if bias_correction:
-            scale -= self.ema_momentum ** int(self.iterations)
+            updates = -(-int(self.iterations) // self.accumulation_steps)  # the first at once
+            scale -= self.ema_momentum**updates
         for variable, average in zip(self._variables_of_model(), self._averages):
             variable.assign(np.array(average) / scale)
 
@@ -328,7 +329,7 @@ extend_with_gradient_accumulation = _extension("gradient_accumulation", grad_acc
 extend_with_lazy_optimization = _extension(
     "lazy_optimization", _be_lazy, include_in_lazy_optimization=()
 )
-# adds `apply_ema_weights` and `reset_old_weights`
+# adds `apply_ema_weights` and `reset_old_weights`; with accumulation it averages once an update
 extend_with_exponential_moving_average = _extension(
     "exponential_moving_average", ema_momentum=0.999
 )
