@@ -67,9 +67,12 @@ def test_models_that_are_not_offered(arguments, error, message):
         build_transformer_model(**arguments)
 
 
-def test_optimizers_of_keras_are_not_extended():
+def test_optimizers_that_are_not_extended():
     with pytest.raises(TypeError, match="weight_decay"):
         optimizers.extend_with_weight_decay(keras.optimizers.SGD)
+    adamw = optimizers.extend_with_weight_decay(optimizers.BertAdam)
+    with pytest.raises(ValueError, match="BertAdam_weight_decay, which has"):
+        optimizers.extend_with_weight_decay(adamw)
 
 
 def test_keras_adam_is_kerass(rng):

@@ -305,6 +305,12 @@ def _extension(extension, change=None, **arguments):
                 "`learning_rate`, `gradient_accumulation_steps`, `use_ema`). "
                 f"Received: {BaseOptimizer!r}"
             )
+        if extension in BaseOptimizer.extensions:
+            raise ValueError(
+                f"`extend_with_{extension}` must extend an optimizer once: bert4keras would do it "
+                "twice, with default arguments. Extend the class without it. Received: "
+                f"{BaseOptimizer.__name__}, which has {BaseOptimizer.extensions}"
+            )
         name = name or f"{BaseOptimizer.__name__}_{extension}"
         extensions = (*BaseOptimizer.extensions, extension)
         extended = type(name, (BaseOptimizer,), {"extensions": extensions})
