@@ -20,8 +20,9 @@ from bert4keras.snippets import (
 def run(seed, path):
     rng = random.Random(seed)
     texts = ["".join(rng.choices("春眠不觉晓。，\\n ab ", k=rng.randrange(40))) for _ in range(200)]
+    seps = ["\\n。，", "，", "", [" a", "。"]]
     found = {"segments": [
-        text_segmentate(text, rng.choice([3, 7.5, 12]), rng.choice(["\\n。，", "，", ""]), strips)
+        text_segmentate(text, rng.choice([3, 7.5, 12]), rng.choice(seps), strips)
         for text in texts for strips in (None, "，。")
     ]}
     found["truncated"] = []

@@ -133,7 +133,7 @@ def text_segmentate(text, maxlen, seps="\n", strips=None):
     Args:
         text: str.
         maxlen: int or float.
-        seps: str. Separators, in the order in which they are tried.
+        seps: str or list of str. Separators, in the order in which they are tried.
         strips: str. Characters to remove from both ends of segments, besides white space.
 
     >>> text_segmentate("春眠不觉晓，处处闻啼鸟。夜来风雨声", 12, "。，", "，")
@@ -144,14 +144,12 @@ def text_segmentate(text, maxlen, seps="\n", strips=None):
         return [text]
     separator, *others = seps
     segments, segment = [], ""
-    parts = [part + separator for part in text.split(separator)]
-    parts[-1] = parts[-1][:-1]
-    for number, part in enumerate(parts, 1):
-        size = len(part) - (number < len(parts))  # without its separator
-        if segment and size and len(segment) + size > maxlen - 1:
+    *parts, last = text.split(separator)
+    for part, end in [*((part, separator) for part in parts), (last, "")]:
+        if segment and part and len(segment) + len(part) > maxlen - 1:
             segments += text_segmentate(segment, maxlen, others, strips)
             segment = ""
-        segment += part
+        segment += part + end
     return segments + (text_segmentate(segment, maxlen, others, strips) if segment else [])
 
 
