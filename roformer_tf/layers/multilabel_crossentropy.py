@@ -39,7 +39,8 @@ def sparse_multilabel_categorical_crossentropy(y_true, y_pred, mask_zero=False):
     """Computes `multilabel_categorical_crossentropy` from a list of the true classes.
 
     Args:
-        y_true: int tensor `(..., count)`, the true classes of each example.
+        y_true: int tensor `(..., count)`, the true classes of each example. One that is there twice
+            counts twice among the true classes.
         y_pred: Tensor `(..., classes)` of scores. Those of minus infinity do not count.
         mask_zero: bool. Whether class 0 does not count, so that `y_true` may be padded with 0.
 
@@ -56,7 +57,8 @@ def sparse_multilabel_categorical_crossentropy(y_true, y_pred, mask_zero=False):
     True
 
     Reference: the function of this name of bert4keras 0.11.5. That one subtracts true classes from
-    the sum over all, which is wrong by more than 1e-7 e^s; this one leaves them out.
+    the sum over all, which is wrong by more than 1e-7 e^s, and by e^s for a class that is there
+    twice; this one leaves them out.
     """
     scores = ops.cast(y_pred, "float32")
     if mask_zero:

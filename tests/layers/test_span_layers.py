@@ -135,6 +135,10 @@ def test_multilabel_losses_equal_bert4keras(original, rng):
     want = original.multilabel_loss(f"sparse_{name}", one, finite)
     found = sparse_multilabel_categorical_crossentropy(one, finite)
     np.testing.assert_allclose(found, want, rtol=2e-6, atol=1e-5)
+    true = np.take_along_axis(finite, one, 1)[:, 0]
+    more = np.log1p(2 * np.exp(-true)) - np.log1p(np.exp(-true))
+    twice = sparse_multilabel_categorical_crossentropy(np.repeat(one, 2, 1), finite)
+    np.testing.assert_allclose(twice, found + more, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [0.1, 3, 100, 1e4])
