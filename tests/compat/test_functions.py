@@ -10,6 +10,8 @@ from roformer_tf.compat.bert4keras import optimizers
 from tests.compat.conftest import text_of
 
 SNIPPETS = """
+import json
+import os
 import random
 import numpy as np
 from bert4keras.snippets import (
@@ -49,8 +51,13 @@ def run(seed, path):
     found["unseeded"] = parallel_apply(
         lambda x: np.random.randint(99), range(9), 1, 4, dummy=True, random_seeds=False
     )
-    with open(path, encoding="utf-8", indexable=True) as file:
-        found["lines"] = [len(file), file[1], next(file), next(file), file[-1]]
+    index = path + ".json"
+    for number, indexable in enumerate([True, index, index]):  # the last finds what the second wrote
+        with open(path, encoding="utf-8", indexable=indexable) as file:
+            found[f"lines {number}"] = [len(file), file[1], next(file), next(file), file[-1]]
+    with open(index) as file:
+        found["index"] = json.load(file)
+    os.remove(index)
     return found
 """
 

@@ -1,9 +1,12 @@
 """`bert4keras.snippets`: padding, truncating, batches, decoding."""
 
 import builtins
+import json
 import multiprocessing
 import multiprocessing.dummy
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +17,7 @@ from roformer_tf.compat.bert4keras.decoding import (  # noqa: F401
     ViterbiDecoder,
     softmax,
 )
+from roformer_tf.files import replace_file
 from roformer_tf.text.tokenizer_tables import normalize as lowercase_and_normalize  # noqa: F401
 
 uniout = None  # a package that printed Chinese on Python 2
@@ -39,12 +43,19 @@ def string_matching(s, keywords):
 class _IndexedFile:
     """A text file whose lines are read by their number."""
 
-    def __init__(self, file):
-        self.file, self.offsets = file, [0]
+    def __init__(self, file, path=None):
+        self.file = file
+        if path is not None and os.path.exists(path):
+            self.offsets = json.loads(Path(path).read_text("utf-8"))
+            return
+        self.offsets = [0]
         while file.readline():
             self.offsets.append(file.tell())
         self.offsets.pop()  # no line begins at the end
         file.seek(0)
+        if path is not None:
+            with replace_file(path) as index:
+                index.write(json.dumps(self.offsets).encode())
 
     def __len__(self):
         return len(self.offsets)
@@ -70,10 +81,16 @@ class _IndexedFile:
 
 
 def open(name, mode="r", encoding=None, errors="strict", indexable=False):
-    """Opens a file. With `indexable=True`, `len(file)` counts its lines and `file[i]` is one."""
+    """Opens a file. With `indexable`, `len(file)` counts its lines and `file[i]` is one.
+
+    `indexable` is `True`, or the path of a JSON file to keep the places of the lines in. A file that
+    is there is read, and not compared with the text.
+    """
     text = {} if "b" in mode else {"encoding": encoding, "errors": errors}
     file = builtins.open(name, mode, **text)
-    return _IndexedFile(file) if indexable else file
+    if not indexable:
+        return file
+    return _IndexedFile(file, indexable if isinstance(indexable, str | os.PathLike) else None)
 
 
 def sequence_padding(inputs, length=None, value=0, seq_dims=1, mode="post"):
