@@ -43,6 +43,15 @@ def is_punctuation(char):
     return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
+def is_redundant(token):
+    """Whether a character-level tokenizer cannot produce a token.
+
+    >>> is_redundant("##的"), is_redundant("[unused1]"), is_redundant("的")
+    (True, True, False)
+    """
+    return len(token) > 1 and any(is_cjk(c) or is_punctuation(c) for c in token.removeprefix("##"))
+
+
 def load_vocabulary(path, encoding="utf-8"):
     r"""Reads a vocabulary file as the original does.
 
@@ -172,8 +181,7 @@ def simplify_vocabulary(vocabulary, startswith=("[PAD]", "[UNK]", "[CLS]", "[SEP
         )
     tokens = [*startswith]
     for token in sorted(ids, key=ids.get):
-        alone = any(is_cjk(c) or is_punctuation(c) for c in token.removeprefix("##"))
-        if token not in startswith and (len(token) == 1 or not alone):
+        if token not in startswith and not is_redundant(token):
             tokens.append(token)
     return assign_ids(tokens), [ids[token] for token in tokens]
 

@@ -81,7 +81,22 @@ def run(folder, texts):
                       token_translate={"天": "地"}, token_start=None)
     found += [words.encode(text, maxlen=20) for text in texts]
     found += [words._token_end_id, words._token_mask_id, words._vocab_size]
-    return found
+
+    class Letters(Tokenizer):
+        def _word_piece_tokenize(self, word):
+            return list(word)
+
+        @staticmethod
+        def _is_space(char):
+            return char in "lP"
+
+    letters = Letters(os.path.join(folder, "vocab.txt"))
+    found += [letters.tokenize(text) for text in texts]
+    for name in ("is_space", "is_control", "is_punctuation", "is_cjk_character", "is_redundant"):
+        is_so = getattr(Tokenizer, "_" + name)
+        found.append([char for char in map(chr, range(0x3100)) if is_so(char)])
+    found.append([token for token in words._token_dict if Tokenizer._is_redundant(token)])
+    return [*found, Tokenizer._cjk_punctuation()]
 """
 
 BACKEND = """

@@ -9,21 +9,16 @@ import unicodedata
 from roformer_tf.checkpoint.vocabulary import (
     is_cjk,
     is_punctuation,
+    is_redundant,
     load_vocabulary,
     simplify_vocabulary,
 )
 from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.snippets import lowercase_and_normalize, truncate_sequences
 from roformer_tf.files import replace_file
-from roformer_tf.text.graph_detokenizer import WORD, describe, replacements
+from roformer_tf.text.graph_detokenizer import CJK_PUNCTUATION, WORD, describe, replacements
 from roformer_tf.text.pair_packer import truncation_index
-from roformer_tf.text.tokenizer_tables import (
-    CONTROL,
-    ISOLATED,
-    SPACE,
-    character_kind,
-    word_pieces,
-)
+from roformer_tf.text.tokenizer_tables import word_pieces
 
 
 def load_vocab(dict_path, encoding="utf-8", simplified=False, startswith=None):
@@ -165,14 +160,17 @@ class Tokenizer(TokenizerBase):
             return tokens
         chars = []
         for char in text:
-            kind = character_kind(char)
-            if kind == ISOLATED:
+            if self._is_punctuation(char) or self._is_cjk_character(char):
                 chars.append(f" {char} ")
-            elif kind != CONTROL:
-                chars.append(" " if kind == SPACE else char)
-        words = "".join(chars).split()
-        parts = (word_pieces(word, self._token_dict, self._word_maxlen) for word in words)
+            elif self._is_space(char):
+                chars.append(" ")
+            elif char not in "\0\ufffd" and not self._is_control(char):
+                chars.append(char)
+        parts = map(self._word_piece_tokenize, "".join(chars).split())
         return [piece for part in parts for piece in part]
+
+    def _word_piece_tokenize(self, word):
+        return word_pieces(word, self._token_dict, self._word_maxlen)
 
     def decode(self, ids, tokens=None):
         """Returns the text of ids, or of `tokens` in their place, without special tokens."""
@@ -192,7 +190,7 @@ class Tokenizer(TokenizerBase):
         for place, char in enumerate(text.lower() if self._do_lower_case else text):
             char = lowercase_and_normalize(char) if self._do_lower_case else char
             for part in char:
-                if part not in "\0\ufffd" and unicodedata.category(part) not in ("Cc", "Cf"):
+                if part not in "\0\ufffd" and not self._is_control(part):
                     chars.append(part)
                     places.append(place)
         normalized, end, matches = "".join(chars), 0, []
@@ -215,8 +213,21 @@ class Tokenizer(TokenizerBase):
     def _is_special(token):
         return token[:1] == "[" and token[-1:] == "]"
 
+    @staticmethod
+    def _is_space(char):
+        return char in " \n\r\t" or unicodedata.category(char) == "Zs"
+
+    @staticmethod
+    def _is_control(char):
+        return unicodedata.category(char) in ("Cc", "Cf")
+
+    @staticmethod
+    def _cjk_punctuation():
+        return CJK_PUNCTUATION
+
     _is_punctuation = staticmethod(is_punctuation)
     _is_cjk_character = staticmethod(is_cjk)
+    _is_redundant = staticmethod(is_redundant)
 
 
 _HINTS = {"SpTokenizer": "Use roformer_tf.text.RoFormerSentencePieceTokenizer."}
