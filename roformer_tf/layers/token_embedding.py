@@ -1,5 +1,6 @@
 import keras
 from keras import ops
+from keras.src.backend.common.masking import set_keras_mask
 
 from roformer_tf.layers.cache import in_plain_graph
 
@@ -53,7 +54,10 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
             return super().call(inputs, reverse=True)
         # The gradient of a reshape is dense; the reshape itself costs nothing.
         table = ops.reshape(self.embeddings, (self.input_dim, self.output_dim))
-        return ops.cast(ops.take(table, ops.cast(inputs, "int32"), axis=0), self.compute_dtype)
+        vectors = ops.cast(ops.take(table, ops.cast(inputs, "int32"), axis=0), self.compute_dtype)
+        if self.mask_zero:
+            set_keras_mask(vectors, ops.not_equal(inputs, 0))
+        return vectors
 
     def _is_step(self, inputs):
         """Returns whether these are single tokens of a generation, whose logits can be faster."""

@@ -90,6 +90,13 @@ def test_logits_are_computed_in_the_compute_dtype():
     assert TokenEmbedding(10, 5).get_config()["reverse_dtype"] is None
 
 
+def test_mask_of_zeros():
+    layer, inputs = built(TokenEmbedding(10, 5, mask_zero=True)), keras.Input((3,), dtype="int32")
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(layer(inputs)))
+    mean = layer.get_weights()[0][[1, 2]].mean(0)
+    np.testing.assert_allclose(numpy(model(np.array([[1, 2, 0]])))[0], mean, rtol=1e-6, atol=1e-7)
+
+
 def test_order_of_norm_and_dropout():
     """v1 drops after the norm, so there are zeros. v2 drops before it: the mean square is 1."""
     ids = np.arange(200).reshape(1, 200) % 20
