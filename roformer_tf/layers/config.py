@@ -5,6 +5,17 @@ import inspect
 import keras
 
 
+def serialized(value):
+    """Returns the config of the value of an argument, which may be a layer that others share.
+
+    Keras marks configs of a shared layer only from the second time it meets the layer. So it meets
+    it here first, or the first config in a file would be that of a layer of its own.
+    """
+    if isinstance(value, keras.layers.Layer):
+        keras.saving.serialize_keras_object(value)
+    return keras.saving.serialize_keras_object(value)
+
+
 def own_arguments(thing, base, parts=()):
     """Returns the arguments of the classes of `thing` below `base` as a config, without `parts`.
 
@@ -17,7 +28,7 @@ def own_arguments(thing, base, parts=()):
     names = [name for c in classes for name in inspect.signature(c.__init__).parameters]
     noted = getattr(getattr(thing, "_auto_config", None), "config", {})
     return {
-        name: keras.saving.serialize_keras_object(getattr(thing, name, noted.get(name)))
+        name: serialized(getattr(thing, name, noted.get(name)))
         for name in names
         if name not in parts and (hasattr(thing, name) or name in noted)
     }
@@ -38,10 +49,7 @@ def arguments_of(layer, cls, **values):
     parameters = inspect.signature(cls.__init__).parameters
     names = [name for name in parameters if name not in ("self", "name", "kwargs")]
     return {
-        name: values[name]
-        if name in values
-        else keras.saving.serialize_keras_object(getattr(layer, name))
-        for name in names
+        name: values[name] if name in values else serialized(getattr(layer, name)) for name in names
     }
 
 

@@ -130,8 +130,6 @@ class RoFormerEmbeddings(keras.layers.Layer):
         return keras.KerasTensor((*token_ids.shape, self.hidden_dim), self.compute_dtype)
 
     def get_config(self):
-        # Keras saves a layer as shared, here with a head, only from the second time it meets it
-        keras.saving.serialize_keras_object(self.token_embedding)
         arguments = arguments_of(self, RoFormerEmbeddings, norm=self.norm_kind)
         return {**super().get_config(), **arguments}
 

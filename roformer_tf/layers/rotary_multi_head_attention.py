@@ -6,7 +6,7 @@ from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import HIDDEN
-from roformer_tf.layers.config import deserialize_parts
+from roformer_tf.layers.config import deserialize_parts, serialized
 from roformer_tf.layers.feature_map import FeatureMap, check_no_scores
 from roformer_tf.layers.linear_attention import initial_state, linear_attention
 from roformer_tf.layers.rotary_embedding import RotaryEmbedding
@@ -372,7 +372,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             "layout": rotary.layout,
             "rotary_dim": rotary.rotary_dim,
             "rope_scaling": rotary.rope_scaling,
-            "feature_map": keras.saving.serialize_keras_object(self.feature_map),
+            "feature_map": serialized(self.feature_map),
         }
 
     @classmethod

@@ -10,7 +10,7 @@ import pytest
 
 from roformer_tf import layers
 from roformer_tf.layers.position_schemes import POSITION_SCHEMES, make_position_schemes
-from tests.layers.harness import built, numpy, weights_by_path
+from tests.layers.harness import assert_equal, built, numpy, randomize, weights_by_path
 from tests.layers.position_cases import SCHEMES
 from tests.layers.positioned_attention import positioned
 from tests.oracles import numpy_positions as oracle
@@ -289,6 +289,32 @@ def test_a_scheme_of_your_own_keeps_its_arguments(make):
     assert config["max_wavelength"] == 100.0
     assert type(scheme).from_config(config).get_config() == config
     assert config.get("shift") == 3 or config["slopes"] == [0.5]
+
+
+SHARING = {
+    "blocks": lambda: partial(
+        layers.EncoderBlock, 16, 24, 2, position_scheme=layers.T5RelativeBias(2)
+    ),
+    "attention": lambda: partial(
+        layers.SelfAttention, 2, 8, position_scheme=layers.RotaryPosition(8, learned=True)
+    ),
+    "feature map": lambda: partial(
+        layers.LinearAttention, 2, 8, feature_map=layers.FavorFeatureMap(6)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", SHARING.values(), ids=SHARING)
+def test_layers_that_share_a_scheme_or_a_feature_map(make, tmp_path, rng):
+    """In a file they share it too: it has one set of weights, and outputs are the same."""
+    make, inputs = make(), keras.Input((5, 16))
+    model = keras.Model(inputs, make()(make()(inputs)))
+    randomize(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert len(loaded.weights) == len(model.weights)
+    x = rng.normal(size=(2, 5, 16)).astype("float32")
+    assert_equal(loaded(x), model(x))
 
 
 def test_errors_of_schemes_and_attention():
