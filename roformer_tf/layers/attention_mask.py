@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 from keras import ops
-from keras.src.backend.common.masking import get_keras_mask
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from roformer_tf.checks import check_one_of
 from roformer_tf.layers.cache import is_prefill
@@ -303,3 +303,18 @@ def tokens_at(x, positions):
     if len(x.shape) == 4:
         positions = ops.expand_dims(positions, 1)
     return ops.take_along_axis(x, ops.expand_dims(positions, -1), axis=-2)
+
+
+def with_mask_at(outputs, x, positions):
+    """Returns the outputs at positions of `x`, with the mask there if Keras propagates one with `x`.
+
+    Args:
+        outputs: Tensor `(batch, count, dim)`.
+        x: Tensor `(batch, length, hidden_dim)`.
+        positions: int tensor `(batch, count)`, or `None` for all, of which Keras sets the mask.
+    """
+    mask = None if positions is None else get_keras_mask(x)
+    if mask is not None:
+        mask = ops.take_along_axis(mask, ops.cast(positions, "int32"), axis=1)
+        set_keras_mask(outputs, mask)
+    return outputs

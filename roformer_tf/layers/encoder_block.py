@@ -3,7 +3,7 @@ from functools import partial
 import keras
 from keras import ops
 
-from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at
+from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at, with_mask_at
 from roformer_tf.layers.config import arguments_of, deserialize_parts
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feature_map import check_no_scores
@@ -174,17 +174,20 @@ class EncoderBlock(keras.layers.Layer):
             position = self.attention.position_scheme(tokens_of(x), padding_mask=padding_mask)
         check_no_scores(return_attention_scores, self.feature_map)
         if return_attention_scores:
-            x = ops.cast(x, self.compute_dtype)
+            features = ops.cast(x, self.compute_dtype)
             update, scores = self.attention(
-                x,
+                features,
                 attention_bias,
                 position,
                 return_attention_scores=True,
                 training=training,
                 output_positions=output_positions,
             )
-            return self._after_attention(tokens_at(x, output_positions), update, training), scores
-        return self._run(training, x, attention_bias, position, output_positions)
+            features = tokens_at(features, output_positions)
+            output = self._after_attention(features, update, training)
+            return with_mask_at(output, x, output_positions), scores
+        output = self._run(training, x, attention_bias, position, output_positions)
+        return with_mask_at(output, x, output_positions)
 
     def _run(self, training, x, *args):
         """Calls `_forward`, and recomputes its activations for the gradient if asked to."""
@@ -240,6 +243,7 @@ class EncoderBlock(keras.layers.Layer):
     ):
         length = x.shape[1] if output_positions is None else output_positions.shape[1]
         output = keras.KerasTensor((x.shape[0], length, x.shape[2]), self.compute_dtype)
+        output = with_mask_at(output, x, output_positions)
         if not return_attention_scores:
             return output
         shape = (x.shape[0], self.num_heads, x.shape[1], x.shape[1])

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at
+from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at, with_mask_at
 from roformer_tf.layers.chunked_attention import in_chunks, out_of_chunks
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.feature_map import no_scale
@@ -142,7 +142,7 @@ class LinearAttention(SelfAttention):
         if position is None:
             position = self.position_scheme(tokens_of(x), padding_mask=padding_mask)
         output, _ = self._sums(x, attention_bias, position, training=training)
-        return tokens_at(output, output_positions)
+        return with_mask_at(tokens_at(output, output_positions), x, output_positions)
 
     def build_cache(self, batch_size, max_length=None):
         """Creates a cache of sums. Its size does not depend on the length.

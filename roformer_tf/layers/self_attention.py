@@ -13,6 +13,7 @@ from roformer_tf.layers.attention_mask import (
     causal_bias,
     dense_bias,
     tokens_at,
+    with_mask_at,
 )
 from roformer_tf.layers.cache import in_plain_graph, is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
@@ -282,14 +283,16 @@ class SelfAttention(Attention):
         query, key, value = self._with_positions(*self.split(x, shape), position)
         if return_attention_scores:
             output, weights = self._plain(query, key, value, attention_bias, position, training)
-            return tokens_at(self.merge(output, shape), output_positions), weights
+            output = tokens_at(self.merge(output, shape), output_positions)
+            return with_mask_at(output, x, output_positions), weights
         if self._can_leave_out_queries(attention_bias, output_positions):
             query = tokens_at(query, output_positions)
             bias = bias_at(attention_bias, output_positions)
             output = self._plain(query, key, value, bias, position, training)[0]
-            return self.merge(output, (shape[0], 1))
+            return with_mask_at(self.merge(output, (shape[0], 1)), x, output_positions)
         output = self._attend(query, key, value, shape[1], attention_bias, position, training)
-        return tokens_at(self.merge(output, shape), output_positions)
+        output = tokens_at(self.merge(output, shape), output_positions)
+        return with_mask_at(output, x, output_positions)
 
     def build_cache(self, batch_size, max_length):
         """Creates an empty key/value cache.
@@ -463,6 +466,7 @@ class SelfAttention(Attention):
         if output_positions is not None:
             shape = (x.shape[0], output_positions.shape[1], output.shape[2])
             output = keras.KerasTensor(shape, self.compute_dtype)
+            output = with_mask_at(output, x, output_positions)
         if not return_attention_scores:
             return output
         batch, length = x.shape[:2]

@@ -235,3 +235,27 @@ def test_outputs_at_positions(kind, scheme, chunked_above, monkeypatch):
         model = keras.Model(inputs, layer(inputs[0], output_positions=inputs[1]))
         assert model.output_shape == (None, count, WIDTH)
         np.testing.assert_allclose(numpy(model((X, asked))), wholes[0][:, :count], atol=NOISE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("attention", {}),
+        ("attention", {"return_attention_scores": True}),
+        ("encoder", {}),
+        ("encoder", {"return_attention_scores": True}),
+        ("linear", {}),
+    ],
+)
+def test_mask_at_positions(kind, options):
+    """Outputs are averaged by the mask that Keras carries along, of these positions."""
+    layer = made(kind, dtype="mixed_bfloat16")
+    for positions in ([2, 0, 1], [2, 0], [0]):
+        ids, at = keras.Input((3,), dtype="int32"), keras.Input((len(positions),), dtype="int32")
+        x = keras.layers.Embedding(9, WIDTH, mask_zero=True)(ids)
+        output = keras.tree.flatten(layer(x, output_positions=at, **options))[0]
+        mean = keras.layers.GlobalAveragePooling1D()(output)
+        model = keras.Model([ids, at], [mean, output])
+        found, output = model([np.array([[1, 2, 0]]), np.array([positions])])
+        expected = numpy(output)[0, np.array(positions) < 2].mean(0)
+        np.testing.assert_allclose(numpy(found)[0], expected, atol=NOISE)
