@@ -4,7 +4,7 @@ from keras.src.backend.common.masking import get_keras_mask
 
 from roformer_tf import rotary
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.config import arguments_of, own_arguments
 from roformer_tf.layers.flat_dense import make_dense
 
 
@@ -126,4 +126,5 @@ class GlobalPointer(keras.layers.Layer):
         return keras.KerasTensor((x.shape[0], self.num_heads, x.shape[1], x.shape[1]), "float32")
 
     def get_config(self):
-        return {**super().get_config(), **arguments_of(self, type(self))}
+        own = own_arguments(self, GlobalPointer)
+        return {**own, **super().get_config(), **arguments_of(self, GlobalPointer)}

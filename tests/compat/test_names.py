@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.compat.bert4keras import backend, optimizers
+from roformer_tf.compat.bert4keras import backend, layers, optimizers
 from roformer_tf.compat.bert4keras.backend import K
 from roformer_tf.compat.bert4keras.models import build_transformer_model
 from roformer_tf.compat.keras.layers import Input
@@ -119,6 +119,15 @@ def test_optimizers_are_saved_with_the_arguments_of_keras(name):
         options = {"name": "mine", "learning_rate": 0.1, "grad_accum_steps": 3, **options}
         assert options.items() <= config.items()
         assert cls.from_config(config).get_config() == config
+
+
+@pytest.mark.parametrize("cls", [layers.GlobalPointer, layers.EfficientGlobalPointer])
+def test_span_layers_are_saved_with_the_arguments_of_bert4keras(cls):
+    config = cls(3, 8, RoPE=False).get_config()
+    assert {"heads": 3, "head_size": 8, "RoPE": False}.items() <= config.items()
+    again = cls.from_config(config)
+    assert (again.num_heads, again.head_dim, again.use_rope) == (3, 8, False)
+    assert again.get_config() == config
 
 
 def test_batches_of_any_width_and_their_errors():

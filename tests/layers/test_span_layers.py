@@ -89,6 +89,19 @@ def test_keras_mask_is_used():
     assert np.isfinite(scores).sum() == 3
 
 
+class Named(EfficientGlobalPointer):
+    def __init__(self, *args, scale=1.0, **options):
+        super().__init__(*args, **options)
+        self._scale = scale
+
+
+def test_a_subclass_keeps_all_arguments():
+    config = Named(num_heads=2, head_dim=8, scale=2.0).get_config()
+    again = Named.from_config(config)
+    assert again._scale == 2.0 and again.head_dim == 8 and again.get_config() == config
+    assert Named.from_config(Named(2, 8, False).get_config()).use_rope is False
+
+
 def test_wrong_sizes_are_named():
     with pytest.raises(ValueError, match="`head_dim` must be even. Received: head_dim=7"):
         GlobalPointer(2, 7)

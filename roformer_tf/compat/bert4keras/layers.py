@@ -88,6 +88,10 @@ class _Arguments:
         super().__init__(heads, head_size, RoPE, use_bias, tril_mask, kernel_initializer, **kwargs)
         self.heads, self.head_size, self.RoPE = heads, head_size, RoPE
 
+    def get_config(self):
+        names = {"num_heads": "heads", "head_dim": "head_size", "use_rope": "RoPE"}
+        return {names.get(name, name): value for name, value in super().get_config().items()}
+
 
 @register_keras_serializable(package="bert4keras")
 class GlobalPointer(_Arguments, layers.GlobalPointer):
