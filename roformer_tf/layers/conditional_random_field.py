@@ -3,7 +3,7 @@ import numpy as np
 from keras import ops
 from keras.src.backend.common.masking import get_keras_mask
 
-from roformer_tf.layers.config import arguments_of
+from roformer_tf.layers.config import arguments_of, shape_of_spec
 
 MINUS_INFINITY = np.float32("-inf")  # whatever `keras.config.floatx()` is
 
@@ -83,6 +83,8 @@ class ConditionalRandomField(keras.layers.Layer):
 
     def compute_output_spec(self, x, padding_mask=None):
         return keras.KerasTensor((*x.shape, x.shape[-1]), "float32")
+
+    compute_output_shape = shape_of_spec
 
     def get_config(self):
         return {**super().get_config(), **arguments_of(self, ConditionalRandomField)}

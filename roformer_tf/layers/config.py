@@ -1,4 +1,4 @@
-"""What the configs of the layers have in common."""
+"""What the configs and shapes of the layers have in common."""
 
 import inspect
 
@@ -61,3 +61,14 @@ def deserialize_parts(config):
         if name in config
     }
     return {**config, **parts}
+
+
+def shape_of_spec(layer, *shapes, **named_shapes):
+    """Returns the shape of a layer's output, as its `compute_output_shape`, which wrappers ask for.
+
+    Args:
+        layer: Layer with a `compute_output_spec`.
+        *shapes, **named_shapes: Shapes of its inputs. Only the first one is read.
+    """
+    x_shape = (*shapes, *named_shapes.values())[0]
+    return layer.compute_output_spec(keras.KerasTensor(x_shape, layer.compute_dtype)).shape

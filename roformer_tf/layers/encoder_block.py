@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at, with_mask_at
-from roformer_tf.layers.config import arguments_of, deserialize_parts
+from roformer_tf.layers.config import arguments_of, deserialize_parts, shape_of_spec
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.feature_map import check_no_scores
 from roformer_tf.layers.feed_forward import FeedForward
@@ -248,6 +248,8 @@ class EncoderBlock(keras.layers.Layer):
             return output
         shape = (x.shape[0], self.num_heads, x.shape[1], x.shape[1])
         return output, keras.KerasTensor(shape, self.compute_dtype)
+
+    compute_output_shape = shape_of_spec
 
     def get_config(self):
         arguments = arguments_of(

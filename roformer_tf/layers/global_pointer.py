@@ -4,7 +4,7 @@ from keras.src.backend.common.masking import get_keras_mask
 
 from roformer_tf import rotary
 from roformer_tf.checks import check_positive_integer
-from roformer_tf.layers.config import arguments_of, own_arguments
+from roformer_tf.layers.config import arguments_of, own_arguments, shape_of_spec
 from roformer_tf.layers.flat_dense import make_dense
 
 
@@ -124,6 +124,8 @@ class GlobalPointer(keras.layers.Layer):
 
     def compute_output_spec(self, x, padding_mask=None):
         return keras.KerasTensor((x.shape[0], self.num_heads, x.shape[1], x.shape[1]), "float32")
+
+    compute_output_shape = shape_of_spec
 
     def get_config(self):
         own = own_arguments(self, GlobalPointer)

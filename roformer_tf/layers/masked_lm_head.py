@@ -3,7 +3,7 @@ from keras import ops
 
 from roformer_tf.activations import get_activation
 from roformer_tf.layers.attention_mask import tokens_at
-from roformer_tf.layers.config import arguments_of, deserialize_parts
+from roformer_tf.layers.config import arguments_of, deserialize_parts, shape_of_spec
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import FlatDense
 from roformer_tf.layers.rms_norm import make_norm
@@ -106,6 +106,8 @@ class MaskedLMHead(keras.layers.Layer):
         count = x.shape[1] if mask_positions is None else mask_positions.shape[1]
         shape = (x.shape[0], count, self.token_embedding.input_dim)
         return keras.KerasTensor(shape, self.token_embedding.reverse_dtype)
+
+    compute_output_shape = shape_of_spec
 
     def get_config(self):
         arguments = arguments_of(

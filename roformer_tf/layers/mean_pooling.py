@@ -2,7 +2,7 @@ import keras
 from keras import ops
 from keras.src.backend.common.masking import get_keras_mask
 
-from roformer_tf.layers.config import own_arguments
+from roformer_tf.layers.config import own_arguments, shape_of_spec
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -55,3 +55,5 @@ class MeanPooling(keras.layers.Layer):
 
     def compute_output_spec(self, x, padding_mask=None):
         return keras.KerasTensor((x.shape[0], x.shape[-1]), self.compute_dtype)
+
+    compute_output_shape = shape_of_spec

@@ -1,6 +1,6 @@
 import keras
 
-from roformer_tf.layers.config import arguments_of, deserialize_parts
+from roformer_tf.layers.config import arguments_of, deserialize_parts, shape_of_spec
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.flat_dense import make_dense
 from roformer_tf.layers.rms_norm import make_norm
@@ -128,6 +128,8 @@ class RoFormerEmbeddings(keras.layers.Layer):
         self, token_ids, segment_ids=None, position_embeddings=None, training=None
     ):
         return keras.KerasTensor((*token_ids.shape, self.hidden_dim), self.compute_dtype)
+
+    compute_output_shape = shape_of_spec
 
     def get_config(self):
         arguments = arguments_of(self, RoFormerEmbeddings, norm=self.norm_kind)

@@ -17,7 +17,7 @@ from roformer_tf.layers.attention_mask import (
 )
 from roformer_tf.layers.cache import in_plain_graph, is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
-from roformer_tf.layers.config import deserialize_parts, own_arguments
+from roformer_tf.layers.config import deserialize_parts, own_arguments, shape_of_spec
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
 from roformer_tf.layers.flat_dense import flatten, make_dense
 from roformer_tf.layers.position_scheme import PositionScheme, tokens_of
@@ -123,6 +123,8 @@ class Attention(keras.layers.Layer):
     def compute_output_spec(self, x, *args, **kwargs):
         shape = (*x.shape[:-1], self.num_heads * self.head_dim)
         return keras.KerasTensor(shape, self.compute_dtype)
+
+    compute_output_shape = shape_of_spec
 
 
 def has_narrow_softmax(dtype):

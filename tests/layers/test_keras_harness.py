@@ -13,6 +13,7 @@ from keras import ops
 from keras.src.testing import TestCase
 
 from roformer_tf import layers
+from tests.layers.harness import numpy
 
 X = (2, 6, 16)
 IDS = np.array([[2, 5, 3, 0], [2, 6, 7, 3]], "int32")
@@ -160,3 +161,29 @@ def test_layer(name):
     layer.build(**shape)
     harness.run_class_serialization_test(cls(**arguments))
     assert layer(**data).shape == layer.compute_output_spec(**data).shape
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention_rotary",
+        "linear_attention",
+        "encoder_block",
+        "decoder_block",
+        "roformer_embeddings",
+        "masked_lm_head",
+        "mean_pooling",
+        "global_pointer",
+        "conditional_random_field",
+    ],
+)
+def test_time_distributed(name, rng):
+    """`keras.layers.TimeDistributed` asks for the shape of the outputs before it calls the layer."""
+    cls, arguments, shape = CASES[name]()
+    x = np.stack([IDS, IDS[::-1]]) if shape is IDS else rng.normal(size=(2, *X)).astype("float32")
+    layer, inputs = cls(**arguments), keras.Input(x.shape[1:], dtype=x.dtype.name)
+    outputs = keras.layers.TimeDistributed(layer)(inputs)
+    expected = np.stack([numpy(layer(row)) for row in x])
+    assert outputs.shape == (None, *expected.shape[1:])
+    found = keras.Model(inputs, outputs).predict(x, verbose=0)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
