@@ -4,7 +4,7 @@ from keras import ops
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from roformer_tf.checks import check_one_of
-from roformer_tf.layers.cache import is_prefill
+from roformer_tf.layers.cache import as_index, is_prefill
 
 MASKINGS = ("bidirectional", "causal", "unilm")
 
@@ -140,7 +140,7 @@ class AttentionMask(keras.layers.Layer):
         >>> (np.array(bias)[0, 0] == 0).astype(int).tolist()
         [[1, 1, 1, 0]]
         """
-        cache, order = dict(cache), None
+        cache, order, cache_update_index = dict(cache), None, as_index(cache_update_index)
         rows, length = ops.shape(padding_mask)
         hidden = ops.where(ops.cast(padding_mask, "bool"), 0.0, HIDDEN)
         cache["bias"] = ops.slice_update(cache["bias"], (0, cache_update_index), hidden)

@@ -67,6 +67,17 @@ def read(x, cache_update_index, length):
     return ops.slice(x, (0, 0, cache_update_index, 0), (batch, num_heads, length, head_dim))
 
 
+def as_index(number):
+    """Returns an integer of any dtype as int32, the dtype of positions, and other numbers as given.
+
+    TensorFlow adds, stacks and slices by integers of one dtype only.
+    """
+    dtype = getattr(number, "dtype", None)
+    if dtype is None or "int" not in keras.backend.standardize_dtype(dtype):
+        return number
+    return ops.cast(number, "int32")
+
+
 def is_prefill(cache_update_index):
     """Returns whether `cache_update_index` is the Python integer 0: there are no earlier tokens."""
     return isinstance(cache_update_index, int) and cache_update_index == 0

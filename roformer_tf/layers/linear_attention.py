@@ -5,6 +5,7 @@ from keras import ops
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at, with_mask_at
+from roformer_tf.layers.cache import as_index
 from roformer_tf.layers.chunked_attention import in_chunks, out_of_chunks
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
 from roformer_tf.layers.feature_map import no_scale
@@ -186,7 +187,7 @@ class LinearAttention(SelfAttention):
         if not self.built:
             self.build(x.shape)
         if position is None and cache_update_index is not None:
-            positions = cache_update_index + ops.arange(ops.shape(x)[1], dtype="int32")
+            positions = as_index(cache_update_index) + ops.arange(ops.shape(x)[1], dtype="int32")
             position = self.position_scheme(tokens_of(x), position_ids=positions[None])
         return self._sums(x, attention_bias, position, cache)
 

@@ -6,6 +6,7 @@ from keras import ops
 
 from roformer_tf import rotary
 from roformer_tf.checks import check_number, check_one_of
+from roformer_tf.layers.cache import as_index
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.rope_scaling import RopeScaling, YaRNScaling, make_rope_scaling
 
@@ -142,7 +143,7 @@ class RotaryEmbedding(keras.layers.Layer):
         sequence_axis, feature_axis = self._axes(rank)
         inputs = ops.moveaxis(inputs, (sequence_axis, feature_axis), (1, rank - 1))
         if positions is None:
-            positions = ops.arange(ops.shape(inputs)[1], dtype="int32") + start_index
+            positions = ops.arange(ops.shape(inputs)[1], dtype="int32") + as_index(start_index)
         positions = ops.convert_to_tensor(positions)
         if len(positions.shape) == 1:
             positions = positions[None]

@@ -6,6 +6,7 @@ from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import HIDDEN
+from roformer_tf.layers.cache import as_index
 from roformer_tf.layers.config import deserialize_parts, serialized
 from roformer_tf.layers.feature_map import FeatureMap, check_no_scores
 from roformer_tf.layers.linear_attention import initial_state, linear_attention
@@ -181,6 +182,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             )
         key = value if key is None else key
         cached = cache is not None
+        if cached:
+            cache_update_index = as_index(cache_update_index)
         is_masked = value_mask is not None or key_mask is not None
         if cached and is_masked and self.feature_map is None:
             raise ValueError(

@@ -15,7 +15,7 @@ from roformer_tf.layers.attention_mask import (
     tokens_at,
     with_mask_at,
 )
-from roformer_tf.layers.cache import in_plain_graph, is_prefill, read, write
+from roformer_tf.layers.cache import as_index, in_plain_graph, is_prefill, read, write
 from roformer_tf.layers.chunked_attention import chunked_attention
 from roformer_tf.layers.config import deserialize_parts, own_arguments, shape_of_spec
 from roformer_tf.layers.dropout import Dropout, dropout_seeds
@@ -343,6 +343,7 @@ class SelfAttention(Attention):
             )
         if not self.built:
             self.build(x.shape)
+        cache_update_index = as_index(cache_update_index)
         if attention_bias is None:
             attention_bias = causal_bias(x, cache_update_index, ops.shape(cache[0])[2])
         if position is None:

@@ -6,7 +6,7 @@ from keras import ops
 
 from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.layers import AttentionMask, EncoderBlock, Pooler, RoFormerEmbeddings
-from roformer_tf.layers.cache import is_prefill
+from roformer_tf.layers.cache import as_index, is_prefill
 from roformer_tf.layers.feature_maps import make_feature_maps
 from roformer_tf.layers.position_schemes import make_position_schemes
 from roformer_tf.models.presets import arguments_of
@@ -356,7 +356,7 @@ class RoFormerBackbone(RoFormerModel, keras_hub.models.Backbone):
                 f"`call_with_cache` takes no {', '.join(sorted(unknown))}. "
                 f"Received: {', '.join(inputs)}"
             )
-        cache = dict(cache)
+        cache, cache_update_index = dict(cache), as_index(cache_update_index)
         token_ids = ops.convert_to_tensor(inputs["token_ids"])
         batch_size, length = ops.shape(token_ids)
         segment_ids = inputs.get("segment_ids", ops.zeros_like(token_ids))

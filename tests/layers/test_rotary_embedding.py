@@ -31,6 +31,7 @@ def test_equals_the_oracle(shape, layout, rotary_dim, rng):
     for given, at in (
         ({}, np.arange(5)[None]),
         ({"start_index": 7}, 7 + np.arange(5)[None]),
+        ({"start_index": np.int64(7)}, 7 + np.arange(5)[None]),
         ({"positions": positions[1]}, positions[1:]),
         ({"positions": positions}, positions),
     ):

@@ -110,7 +110,8 @@ def in_parts(layer, x, cache, is_causal=lambda count: True):
     outputs, start, layer = [], 0, one_program(layer, "use_causal_mask")
     for count in (3, 1, 2):
         part = x[:, start : start + count]
-        options = {"cache": cache, "cache_update_index": start}
+        index = start if start < 4 else np.int64(start)
+        options = {"cache": cache, "cache_update_index": index}
         output, cache = layer(part, part, use_causal_mask=is_causal(count), **options)
         outputs.append(numpy(output))
         start += count

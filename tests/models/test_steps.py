@@ -44,13 +44,14 @@ def part(given, start, stop):
 def in_steps(model, given, cuts, start=0, cache=None):
     """Returns the joined outputs of consecutive calls, and the cache.
 
-    The index is an integer in one call, and a tensor in the next.
+    The index is an integer in one call, and a tensor of one dtype or another in the next.
     """
     if cache is None:
         cache = model.build_cache(len(given["token_ids"]), ROOM)
     outputs, index = [], start
     for number, length in enumerate(cuts):
-        at = index if number % 2 == 0 else ops.convert_to_tensor(index, "int32")
+        dtype = np.int32 if number == 1 else np.int64
+        at = index if number % 2 == 0 else ops.convert_to_tensor(dtype(index))
         output, cache = model.call_with_cache(part(given, index, index + length), cache, at)
         outputs.append(sequence(output))
         index += length
