@@ -33,7 +33,8 @@ class RotaryPosition(PositionScheme):
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        token_ids: int tensor `(batch, length)`; only its length is read.
+        token_ids: int tensor `(batch, length)`, or features `(batch, length, hidden_dim)`; only the
+            length is read.
         position_ids: int or float tensor `(batch, length)`, or `None` for 0, 1, 2, …; fractions and
             negative positions are fine, and no table bounds them.
         padding_mask: int tensor `(batch, length)`, 1 for real tokens, or `None`; read by scaling
@@ -48,7 +49,7 @@ class RotaryPosition(PositionScheme):
 
     Raises:
         ValueError: If a size is not even, or the rule of `rope_scaling` is unknown; if it is called
-            with queries or keys, which `RotaryEmbedding` rotates.
+            with heads of queries or keys, which `RotaryEmbedding` rotates.
 
     Example:
 
@@ -141,14 +142,15 @@ class RotaryPosition(PositionScheme):
     def _check_tokens(self, token_ids):
         shape = token_ids.shape
         is_features = "float" in keras.backend.standardize_dtype(token_ids.dtype)
-        # Of rank 2 they are ids that Keras has cast; of rank 3 they may be inputs of a block.
-        if is_features and len(shape) != 2 and (len(shape) != 3 or shape[-1] == self.head_dim):
+        # Of rank 2 they are ids that Keras has cast. Of rank 3 they are inputs of a block, which may
+        # be as wide as a head.
+        if is_features and len(shape) not in (2, 3):
             raise ValueError(
                 "`RotaryPosition` does not rotate features: it computes the angles of positions, "
                 "for `EncoderBlock(…, position_scheme=RotaryPosition(head_dim))`. To rotate queries "
                 "and keys in a layer of your own, use `roformer_tf.layers.RotaryEmbedding`. Expected "
-                f"token ids (batch, length). Received: floats of shape {tuple(shape)}, "
-                f"head_dim={self.head_dim}"
+                "token ids (batch, length), or inputs of a block (batch, length, hidden_dim). Received: "
+                f"floats of shape {tuple(shape)}"
             )
 
     def apply_to_query_key(self, query, key, context):

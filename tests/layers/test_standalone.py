@@ -197,8 +197,10 @@ def test_takes_the_calls_of_keras_hub(ours, theirs, calls):
             assert tuple(block(*given, **options).shape) == X.shape
 
 
-def test_schemes_take_features():
-    scheme = layers.RotaryPosition(HEAD_DIM)
+@pytest.mark.parametrize("head_dim", [HEAD_DIM, WIDTH])
+def test_schemes_take_features(head_dim):
+    """Also where a head is as wide as the features."""
+    scheme = layers.RotaryPosition(head_dim)
     assert_equal(scheme(np.zeros((2, LENGTH), "int32")), scheme(X))
 
 

@@ -79,13 +79,11 @@ def test_labels_of_many_classes(classifier):
     assert set(history.history) == {"loss", "binary_accuracy"}
 
 
-@pytest.mark.parametrize("shape", [(2, 5, 8), (2, 5, 4, 8)])
-def test_rotary_position_is_not_the_layer_that_rotates(shape):
-    x = np.ones(shape, "float32")
+def test_rotary_position_is_not_the_layer_that_rotates():
+    x = np.ones((2, 5, 4, 8), "float32")
     with pytest.raises(ValueError, match="does not rotate .* `roformer_tf.layers.RotaryEmbedding`"):
         RotaryPosition(head_dim=8)(x)
-    if len(shape) == 4:
-        assert RotaryEmbedding()(x).shape == shape
+    assert RotaryEmbedding()(x).shape == x.shape
 
 
 def test_a_block_still_takes_the_context_of_features():
