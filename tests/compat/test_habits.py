@@ -98,6 +98,15 @@ def test_time_distributed_over_texts_of_any_width():
         np.testing.assert_allclose(mean, expected_mean, atol=1e-6)
 
 
+def test_inputs_of_predict():
+    first, second = keras.layers.Input((None,)), keras.layers.Input((None,))
+    model = keras.models.Model([first, second], keras.layers.Add()([first, second]))
+    assert model.predict([[[2, 5, 3]], [[0, 1, 0]]]).tolist() == [[2, 6, 3]]
+    for rows in (1, 33, 41):
+        with pytest.raises(ValueError, match="the same number of rows"):
+            model.predict([np.ones((40, 5)), np.ones((rows, 5))])
+
+
 def test_predict_takes_a_generator_to_its_end(model, x):
     expected = model.predict(x)
     parts = [x[:2], x[2:]]

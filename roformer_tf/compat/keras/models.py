@@ -213,11 +213,19 @@ class _Keras2Methods:
     def _predict_arrays(self, x, batch_size):
         if isinstance(x, dict):
             x = [x[tensor.name] for tensor in self.inputs]
-        arrays = [np.asarray(array) for array in keras.tree.flatten(x)]
+        if not (isinstance(x, list | tuple) and len(x) == len(self.inputs)):
+            x = keras.tree.flatten(x)
+        arrays = [np.asarray(array) for array in x]
         if len(arrays) != len(self.inputs):
             raise ValueError(
                 f"Model {self.name!r} has {len(self.inputs)} inputs: "
                 f"{', '.join(tensor.name for tensor in self.inputs)}. Received: {len(arrays)} arrays"
+            )
+        if len({array.shape[:1] for array in arrays}) > 1:
+            names = [tensor.name for tensor in self.inputs]
+            raise ValueError(
+                "All inputs must have the same number of rows. Pad or repeat the shorter ones. "
+                f"Received: {names} of shapes {[array.shape for array in arrays]}"
             )
         step, parts = batch_size or 32, []
         for start in range(0, len(arrays[0]) or 1, step):
