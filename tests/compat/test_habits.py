@@ -107,6 +107,12 @@ def test_inputs_of_predict():
             model.predict([np.ones((40, 5)), np.ones((rows, 5))])
 
 
+def test_labels_by_a_wrong_name(model, x):
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="'dense.*Received: .'Probas'"):
+        model.fit(x, {"Probas": x[:, :1]}, verbose=0)
+
+
 def test_predict_takes_a_generator_to_its_end(model, x):
     expected = model.predict(x)
     parts = [x[:2], x[2:]]
