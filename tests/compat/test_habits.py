@@ -1,5 +1,6 @@
 """What scripts for Keras 2 do, and Keras 3 alone does not do or does otherwise."""
 
+import keras as plain_keras
 import numpy as np
 import pytest
 
@@ -156,6 +157,31 @@ def test_a_model_is_saved_and_loaded(family, tmp_path):
     assert len(again.weights) == len(model.weights)  # the head and the embeddings share their table
     inputs = [np.array([[2, 5, 6, 0]]), np.zeros((1, 4))]
     np.testing.assert_array_equal(again.predict(inputs), model.predict(inputs))
+
+
+def test_files_of_plain_keras_in_the_layout_of_keras_2(model, x, tmp_path):
+    """Earlier versions saved them too if a name ended in `.h5`."""
+    path, expected = tmp_path / "best.h5", model.predict(x)
+    plain_keras.saving.save_model(model, path)
+    model.set_weights([weight + 1 for weight in model.get_weights()])
+    model.load_weights(path)
+    np.testing.assert_array_equal(model.predict(x), expected)
+    with pytest.raises(ValueError, match="load the file with its `load_weights`"):
+        keras.models.load_model(path)
+
+
+def test_checkpoints_of_any_name(model, x, tmp_path):
+    model.compile("sgd", "mse")
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.{epoch}"),
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.weights", save_weights_only=True),
+    ]
+    model.fit(x, x[:, :1], callbacks=callbacks, verbose=0)
+    expected = model.predict(x)
+    np.testing.assert_array_equal(keras.models.load_model(tmp_path / "best.1").predict(x), expected)
+    model.set_weights([weight + 1 for weight in model.get_weights()])
+    model.load_weights(tmp_path / "best.weights")
+    np.testing.assert_array_equal(model.predict(x), expected)
 
 
 def test_weights_saved_over_others_are_loaded(tmp_path):

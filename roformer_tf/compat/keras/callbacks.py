@@ -1,5 +1,7 @@
 """`keras.callbacks`, of which a script may set the `model`."""
 
+import os
+
 import keras
 from keras.callbacks import *  # noqa: F403
 
@@ -23,6 +25,18 @@ class Callback(keras.callbacks.Callback):
     @model.setter
     def model(self, model):
         self.set_model(model)
+
+
+class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """`keras.callbacks.ModelCheckpoint`, whose file may have any name.
+
+    >>> ModelCheckpoint("best.weights", save_weights_only=True).filepath
+    'best.weights'
+    """
+
+    def __init__(self, filepath, *args, **kwargs):
+        super().__init__("any.weights.h5", *args, **kwargs)
+        self.filepath = os.fspath(filepath)
 
 
 __getattr__ = names_not_offered(

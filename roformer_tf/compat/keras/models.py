@@ -5,12 +5,10 @@ import functools
 import inspect
 import itertools
 import re
-import shutil
 import sys
 import tempfile
 from collections import deque
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -20,7 +18,7 @@ from keras.models import *  # noqa: F403
 from keras.src.models.functional import Functional
 
 from roformer_tf.compat import names_not_offered
-from roformer_tf.files import replace_file
+from roformer_tf.compat.keras.model_files import FileMethods, load_model, save_model  # noqa: F401
 
 _AHEAD = 10  # batches that a generator's thread makes before they are needed
 _END = object()
@@ -107,7 +105,7 @@ def _dataset(first, batches):
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-class _Keras2Methods:
+class _Keras2Methods(FileMethods):
     """Mixin: what models of Keras 2 can do and those of Keras 3 cannot."""
 
     # === Training ===
@@ -274,49 +272,6 @@ class _Keras2Methods:
 
         return predict
 
-    # === Weights ===
-
-    def save_weights(self, filepath, overwrite=True, save_format=None):
-        """Saves the weights to one file of any name, complete or not at all.
-
-        `save_format` is ignored: the file is what Keras 3 calls `.weights.h5`.
-
-        Raises:
-            FileExistsError: If the file exists and `overwrite` is `False`.
-        """
-        path = Path(filepath)
-        if path.exists() and not overwrite:
-            raise FileExistsError(f"{path} already exists. Pass overwrite=True to replace it.")
-        with tempfile.TemporaryDirectory() as folder:  # Keras 3 takes this ending only
-            written = Path(folder, "model.weights.h5")
-            super().save_weights(str(written))
-            with replace_file(path) as file, open(written, "rb") as source:
-                shutil.copyfileobj(source, file)
-
-    def load_weights(self, filepath, by_name=False, skip_mismatch=False, reshape=False):
-        """Loads a file of `save_weights`.
-
-        `by_name` and `reshape` are ignored: Keras 3 finds weights by the place of their layer.
-        `skip_mismatch=True` leaves weights of another shape as they are.
-
-        Raises:
-            ValueError: If Keras 2 or bert4keras wrote the file.
-        """
-        path = Path(filepath).absolute()
-        if not path.is_file():
-            # tf.keras saves so unless the name ends in .h5
-            if path.with_name(f"{path.name}.index").is_file():
-                raise ValueError(_of_keras_2(path))
-            raise FileNotFoundError(f"There is no file of weights {str(filepath)!r}.")
-        check_weights_of_keras_3(path)
-        with tempfile.TemporaryDirectory() as folder:
-            link = Path(folder, "model.weights.h5")
-            try:
-                link.symlink_to(path)
-            except OSError:  # Windows has links for administrators and developers only
-                shutil.copyfile(path, link)
-            super().load_weights(str(link), skip_mismatch=skip_mismatch)
-
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class FunctionalModel(_Keras2Methods, Functional):
@@ -378,27 +333,6 @@ def _plain_loss(loss):
 def _single(tensors):
     """Returns the tensor or array of a list of one."""
     return tensors[0] if isinstance(tensors, list | tuple) and len(tensors) == 1 else tensors
-
-
-def check_weights_of_keras_3(path):
-    """Raises `ValueError` if a file of weights does not have the layout of Keras 3."""
-    import h5py
-
-    if not h5py.is_hdf5(path):
-        return  # Keras says what is wrong
-    with h5py.File(path) as file:
-        is_old = "layer_names" in file.attrs or "model_weights" in file
-    if is_old:
-        raise ValueError(_of_keras_2(path))
-
-
-def _of_keras_2(path):
-    return (
-        f"{path} was written by Keras 2, whose layers are different. In the old environment, "
-        "write it with bert4keras' `save_weights_as_checkpoint` (on TensorFlow 2 as "
-        "docs/moving_from_bert4keras.md says), and pass that file as `checkpoint_path` of "
-        "`build_transformer_model`."
-    )
 
 
 __getattr__ = names_not_offered(__name__, {}, "Keras 3 has no such name: see keras.io/api/models.")
