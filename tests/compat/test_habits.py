@@ -1,5 +1,7 @@
 """What scripts for Keras 2 do, and Keras 3 alone does not do or does otherwise."""
 
+import functools
+
 import keras as plain_keras
 import numpy as np
 import pytest
@@ -157,6 +159,31 @@ def test_a_model_is_saved_and_loaded(family, tmp_path):
     assert len(again.weights) == len(model.weights)  # the head and the embeddings share their table
     inputs = [np.array([[2, 5, 6, 0]]), np.zeros((1, 4))]
     np.testing.assert_array_equal(again.predict(inputs), model.predict(inputs))
+
+
+def squared(y_true, y_pred):
+    return K.mean(K.square(y_true - y_pred))
+
+
+@pytest.mark.parametrize("name", ["best.h5", "test.model", "model.keras"])
+def test_training_goes_on_from_a_file_of_any_name(model, x, name, tmp_path):
+    def train(model):
+        return [model.train_on_batch(x, x[:, :1])[0] for _ in range(3)]
+
+    model.compile(BertAdam(0.1), squared, metrics=["mae"])
+    first = train(model)
+    model.save(tmp_path / name)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        keras.models.save_model(model, tmp_path / name, overwrite=False)
+    expected = train(model)
+    load = functools.partial(keras.models.load_model, tmp_path / name)
+    assert train(load(custom_objects={"squared": squared})) == expected != first
+    with pytest.warns(UserWarning, match="no function 'squared'"):
+        again = load()
+    assert again.predict(x).shape == (5, 1)
+    again.compile(BertAdam(0.1), squared, metrics=["mae"])
+    again.load_weights(tmp_path / name)
+    assert train(again) != expected  # the optimizer starts anew
 
 
 def test_files_of_plain_keras_in_the_layout_of_keras_2(model, x, tmp_path):

@@ -291,6 +291,9 @@ class AdaFactor(_Extendable, OriginalAdaFactor):
 
 
 Adam = BertAdam if is_tf_keras else KerasAdam
+keras.saving.get_custom_objects().update(
+    {cls.__name__: cls for cls in (BertAdam, KerasAdam, AdaFactor)}
+)
 
 
 def _extension(extension, change=None, **arguments):

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import re
 import sys
-import tempfile
+import warnings
 from collections import deque
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
@@ -120,6 +120,21 @@ class _Keras2Methods(FileMethods):
         super().compile(optimizer, loss, *args, jit_compile=jit_compile, **kwargs)
         if hasattr(self.optimizer, "add_model"):
             self.optimizer.add_model(self)
+
+    def compile_from_config(self, config):
+        """Compiles as the saved model was; warns if its loss or optimizer cannot be found."""
+        try:
+            config = keras.saving.deserialize_keras_object(config)
+        except (TypeError, ValueError) as error:
+            warnings.warn(
+                f"The model is loaded, but not compiled. {error} Pass `custom_objects` with its "
+                "loss, metrics and optimizer to `load_model`, or call `compile`.",
+                stacklevel=2,
+            )
+            return
+        self.compile(**config)
+        if self.built and self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, y=None, *args, validation_data=None, validation_steps=None, **kwargs):
         """See `keras.Model.fit`. Batches of a generator may have any widths."""
@@ -316,6 +331,7 @@ class Model(_Keras2Methods, keras.Model):
         return super().__new__(cls, *args, **kwargs)
 
 
+@keras.saving.register_keras_serializable(package="roformer_tf")
 class _PlainLoss(keras.losses.Loss):
     """Calls a function with labels and outputs as they are."""
 
@@ -323,6 +339,23 @@ class _PlainLoss(keras.losses.Loss):
         name = re.sub(r"\W", "", getattr(function, "__name__", ""))
         super().__init__(name=name or "loss")
         self.call = function
+
+    def get_config(self):
+        function = self.call
+        named = hasattr(function, "__name__")
+        name = keras.saving.get_registered_name(function) if named else repr(function)
+        return {"function": name, "module": getattr(function, "__module__", None)}
+
+    @classmethod
+    def from_config(cls, config):
+        name = config["function"]
+        function = keras.saving.get_registered_object(name)
+        if function is None:
+            function = getattr(keras.losses, name, None)
+            # a script may have a function of its own under a name that Keras has too
+            if getattr(function, "__module__", None) != config["module"]:
+                raise ValueError(f"There is no function {name!r} in `custom_objects`.")
+        return cls(function)
 
 
 def _plain_loss(loss):
