@@ -1,8 +1,12 @@
 """Runs programs that were written for other packages, under the names that they use."""
 
 import dis
+import os
 import re
 import sys
+
+# Scripts set it before they import bert4keras, whose `keras` is then that of TensorFlow.
+is_tf_keras = os.environ.get("TF_KERAS", "0").lower() in ("1", "true", "yes", "on", "y", "t")
 
 
 def names_not_offered(module, hints, instead="See docs/moving_from_bert4keras.md."):

@@ -11,6 +11,7 @@ from roformer_tf.checkpoint import save_checkpoint
 from roformer_tf.compat.bert4keras.backend import K, keras
 from roformer_tf.compat.bert4keras.models import build_transformer_model
 from roformer_tf.compat.bert4keras.optimizers import BertAdam, extend_with_piecewise_linear_lr
+from roformer_tf.compat.keras import model_files
 from tests.layers.harness import assert_equal
 
 SIZES = {
@@ -108,6 +109,41 @@ def test_inputs_of_predict():
     for rows in (1, 33, 41):
         with pytest.raises(ValueError, match="the same number of rows"):
             model.predict([np.ones((40, 5)), np.ones((rows, 5))])
+
+
+TRAINING = """
+import numpy as np
+from bert4keras.backend import K, keras
+
+def run(folder):
+    inputs = keras.layers.Input((3,), name="In")
+    outputs = keras.layers.Dense(1, name="Out", kernel_initializer="ones")(inputs)
+    model = keras.models.Model(inputs, outputs)
+    model.compile("adam", "mse")
+    x, y = np.arange(12.0).reshape(4, 3), {"Out": np.ones((4, 1))}
+    batches = ((x, y) for _ in range(2))
+    found = [
+        model.train_on_batch(x, y), *model.fit(x, y, verbose=0).history["loss"],
+        *model.fit(batches, steps_per_epoch=2, verbose=0).history["loss"],
+        model.evaluate(x, y, sample_weight=np.arange(4.0), verbose=0),
+    ]
+    for name in ("best.weights", "best.h5"):
+        model.save_weights(folder + name)
+        found.append(model.train_on_batch(x, y))
+        model.load_weights(folder + name)
+        found += [int(K.get_value(model.optimizer.iterations)), model.train_on_batch(x, y)]
+    return found
+"""
+
+
+@pytest.mark.oracle
+def test_labels_by_name_and_the_optimizer_in_weights(both, tmp_path, monkeypatch):
+    monkeypatch.setattr(model_files, "is_tf_keras", True)
+    found, expected = both(TRAINING, folder=f"{tmp_path}/")
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    monkeypatch.setattr(model_files, "is_tf_keras", False)  # Keras 2 saves no optimizer
+    found, _ = both(TRAINING, folder=f"{tmp_path}/")
+    assert (found[5], expected[5]) == (5, 4)
 
 
 def test_labels_by_a_wrong_name(model, x):

@@ -1,18 +1,13 @@
 """`bert4keras.backend`: Keras, `K` and functions of tensors."""
 
-import os
-
 import tensorflow as tf
 
 import roformer_tf.compat.keras as keras
 from roformer_tf import activations, layers
-from roformer_tf.compat import names_not_offered
+from roformer_tf.compat import is_tf_keras, names_not_offered  # noqa: F401
 from roformer_tf.compat.keras import backend as K  # noqa: N812
 from roformer_tf.compat.keras.backend import on_any_tensor, symbolic  # noqa: F401
 from roformer_tf.optimizers import PiecewiseLinear
-
-# Scripts set it before they import bert4keras. It chooses the `Adam` of `optimizers`.
-is_tf_keras = os.environ.get("TF_KERAS", "0").lower() in ("1", "true", "yes", "on", "y", "t")
 
 multilabel_categorical_crossentropy = on_any_tensor(layers.multilabel_categorical_crossentropy)
 sparse_multilabel_categorical_crossentropy = on_any_tensor(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import keras
 
+from roformer_tf.compat import is_tf_keras
 from roformer_tf.files import replace_file
 
 
@@ -57,16 +58,20 @@ class FileMethods:
     def save_weights(self, filepath, overwrite=True, save_format=None):
         """Saves the weights to one file of any name, complete or not at all.
 
-        `save_format` is ignored: the file is what Keras 3 calls `.weights.h5`.
+        `save_format` is ignored: the file is what Keras 3 calls `.weights.h5`. The optimizer is in
+        it where Keras 2 saves it, with TF_KERAS=1 and unless the name ends in `.h5`; and where
+        Keras 3 does, if the name ends in `.weights.h5`.
 
         Raises:
             FileExistsError: If the file exists and `overwrite` is `False`.
         """
         with _written(filepath, overwrite, "model.weights.h5") as path:
-            keras.saving.save_weights(self, path)
+            keras.saving.save_weights(self, path, objects_to_skip=_left_out(self, filepath))
 
     def load_weights(self, filepath, by_name=False, skip_mismatch=False, reshape=False):
         """Loads a file of `save_weights`, or the weights of a file of `save`.
+
+        The optimizer stays as it is, unless `save_weights` saves it under this name.
 
         `by_name` and `reshape` are ignored: Keras 3 finds weights by the place of their layer.
         `skip_mismatch=True` leaves weights of another shape as they are.
@@ -80,16 +85,28 @@ class FileMethods:
             if path.with_name(f"{path.name}.index").is_file():
                 raise ValueError(_of_keras_2(path))
             raise FileNotFoundError(f"There is no file of weights {str(filepath)!r}.")
+        is_model = zipfile.is_zipfile(path)
+        left_out = _left_out(self, "model.h5" if is_model else path)
         with contextlib.ExitStack() as stack:
-            if zipfile.is_zipfile(path):
+            if is_model:
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
                 with zipfile.ZipFile(path) as archive:
                     path = Path(archive.extract("model.weights.h5", folder))
             elif check_not_of_keras_2(path):
-                path = stack.enter_context(_linked(path, "model.h5"))
+                path, left_out = stack.enter_context(_linked(path, "model.h5")), None
             else:
                 path = stack.enter_context(_linked(path, "model.weights.h5"))
-            super().load_weights(str(path), skip_mismatch=skip_mismatch)
+            options = {} if left_out is None else {"objects_to_skip": left_out}
+            super().load_weights(str(path), skip_mismatch=skip_mismatch, **options)
+
+
+def _left_out(model, path):
+    """Returns the objects that are not in a file of weights of this name."""
+    name = Path(path).name
+    is_kept = is_tf_keras and not name.endswith((".h5", ".hdf5", ".keras"))
+    if is_kept or name.endswith(".weights.h5"):
+        return []
+    return [getattr(model, "optimizer", None)]
 
 
 @contextlib.contextmanager
