@@ -7,6 +7,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from roformer_tf.compat.bert4keras import backend, layers, optimizers
 from roformer_tf.compat.bert4keras.backend import K
@@ -51,6 +52,19 @@ def test_names_of_k_and_keras():
     exec("from roformer_tf.compat.keras.layers import Dense, LSTM")
     exec("from roformer_tf.compat.keras.losses import kullback_leibler_divergence")
     exec(f"from {COMPAT}.layers import *; concatenate")
+
+
+@pytest.mark.parametrize("module", ["backend", "layers", "models", "optimizers", "snippets"])
+def test_all_names_of_a_module(module):
+    """A script that imports `*` has the names that bert4keras' modules import from each other."""
+    names = {"layers": "those of the script"}
+    exec(f"from {COMPAT}.{module} import *", names)
+    assert names["keras"] is backend.keras and names["K"] is K
+    assert names["np"] is np and names["tf"] is tf and names["layers"] == "those of the script"
+    if module in ("layers", "models"):
+        assert names["Dense"] is keras.layers.Dense and names["Loss"] and names["align"]
+    if module == "models":
+        assert names["Model"] is Model
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,21 @@
 """`bert4keras.backend`: Keras, `K` and functions of tensors."""
 
+import numpy as np  # noqa: F401
 import tensorflow as tf
 
 import roformer_tf.compat.keras as keras
-from roformer_tf import activations, layers
+from roformer_tf import activations as _activations
+from roformer_tf import layers as _layers
 from roformer_tf.compat import is_tf_keras, names_not_offered  # noqa: F401
 from roformer_tf.compat.keras import backend as K  # noqa: N812
 from roformer_tf.compat.keras.backend import on_any_tensor, symbolic  # noqa: F401
 from roformer_tf.optimizers import PiecewiseLinear
 
-multilabel_categorical_crossentropy = on_any_tensor(layers.multilabel_categorical_crossentropy)
+multilabel_categorical_crossentropy = on_any_tensor(_layers.multilabel_categorical_crossentropy)
 sparse_multilabel_categorical_crossentropy = on_any_tensor(
-    layers.sparse_multilabel_categorical_crossentropy
+    _layers.sparse_multilabel_categorical_crossentropy
 )
-gelu_erf, gelu_tanh = activations.gelu, activations.gelu_tanh
+gelu_erf, gelu_tanh = _activations.gelu, _activations.gelu_tanh
 swish = keras.activations.silu
 
 

@@ -1,12 +1,20 @@
 """`bert4keras.layers`: its heads and losses, and all layers of Keras."""
 
+import numpy as np  # noqa: F401
 import tensorflow as tf
+from keras import activations, initializers  # noqa: F401
 from keras.saving import register_keras_serializable
 
 import roformer_tf.compat.keras.layers as keras_layers
 from roformer_tf import layers
 from roformer_tf.compat import names_not_offered
-from roformer_tf.compat.bert4keras.backend import K, sequence_masking
+from roformer_tf.compat.bert4keras.backend import (  # noqa: F401
+    K,
+    align,
+    is_tf_keras,
+    keras,
+    sequence_masking,
+)
 
 MINUS_INFINITY = float("-inf")
 # bert4keras has layers of its own under these names
@@ -182,7 +190,8 @@ class ConditionalRandomField(Layer):
 
 
 _OWN = ("Layer", "Loss", "GlobalPointer", "EfficientGlobalPointer", "ConditionalRandomField")
-__all__ = [*_KERAS, *_OWN]
+_IMPORTED = "K activations align initializers is_tf_keras keras np sequence_masking tf".split()
+__all__ = [*_KERAS, *_OWN, *_IMPORTED]
 _HINTS = {
     "MultiHeadAttention": "Use roformer_tf.layers.RotaryMultiHeadAttention.",
     "LayerNormalization|ScaleOffset": (

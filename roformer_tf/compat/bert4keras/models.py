@@ -4,7 +4,7 @@ import itertools
 import json
 from pathlib import Path
 
-import keras
+import keras as _keras  # the public `keras` is that of `backend`
 import tensorflow as tf
 from keras import ops
 
@@ -17,6 +17,7 @@ from roformer_tf.checkpoint.saving import original_tensors
 from roformer_tf.checkpoint.vocabulary import edited_size
 from roformer_tf.compat import names_not_offered
 from roformer_tf.compat.bert4keras.backend import get_available_gpus
+from roformer_tf.compat.bert4keras.layers import *  # noqa: F403
 from roformer_tf.compat.keras.models import Model
 from roformer_tf.files import replace_files
 from roformer_tf.models import RoFormerBackbone
@@ -40,8 +41,8 @@ _NOT_OFFERED = {
 }
 
 
-@keras.saving.register_keras_serializable(package="bert4keras")
-class Point(keras.layers.Layer):
+@_keras.saving.register_keras_serializable(package="bert4keras")
+class Point(_keras.layers.Layer):
     """Names a tensor of the graph as bert4keras does, and carries the padding mask.
 
     So `model.get_layer("Transformer-11-FeedForward-Norm").output` is the same as in bert4keras.
@@ -57,11 +58,11 @@ class Point(keras.layers.Layer):
         return ops.cast(inputs[1], "bool")
 
     def compute_output_spec(self, inputs):
-        return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
+        return _keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
 
 
-@keras.saving.register_keras_serializable(package="bert4keras")
-class NoMask(keras.layers.Layer):
+@_keras.saving.register_keras_serializable(package="bert4keras")
+class NoMask(_keras.layers.Layer):
     """Stops the mask before layers that do not use it."""
 
     def call(self, inputs):
@@ -71,8 +72,8 @@ class NoMask(keras.layers.Layer):
         return None
 
 
-@keras.saving.register_keras_serializable(package="bert4keras")
-class PaddingMask(keras.layers.Layer):
+@_keras.saving.register_keras_serializable(package="bert4keras")
+class PaddingMask(_keras.layers.Layer):
     """Returns token ids as int32, and a mask: 1 where the id is not 0, and at the first token."""
 
     def call(self, inputs):
@@ -82,8 +83,8 @@ class PaddingMask(keras.layers.Layer):
         return ids, ops.cast(ops.logical_or(real, first), "int32")
 
 
-@keras.saving.register_keras_serializable(package="bert4keras")
-class V2Initializer(keras.initializers.Initializer):
+@_keras.saving.register_keras_serializable(package="bert4keras")
+class V2Initializer(_keras.initializers.Initializer):
     """The initializer of RoFormer v2: a truncated normal, scaled to inputs and layers.
 
     Reference: `RoFormerV2.initializer` of bert4keras 0.11.5.
@@ -96,7 +97,7 @@ class V2Initializer(keras.initializers.Initializer):
         is_table = shape[0] > 10000 or shape[0] < 10
         size = shape[1] if is_table and len(shape) > 1 else shape[0]
         stddev = 1.13684723 / size**0.5 * self.num_hidden_layers ** (-1 / 2)
-        return keras.random.truncated_normal(shape, stddev=stddev, dtype=dtype)
+        return _keras.random.truncated_normal(shape, stddev=stddev, dtype=dtype)
 
     def get_config(self):
         return {"num_hidden_layers": self.num_hidden_layers}
@@ -161,13 +162,13 @@ class Transformer:
         if self.with_mlm:
             self.head = language_model_head(backbone, epsilon=1e-12)
         if self.with_nsp:
-            self.logits_dense = keras.layers.Dense(
+            self.logits_dense = _keras.layers.Dense(
                 2, kernel_initializer=self.initializer, name="NSP-Proba"
             )
         names = ["Input-Token"]
         names += ["Input-Segment"] if backbone.num_segments else []
         names += ["Input-Position"] if custom_position_ids else []
-        inputs = {name: keras.Input((sequence_length,), name=name) for name in names}
+        inputs = {name: _keras.Input((sequence_length,), name=name) for name in names}
         token_ids, self.padding_mask = PaddingMask(name="Padding-Mask")(inputs["Input-Token"])
         segment_ids = inputs.get("Input-Segment")
         segment_ids = ops.cast(token_ids * 0 if segment_ids is None else segment_ids, "int32")
@@ -201,12 +202,12 @@ class Transformer:
         if self.with_pool:
             x = self.backbone.pooler(inputs)
             if self.with_nsp:
-                x = keras.layers.Activation("softmax", name="NSP-Softmax")(self.logits_dense(x))
+                x = _keras.layers.Activation("softmax", name="NSP-Softmax")(self.logits_dense(x))
             outputs.append(x)
         if self.with_mlm:
             x = self.head(NoMask()(inputs))
             activation = "softmax" if self.with_mlm is True else self.with_mlm
-            x = keras.layers.Activation(activation)(x)
+            x = _keras.layers.Activation(activation)(x)
             outputs.append(Point(name="MLM-Activation")([x, self.padding_mask]))
         if not outputs:
             return inputs
@@ -319,7 +320,7 @@ def build_transformer_model(
     return transformer.model if return_keras_model else transformer
 
 
-class _Parallel(keras.layers.Layer):
+class _Parallel(_keras.layers.Layer):
     """Runs a model on parts of the batch, each on a device."""
 
     def __init__(self, model, devices, parts):
@@ -333,7 +334,7 @@ class _Parallel(keras.layers.Layer):
         for device, start, end in zip(self.devices, bounds, bounds[1:]):
             with tf.device(device):
                 outputs = self.model([x[start:end] for x in inputs], training=training)
-                rows.append(keras.tree.flatten(outputs))
+                rows.append(_keras.tree.flatten(outputs))
         return [tf.concat(column, axis=0) for column in zip(*rows)]
 
 

@@ -12,12 +12,12 @@ accumulation comes last.
 import numbers
 import re
 
-import keras
 import numpy as np
+import tensorflow as tf  # noqa: F401
 from keras import ops
 
 from roformer_tf.compat import names_not_offered
-from roformer_tf.compat.bert4keras.backend import is_tf_keras
+from roformer_tf.compat.bert4keras.backend import K, is_tf_keras, keras  # noqa: F401
 from roformer_tf.optimizers import OriginalAdaFactor, OriginalAdamW, PiecewiseLinear
 from roformer_tf.optimizers.original_lamb import adapt
 from roformer_tf.optimizers.original_optimizer import matches_any

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from roformer_tf.compat import names_not_offered
+from roformer_tf.compat.bert4keras.backend import K, keras  # noqa: F401
 from roformer_tf.compat.bert4keras.decoding import (  # noqa: F401
     AutoRegressiveDecoder,
     ViterbiDecoder,
