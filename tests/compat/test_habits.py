@@ -132,12 +132,19 @@ def run(folder):
         found.append(model.train_on_batch(x, y))
         model.load_weights(folder + name)
         found += [int(K.get_value(model.optimizer.iterations)), model.train_on_batch(x, y)]
+    scalars = [keras.layers.Lambda(f, name=f.__name__)(outputs) for f in (K.mean, K.max)]
+    losses = {"mean": lambda y_true, y_pred: y_pred, "max": lambda y_true, y_pred: 2 * y_pred}
+    model = keras.models.Model(inputs, scalars)
+    model.compile("sgd", loss=losses)
+    for _ in range(2):
+        history = model.fit(x, dict.fromkeys(losses, y["Out"]), verbose=0).history
+        found += [history[f"{name}loss"][0] for name in ("", "mean_", "max_")]
     return found
 """
 
 
 @pytest.mark.oracle
-def test_labels_by_name_and_the_optimizer_in_weights(both, tmp_path, monkeypatch):
+def test_labels_by_name_the_optimizer_in_weights_and_scalar_outputs(both, tmp_path, monkeypatch):
     monkeypatch.setattr(model_files, "is_tf_keras", True)
     found, expected = both(TRAINING, folder=f"{tmp_path}/")
     np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -193,6 +193,14 @@ class _Keras2Methods(FileMethods):
     def test_step(self, data):
         return super().test_step(self._with_float_labels(data))
 
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if isinstance(y_pred, list | tuple):
+            # Keras 3 asks each of several outputs for its number of rows
+            y_pred = keras.tree.map_structure(
+                lambda output: tf.reshape(output, [1]) if output.shape.rank == 0 else output, y_pred
+            )
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
     def _with_float_labels(self, data):
         """Returns a batch whose labels are float32, as those of Keras 2 are.
 
