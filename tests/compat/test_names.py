@@ -67,6 +67,30 @@ def test_all_names_of_a_module(module):
         assert names["Model"] is Model
 
 
+@pytest.fixture
+def tanh():
+    backend.set_gelu("TANH")
+    yield
+    backend.set_gelu("erf")
+
+
+def test_gelu(tanh, rng):
+    x = keras.ops.convert_to_tensor(10 * rng.normal(size=(3, 4)).astype("float32"))
+    sizes = {"vocab_size": 9, "hidden_size": 4, "num_attention_heads": 1, "num_hidden_layers": 1}
+    transformer = build_transformer_model(
+        model="bert", intermediate_size=8, hidden_act="gelu", return_keras_model=False, **sizes
+    )
+    dense = transformer.backbone.encoder_blocks[0].feed_forward
+    assert dense.activation is backend.gelu_tanh
+    for name, expected in (("gelu", "tanh"), ("gelu_tanh", "tanh"), ("gelu_erf", "erf")):
+        found = backend.keras.layers.Activation(name)(x)
+        np.testing.assert_array_equal(found, getattr(backend, f"gelu_{expected}")(x))
+    backend.set_gelu("erf")
+    assert keras.activations.get("gelu") is keras.activations.gelu
+    with pytest.raises(ValueError, match="'erf' or 'tanh'"):
+        backend.set_gelu("fast")
+
+
 @pytest.mark.parametrize(
     "arguments, error, message",
     [

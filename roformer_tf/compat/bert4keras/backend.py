@@ -2,6 +2,7 @@
 
 import numpy as np  # noqa: F401
 import tensorflow as tf
+from keras.src.activations import ALL_OBJECTS_DICT as _ACTIVATIONS
 
 import roformer_tf.compat.keras as keras
 from roformer_tf import activations as _activations
@@ -17,6 +18,8 @@ sparse_multilabel_categorical_crossentropy = on_any_tensor(
 )
 gelu_erf, gelu_tanh = _activations.gelu, _activations.gelu_tanh
 swish = keras.activations.silu
+# by name, as in `Dense(activation="gelu_tanh")`
+_ACTIVATIONS.update(gelu_erf=gelu_erf, gelu_tanh=gelu_tanh)
 
 
 def get_available_gpus():
@@ -116,12 +119,20 @@ def search_layer(inputs, name, exclude_from=None):
 
 
 def set_gelu(version):
-    """Raises `ValueError` for `"tanh"`: it is set by `hidden_act` of the settings."""
-    if version.lower() != "erf":
-        raise ValueError(
-            '`gelu` is the exact one here. For the other, write "hidden_act": "gelu_tanh" in '
-            f"bert_config.json. Received: version={version!r}"
-        )
+    """Sets what `"gelu"` means in layers and models that are made afterwards.
+
+    Args:
+        version: `"erf"`, the exact function and the default, or `"tanh"`, its approximation.
+
+    >>> set_gelu("tanh")
+    >>> keras.layers.Dense(2, activation="gelu").activation is gelu_tanh
+    True
+    >>> set_gelu("erf")
+    """
+    functions = {"erf": keras.activations.gelu, "tanh": gelu_tanh}
+    if version.lower() not in functions:
+        raise ValueError(f"`version` must be 'erf' or 'tanh'. Received: version={version!r}")
+    _ACTIVATIONS["gelu"] = functions[version.lower()]
 
 
 _HINTS = {

@@ -16,7 +16,7 @@ from roformer_tf.checkpoint.original_files import write_tensors
 from roformer_tf.checkpoint.saving import original_tensors
 from roformer_tf.checkpoint.vocabulary import edited_size
 from roformer_tf.compat import names_not_offered
-from roformer_tf.compat.bert4keras.backend import get_available_gpus
+from roformer_tf.compat.bert4keras.backend import gelu_tanh, get_available_gpus
 from roformer_tf.compat.bert4keras.layers import *  # noqa: F403
 from roformer_tf.compat.keras.models import Model
 from roformer_tf.files import replace_files
@@ -135,6 +135,9 @@ class Transformer:
         **settings,
     ):
         config = {**config, **settings}
+        # what `set_gelu` of `backend` says
+        if config.get("hidden_act") == "gelu" and _keras.activations.get("gelu") is gelu_tanh:
+            config["hidden_act"] = "gelu_tanh"
         self.name = name
         self.edits = {"keep_tokens": keep_tokens, "compound_tokens": compound_tokens}
         self.ignore_invalid_weights = ignore_invalid_weights
