@@ -91,6 +91,15 @@ def test_gelu(tanh, rng):
         backend.set_gelu("fast")
 
 
+@pytest.mark.parametrize("cls", [layers.GlobalPointer, layers.EfficientGlobalPointer])
+def test_the_mask_of_global_pointer(cls, rng):
+    layer, mask = cls(2, 4), np.array([[1, 1, 0]])
+    x = rng.normal(size=(1, 3, 8)).astype("float32")
+    found = np.array(layer(x, mask=mask))
+    np.testing.assert_array_equal(found, layer(x, padding_mask=mask))
+    assert np.isfinite(found).sum() == 2 * 3  # spans from the first two tokens
+
+
 @pytest.mark.parametrize(
     "arguments, error, message",
     [

@@ -96,6 +96,12 @@ class _Arguments:
         super().__init__(heads, head_size, RoPE, use_bias, tril_mask, kernel_initializer, **kwargs)
         self.heads, self.head_size, self.RoPE = heads, head_size, RoPE
 
+    def call(self, x, padding_mask=None, mask=None):
+        return super().call(x, mask if padding_mask is None else padding_mask)
+
+    def compute_output_spec(self, x, padding_mask=None, mask=None):
+        return super().compute_output_spec(x, padding_mask)
+
     def get_config(self):
         names = {"num_heads": "heads", "head_dim": "head_size", "use_rope": "RoPE"}
         return {names.get(name, name): value for name, value in super().get_config().items()}
@@ -105,7 +111,8 @@ class _Arguments:
 class GlobalPointer(_Arguments, layers.GlobalPointer):
     """`roformer_tf.layers.GlobalPointer` by bert4keras' names of its arguments.
 
-    `heads`, `head_size` and `RoPE` are its `num_heads`, `head_dim` and `use_rope`.
+    `heads`, `head_size` and `RoPE` are its `num_heads`, `head_dim` and `use_rope`, and `mask` in a
+    call is its `padding_mask`.
 
     >>> import numpy as np
     >>> tuple(GlobalPointer(3, 8)(np.ones((2, 5, 16), "float32")).shape)
