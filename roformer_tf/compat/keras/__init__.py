@@ -1,7 +1,7 @@
 """Keras 3 by the names and with the habits of Keras 2, as scripts for bert4keras use it.
 
-Everything is Keras' own, except `Model`, `Layer`, `Lambda`, `GlobalMaxPooling1D`, `TimeDistributed`,
-`Callback` and `backend`.
+Everything is Keras' own, except `Model`, `save_model`, `load_model`, `Layer`, `Lambda`,
+`GlobalMaxPooling1D`, `TimeDistributed`, `Callback`, `ModelCheckpoint` and `backend`.
 """
 
 import sys

@@ -35,7 +35,7 @@ def load_model(filepath, custom_objects=None, compile=True, safe_mode=True):
             `True`.
     """
     path = Path(filepath).absolute()
-    if zipfile.is_zipfile(path):
+    if path.is_file() and _is_model(path):
         with _linked(path, "model.keras") as link:
             return keras.saving.load_model(link, custom_objects, compile, safe_mode)
     is_hdf5 = path.is_file() and check_not_of_keras_2(path)
@@ -85,19 +85,26 @@ class FileMethods:
             if path.with_name(f"{path.name}.index").is_file():
                 raise ValueError(_of_keras_2(path))
             raise FileNotFoundError(f"There is no file of weights {str(filepath)!r}.")
-        is_model = zipfile.is_zipfile(path)
-        left_out = _left_out(self, "model.h5" if is_model else path)
+        options = {"objects_to_skip": _left_out(self, path)}
         with contextlib.ExitStack() as stack:
-            if is_model:
+            if _is_model(path):
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
                 with zipfile.ZipFile(path) as archive:
                     path = Path(archive.extract("model.weights.h5", folder))
             elif check_not_of_keras_2(path):
-                path, left_out = stack.enter_context(_linked(path, "model.h5")), None
+                path, options = stack.enter_context(_linked(path, "model.h5")), {}
             else:
                 path = stack.enter_context(_linked(path, "model.weights.h5"))
-            options = {} if left_out is None else {"objects_to_skip": left_out}
             super().load_weights(str(path), skip_mismatch=skip_mismatch, **options)
+
+
+def _is_model(path):
+    """Whether a file is a ZIP file, as those of `save_model` are.
+
+    `zipfile.is_zipfile` looks at the end of a file, which may be any weights.
+    """
+    with open(path, "rb") as file:
+        return file.read(2) == b"PK"
 
 
 def _left_out(model, path):
