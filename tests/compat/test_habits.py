@@ -5,6 +5,7 @@ import functools
 import keras as plain_keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import roformer_tf
 from roformer_tf.checkpoint import save_checkpoint
@@ -151,6 +152,16 @@ def test_labels_by_name_the_optimizer_in_weights_and_scalar_outputs(both, tmp_pa
     monkeypatch.setattr(model_files, "is_tf_keras", False)  # Keras 2 saves no optimizer
     found, _ = both(TRAINING, folder=f"{tmp_path}/")
     assert (found[5], expected[5]) == (5, 4)
+
+
+def test_labels_by_name_under_a_strategy(x):
+    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+        inputs = keras.layers.Input((3,))
+        model = keras.models.Model(inputs, keras.layers.Dense(1, name="Probas")(inputs))
+        model.compile("sgd", "mse", metrics=["mse"])
+    before = np.mean((model(x)[:, 0] - x[:, 0]) ** 2)
+    history = model.fit(x, {"Probas": x[:, :1]}, verbose=0).history
+    np.testing.assert_allclose([history["loss"], history["mse"]], [[before]] * 2, rtol=1e-5)
 
 
 def test_labels_by_a_wrong_name(model, x):

@@ -188,10 +188,10 @@ class _Keras2Methods(FileMethods):
         return self.evaluate(generator, steps=steps, verbose=verbose)
 
     def train_step(self, data):
-        return super().train_step(self._with_float_labels(data))
+        return super().train_step(_with_float_labels(data))
 
     def test_step(self, data):
-        return super().test_step(self._with_float_labels(data))
+        return super().test_step(_with_float_labels(data))
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if isinstance(y_pred, list | tuple):
@@ -199,34 +199,24 @@ class _Keras2Methods(FileMethods):
             y_pred = keras.tree.map_structure(
                 lambda output: tf.reshape(output, [1]) if output.shape.rank == 0 else output, y_pred
             )
+        y, sample_weight = self._of_one_output(y), self._of_one_output(sample_weight)
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
-    def _with_float_labels(self, data):
-        """Returns a batch whose labels are float32, as those of Keras 2 are.
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        y, sample_weight = self._of_one_output(y), self._of_one_output(sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
-        For a model with one output, labels by its name are as good as the labels alone.
-        """
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        if y is None:
-            return data
-
-        def cast(label):
-            return tf.cast(label, keras.config.floatx()) if label.dtype != tf.string else label
-
-        has_one_output = isinstance(self, Functional) and isinstance(self.output, keras.KerasTensor)
-
-        def alone(parts):
-            if not (has_one_output and isinstance(parts, dict)):
-                return parts
-            if list(parts) != self.output_names:
-                raise ValueError(
-                    f"Labels and weights must be by the name of the output, {self.output_names}. "
-                    f"Received: {list(parts)}"
-                )
-            return parts[self.output_names[0]]
-
-        y, weights = keras.tree.map_structure(cast, alone(y)), alone(weights)
-        return keras.utils.pack_x_y_sample_weight(x, y, weights)
+    def _of_one_output(self, parts):
+        """Returns labels or weights alone that a dict has by the name of the only output."""
+        has_one = isinstance(self, Functional) and isinstance(self.output, keras.KerasTensor)
+        if not (has_one and isinstance(parts, dict)):
+            return parts
+        if list(parts) != self.output_names:
+            raise ValueError(
+                f"Labels and weights must be by the name of the output, {self.output_names}. "
+                f"Received: {list(parts)}"
+            )
+        return parts[self.output_names[0]]
 
     # === Prediction ===
 
@@ -369,6 +359,18 @@ class _PlainLoss(keras.losses.Loss):
 def _plain_loss(loss):
     is_function = callable(loss) and not isinstance(loss, keras.losses.Loss)
     return _PlainLoss(loss) if is_function and not inspect.isclass(loss) else loss
+
+
+def _with_float_labels(data):
+    """Returns a batch whose labels are float32, as those of Keras 2 are."""
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+    if y is None:
+        return data
+
+    def cast(label):
+        return tf.cast(label, keras.config.floatx()) if label.dtype != tf.string else label
+
+    return keras.utils.pack_x_y_sample_weight(x, keras.tree.map_structure(cast, y), weights)
 
 
 def _single(tensors):
