@@ -64,6 +64,16 @@ def make_task(model, objective, vocabulary_size, max_length):
     return cls(backbone)
 
 
+def check_packing(packing, attention):
+    """Raises `ValueError` if packed documents need a mask, which linear attention lacks."""
+    if packing == "block_diagonal" and attention != "softmax":
+        raise ValueError(
+            "`packing` 'block_diagonal' needs softmax attention: linear attention cannot keep the "
+            f"documents of a sequence apart. Received: a checkpoint with attention={attention!r}. "
+            "Use `packing` 'none' or 'full', or another checkpoint"
+        )
+
+
 def make_optimizer(settings, learning_rate):
     """Makes the optimizer for `OptimizerSettings`.
 

@@ -24,6 +24,7 @@ from roformer_tf.checkpoint import open_folder
 from roformer_tf.checkpoint.vocabulary import Vocabulary
 from roformer_tf.checks import check_number, check_one_of, check_positive_integer
 from roformer_tf.layers.position_schemes import make_position_schemes
+from roformer_tf.pretraining.models import check_packing
 from roformer_tf.pretraining.objective import predicted_positions
 from roformer_tf.pretraining.settings import OPTIMIZERS, ModelSettings, memory_bytes
 
@@ -103,6 +104,7 @@ class ModelSizes:
             }
         else:
             arguments = {**open_folder(model.checkpoint).backbone_arguments(), "dtype": model.dtype}
+            check_packing(settings.data.packing, arguments.get("attention", "softmax"))
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: value for name, value in arguments.items() if name in names})
 
@@ -395,7 +397,8 @@ def plan_run(settings, replicas=1, memory=None, flops=None, vocabulary_size=None
 
     Raises:
         ValueError: If not even one sequence of a stage fits, the replicas cannot share a batch
-            evenly, or the model has learned positions and too few of them for a stage.
+            evenly, the model has learned positions and too few of them for a stage, or packed
+            documents and linear attention.
         FileNotFoundError: If the vocabulary or the checkpoint does not exist.
 
     Example:

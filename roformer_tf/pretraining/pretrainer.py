@@ -262,7 +262,7 @@ class Pretrainer(keras.Model):
 
     def run_backbone(self, batch, training, output_positions=None):
         """Returns the outputs of the backbone for a batch."""
-        inputs = {name: batch[name] for name in batch if name in self.task.backbone.input}
+        inputs = {name: batch[name] for name in batch if name in self.task.backbone.input_dtypes}
         inputs["output_positions"] = output_positions
         return self.task.backbone(inputs, training=training)
 

@@ -114,6 +114,17 @@ def make_batches(rng, count):
     return batches
 
 
+def packed(batch):
+    """The batch with two sequences to a row, which it says to keep apart."""
+    count, width = batch["token_ids"].shape
+    rows = {**batch, "mask_positions": batch["mask_positions"].copy()}
+    rows["mask_positions"][count // 2 :] += width
+    rows = {name: np.concatenate(np.split(x, 2), -1) for name, x in rows.items() if x.ndim > 1}
+    rows["document_ids"] = rows["padding_mask"] * np.repeat([1, 2], width).astype("int32")
+    rows["position_ids"] = np.tile(np.arange(width, dtype="int32"), (count // 2, 2))
+    return rows | {name: x[: count // 2] for name, x in batch.items() if x.ndim == 1}
+
+
 def as_dataset(batches):
     """An endless dataset of these batches."""
     signature = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in batches[0].items()}

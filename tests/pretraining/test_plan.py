@@ -294,6 +294,15 @@ def test_a_checkpoint_with_too_few_learned_positions(tmp_path):
         plan_run(settings)
 
 
+def test_a_checkpoint_with_linear_attention_cannot_keep_documents_apart(tmp_path):
+    """The settings say so at once; its layers would in the first step, after reading all texts."""
+    builders.make_task(attention="elu").save_to_preset(tmp_path)
+    settings = make_settings(model={"checkpoint": str(tmp_path)}, data={"packing": "full"})
+    assert len(plan_run(settings)) == 1
+    with pytest.raises(ValueError, match="'block_diagonal' needs softmax .*attention='elu'"):
+        plan_run(settings.with_values({"data.packing": "block_diagonal"}))
+
+
 def test_a_checkpoint_with_too_few_segments(tmp_path):
     model = builders.make_task(num_segments=1)
     save_checkpoint(model, tmp_path)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from roformer_tf.layers import self_attention
 from roformer_tf.optimizers import LayerwiseAdamW
+from roformer_tf.pretraining import MultiTaskPretrainer, Pretrainer
 from roformer_tf.pretraining.strategies import choose_strategy
 from tests.layers.harness import assert_equal
 from tests.pretraining.builders import (
@@ -18,6 +19,7 @@ from tests.pretraining.builders import (
     make_batches,
     make_pretrainer,
     make_task,
+    packed,
     train,
 )
 
@@ -66,18 +68,20 @@ def reference(data, prepared):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "slices", "recompute"),
+    ("replicas", "slices", "recompute", "pack"),
     [
-        (1, 3, True),  # the last slice is smaller
-        (1, 4, False),
-        (2, 2, True),
-        pytest.param(4, 1, False, marks=pytest.mark.slow),
+        (1, 3, True, False),  # the last slice is smaller
+        (1, 4, False, False),
+        (2, 2, True, True),
+        pytest.param(4, 1, False, False, marks=pytest.mark.slow),
     ],
 )
-def test_replicas_and_slices_change_nothing(data, prepared, reference, replicas, slices, recompute):
+def test_replicas_slices_and_packing_change_nothing(
+    data, prepared, reference, replicas, slices, recompute, pack
+):
     trained, history = reference
     pretrainer = prepared(replicas, slices, recompute)
-    other = train(pretrainer, data[1])
+    other = train(pretrainer, [packed(batch) for batch in data[1]] if pack else data[1])
     np.testing.assert_allclose(other["loss"], history["loss"], rtol=1e-6)
     for name in ("accuracy", "tokens", "padding", "learning_rate"):
         np.testing.assert_allclose(other[name], history[name], rtol=1e-6, err_msg=name)
@@ -238,6 +242,23 @@ def test_masked_projection_equals_the_full_one(data, prepared):
         a, b = np.asarray(tf.convert_to_tensor(a)), np.asarray(tf.convert_to_tensor(b))
         scale = max(np.abs(b).max(), 1e-3)
         np.testing.assert_allclose(a, b, atol=1e-6 * scale, rtol=1e-5, err_msg=v.path)
+
+
+@pytest.mark.parametrize(
+    ("masking", "scheme"), [("bidirectional", "learned"), ("causal", "rotary"), ("unilm", "rotary")]
+)
+def test_packed_documents_have_the_loss_that_each_has_alone(data, seed, masking, scheme):
+    rng, task = np.random.default_rng([seed, 2]), make_task(masking=masking, position_scheme=scheme)
+    task.set_weights([x + rng.normal(0, 0.3, x.shape) for x in task.get_weights()])
+    apart = {**data[1][0], "task": np.zeros(8, "int32")}
+    apart, together = (
+        {name: tf.constant(x) for name, x in batch.items()} for batch in (apart, packed(apart))
+    )
+    for pretrainer in (Pretrainer(task), MultiTaskPretrainer(task, {})):
+        loss, right = pretrainer.loss_sum(apart)
+        other, same = pretrainer.loss_sum(together)
+        np.testing.assert_allclose(float(other), float(loss), rtol=1e-6)
+        assert float(same) == float(right)
 
 
 def test_evaluation_weighs_every_token_alike(data, prepared):
