@@ -93,7 +93,7 @@ def backbone_arguments(config, family, source=CONFIG_FILE):
     settings = _settings(config, source)
     _check_supported(config, settings, source)
     activation = settings["activation"]
-    known = isinstance(activation, str) and activation.lower() in _ACTIVATIONS
+    known = _is_known(activation)
     _check(known, "hidden_act", source, f"one of {sorted(_ACTIVATIONS)}", repr(activation))
     arguments = {
         **settings,
@@ -132,6 +132,10 @@ def sizes_of_config(config, source=CONFIG_FILE):
     return Sizes(**sizes, num_positions=_num_positions(config))
 
 
+def _is_known(activation):
+    return isinstance(activation, str) and activation.lower() in _ACTIVATIONS
+
+
 def _num_positions(config):
     return next((config[name] for name in _POSITIONS if config.get(name) is not None), 512)
 
@@ -158,6 +162,12 @@ def original_config(backbone):
                 f"different numbers from the file. Received: {name}={value!r}. Use "
                 "`save_to_preset`, which keeps every setting."
             )
+    if not _is_known(backbone.activation):
+        raise ValueError(
+            "The original format cannot hold `activation`, unless it is one of "
+            f"{sorted(_ACTIVATIONS)}. Received: activation={backbone.activation!r}. Use "
+            "`save_to_preset`, which keeps every setting."
+        )
     config = spell_settings(
         {name: getattr(backbone, name) for name in (*_SPELLINGS, "norm")},
         masking=backbone.masking,

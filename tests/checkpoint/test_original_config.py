@@ -133,10 +133,11 @@ def test_back_to_the_original(family, changes):
         ("nezha", {"position_options": {"max_distance": 3}}, "`position_options`.*max_distance"),
         ("roformer", {"position_options": {"learned": True}}, "`position_options`.*learned"),
         ("roformer", {"position_options": {"rotary_dim": 4}}, "`position_options`.*rotary_dim"),
+        ("roformer", {"activation": "elu"}, "`activation`.*'gelu'.*'elu'"),
     ],
 )
 def test_unsupported_models_raise(family, options, message):
     arguments = backbone_arguments(small_config(), family)
-    backbone = roformer_tf.RoFormerBackbone(**arguments, **options)
+    backbone = roformer_tf.RoFormerBackbone(**{**arguments, **options})
     with pytest.raises(ValueError, match=f"{message}.*save_to_preset"):
         original_config(backbone)

@@ -121,13 +121,14 @@ def test_what_a_killed_process_left_is_removed(variables, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000010"]
 
 
-@pytest.mark.parametrize("why", ["its positions", "added tokens"])
+@pytest.mark.parametrize("why", ["its positions", "its activation", "added tokens"])
 def test_stage_models_that_are_presets(tmp_path, why):
     tokenizer = builders.new_tokenizer()
     if why == "added tokens":
         tokenizer.add_tokens(["天地"])
     backbone = builders.backbone(
         position_scheme="t5" if why == "its positions" else "rotary",
+        activation="elu" if why == "its activation" else "gelu",
         vocabulary_size=tokenizer.vocabulary_size(),
     )
     task = roformer_tf.RoFormerMaskedLM(backbone)
