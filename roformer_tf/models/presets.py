@@ -209,6 +209,8 @@ def arguments_for_preset(cls, folder, load_weights, kwargs):
         kwargs["backbone"] = cls.backbone_cls.from_preset(
             folder.path, load_weights=load_weights, **overrides
         )
+    if "head_epsilon" in own and (saved := saved_head(folder, cls)):
+        kwargs.setdefault("head_epsilon", saved["head_epsilon"])
     options = take(kwargs, of_preprocessor)
     if "preprocessor" not in kwargs:
         if options:
@@ -239,15 +241,37 @@ def with_new_head(cls, folder, load_weights, kwargs):
     return cls(**arguments)
 
 
-def check_head_is_there(model, folder):
-    """Raises `FileNotFoundError` if KerasHub left a head random, as its file is missing."""
-    file = folder.path / "task.weights.h5"
-    if _saved_task(folder, type(model)) and not file.exists() and model.has_task_weights():
+def load_head(model, folder):
+    """Loads the head of a language model that was saved as one of another class.
+
+    KerasHub loads the head of the same class only.
+
+    Raises:
+        FileNotFoundError: If KerasHub left a head random, as its file is missing.
+    """
+    cls, file = type(model), folder.path / "task.weights.h5"
+    saved = saved_head(folder, cls)
+    if saved is None or not model.has_task_weights():
+        return
+    if not file.exists():
         raise FileNotFoundError(
-            f"{file} is missing. It holds the weights of the head of the {type(model).__name__} "
-            "that was saved there. Copy it from where the model was saved, or load the backbone "
-            f"alone: {type(model.backbone).__name__}.from_preset."
+            f"{file} is missing. It holds the weights of the head of the model that was saved "
+            "there. Copy it from where the model was saved, or load the backbone alone: "
+            f"{type(model.backbone).__name__}.from_preset."
         )
+    if _saved_task(folder, cls) is None:
+        model.quantize_new_layers(saved.get("quantization"))
+        model.load_task_weights(str(file))
+
+
+def saved_head(folder, cls):
+    """Returns the config of the task in a folder whose head this class has too, or `None`.
+
+    All language models have the same head.
+    """
+    saved = _saved_task(folder, keras.Model) or {}
+    is_language_model = "head_epsilon" in arguments_of(cls) and "head_epsilon" in saved
+    return saved if is_language_model else _saved_task(folder, cls)
 
 
 def _saved_task(folder, cls):

@@ -17,8 +17,8 @@ from roformer_tf.layers.self_attention import inputs_up_to, short_up_to
 from roformer_tf.models.presets import (
     arguments_for_preset,
     check_backbone_class,
-    check_head_is_there,
     from_checkpoint,
+    load_head,
     with_new_head,
 )
 from roformer_tf.naming import automatic_name
@@ -310,13 +310,17 @@ class RoFormerModel:
         config = dict(config)
         mode = config.pop("quantization", None)
         model = super().from_config(config)
+        model.quantize_new_layers(mode)
+        return model
+
+    def quantize_new_layers(self, mode):
+        """Quantizes what is not quantized yet, unless the mode is `None`."""
         if mode is not None:
-            for layer in list(model._flatten_layers(include_self=False)):
+            for layer in list(self._flatten_layers(include_self=False)):
                 # The backbone inside a task is quantized already.
                 is_new = not isinstance(layer, keras.Model) and not layer.quantization_mode
                 if is_new and _can_be_quantized(layer):
                     layer.quantize(mode)
-        return model
 
     def save_to_preset(self, preset_dir, max_shard_size=10):
         """Saves the model to a folder that `from_preset` reads, completely or not at all.
@@ -350,7 +354,8 @@ class RoFormerModel:
         Sizes, family (RoFormer v1, v2, BERT, NEZHA), pooler, vocabulary and weights come from its
         files. Not all original and Hugging Face folders contain the masking, so the class decides:
         `RoFormerCausalLM` is causal, or UniLM if the files show it, RoFormer-Sim's classes are
-        UniLM, and all other tasks are bidirectional. A bare backbone follows the files.
+        UniLM, and all other tasks are bidirectional. A bare backbone follows the files. Language
+        models of all classes have the same head.
 
         Args:
             preset: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
@@ -389,7 +394,7 @@ class RoFormerModel:
             model = super().from_preset(str(folder.path), load_weights=load_weights, **kwargs)
             if load_weights:
                 if "num_classes" not in kwargs:  # which asks for a new head
-                    check_head_is_there(model, folder)
+                    load_head(model, folder)
                 check_finite(model.weights, folder.path)
             return model
 

@@ -1,12 +1,15 @@
 """Makes the model, the tokenizer and the optimizer of a settings file."""
 
 import dataclasses
+import warnings
 
 import keras
 import tensorflow as tf
 
 import roformer_tf
+from roformer_tf.checkpoint import open_folder
 from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
+from roformer_tf.models.presets import saved_head
 from roformer_tf.optimizers import OriginalAdamW, OriginalLAMB, PiecewiseLinear
 
 # like the original: norms and biases do not decay; nor do learned rotary frequencies
@@ -40,6 +43,9 @@ def make_task(model, objective, vocabulary_size, max_length):
 
     Raises:
         ValueError: If the objective needs more segments than the checkpoint has.
+
+    Warns:
+        UserWarning: If a preset holds no head of a language model, so that it is a new one.
     """
     masked = objective == "masked_lm"
     cls = roformer_tf.RoFormerMaskedLM if masked else roformer_tf.RoFormerCausalLM
@@ -52,6 +58,14 @@ def make_task(model, objective, vocabulary_size, max_length):
                 "`objective` 'unilm' trains with segment ids 0 and 1, so a model must have at "
                 "least two segments, or none. Received: a checkpoint with num_segments=1. Use "
                 "another checkpoint or objective"
+            )
+        folder = open_folder(model.checkpoint, weights=False)
+        is_preset = folder.layout == "preset"  # of other folders, `from_preset` says so
+        if is_preset and saved_head(folder, cls) is None and task.has_task_weights():
+            warnings.warn(
+                f"{model.checkpoint} holds no head of a language model: its backbone goes on from "
+                "there, with a new head. Start from a language model to keep its head",
+                stacklevel=2,
             )
         return task
     arguments = {k: v for k, v in dataclasses.asdict(model).items() if k not in _NOT_BACKBONE}

@@ -55,6 +55,25 @@ def test_another_task_takes_the_backbone(classifier, preset):
     assert causal_lm.score("天地")["num_tokens"].tolist() == [3]
 
 
+@pytest.mark.eager
+@pytest.mark.parametrize(
+    "name, other, mode",
+    [
+        ("masked_lm", roformer_tf.RoFormerCausalLM, None),
+        ("causal_lm", roformer_tf.RoFormerMaskedLM, None),
+        ("causal_lm", roformer_tf.RoFormerMaskedLM, "int8"),
+    ],
+)
+def test_another_language_model_takes_the_head_too(name, other, mode, tmp_path):
+    model = task(name, preprocessor={}, head_epsilon=1e-3)
+    if mode:
+        model.quantize(mode)
+    model.save_to_preset(tmp_path)
+    again = other.from_preset(tmp_path)
+    assert again.head_epsilon == 1e-3
+    assert_equal(again.weights, model.weights)
+
+
 @pytest.mark.parametrize("name", ["classifier", "causal_lm", "masked_lm"])
 def test_mixed_precision_stays_with_other_arguments(name, tmp_path):
     """KerasHub takes the saved "mixed_bfloat16" for a dtype, unless a policy is passed."""

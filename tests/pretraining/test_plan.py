@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.profiler import model_analyzer, option_builder
 
+import roformer_tf
 from benchmarks import pretraining_memory
 from roformer_tf.__main__ import main
 from roformer_tf.checkpoint import save_checkpoint
@@ -23,6 +24,7 @@ from roformer_tf.pretraining.settings import (
     RunSettings,
     memory_bytes,
 )
+from tests.layers.harness import assert_equal
 from tests.pretraining import builders
 
 VOCABULARY_SIZE = 90
@@ -310,6 +312,19 @@ def test_a_checkpoint_with_too_few_segments(tmp_path):
     with pytest.raises(ValueError, match="at least two segments.*num_segments=1"):
         make_task(settings, "unilm", builders.VOCABULARY_SIZE, 16)
     assert make_task(settings, "causal_lm", builders.VOCABULARY_SIZE, 16).backbone.num_segments == 1
+
+
+def test_a_checkpoint_of_another_task_gets_a_new_head(tmp_path):
+    masked = builders.make_task()
+    masked.save_to_preset(tmp_path / "masked")
+    classifier = roformer_tf.RoFormerTextClassifier(masked.backbone, 2)
+    classifier.save_to_preset(tmp_path / "classifier")
+    start = ModelSettings(checkpoint=str(tmp_path / "masked"))
+    kept = make_task(start, "causal_lm", builders.VOCABULARY_SIZE, 16)
+    assert_equal(kept.get_weights(), masked.get_weights())
+    start = ModelSettings(checkpoint=str(tmp_path / "classifier"))
+    with pytest.warns(UserWarning, match="classifier holds no head of a language model"):
+        make_task(start, "causal_lm", builders.VOCABULARY_SIZE, 16)
 
 
 def test_memory_bytes():
