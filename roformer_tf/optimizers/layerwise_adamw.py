@@ -12,6 +12,7 @@ class LayerwiseAdamW(keras.optimizers.Adam):
 
     With `num_layers` blocks, heads and pooler learn at the full rate, block i at
     `layer_decay^(num_layers - i)` of it and the embeddings at `layer_decay^(num_layers + 1)`.
+    Weights of the position scheme learn as the embeddings do, or as the block that has them alone.
     Weight decay is decoupled and proportional to the layer's rate. `layer_decay=1.0` is plain
     AdamW.
 
@@ -62,10 +63,10 @@ class LayerwiseAdamW(keras.optimizers.Adam):
 
     def multiplier(self, path):
         """Returns the factor on the learning rate of the weight at `path`."""
-        block = re.search(r"encoder_block_(\d+)/", path)
+        block = re.search(r"(encoder_block|position_scheme)_(\d+)/", path)
         if block:
-            return self.layer_decay ** (self.num_layers - int(block.group(1)))
-        if re.search(r"(^|/)embeddings/", path):
+            return self.layer_decay ** (self.num_layers - int(block.group(2)))
+        if re.search(r"(^|/)(embeddings|position_scheme)/", path):
             return self.layer_decay ** (self.num_layers + 1)
         return 1.0
 

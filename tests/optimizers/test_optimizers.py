@@ -9,7 +9,7 @@ from roformer_tf.optimizers import LayerwiseAdamW, LinearWarmupDecay
 from tests.layers.numpy_adam import NumpyAdam
 
 
-def small_backbone():
+def small_backbone(**options):
     return roformer_tf.RoFormerBackbone(
         vocabulary_size=50,
         num_layers=2,
@@ -18,7 +18,8 @@ def small_backbone():
         intermediate_dim=16,
         dropout=0.0,
         attention_dropout=0.0,
-        position_options={"learned": True},  # frequencies do not decay
+        # frequencies do not decay
+        **{"position_options": {"learned": True}, **options},
     )
 
 
@@ -28,7 +29,8 @@ def test_layerwise_adamw_equals_the_formula():
     model = roformer_tf.RoFormerTextClassifier(small_backbone(), num_classes=2, dropout=0.0)
     optimizer = LayerwiseAdamW(rate, num_layers=2, layer_decay=0.5, weight_decay=decay)
     optimizer.build(model.trainable_variables)
-    share = {"embeddings/": 0.5**3, "encoder_block_0/": 0.5**2, "encoder_block_1/": 0.5**1}
+    share = {"embeddings/": 0.5**3, "position_scheme/": 0.5**3}
+    share |= {"encoder_block_0/": 0.5**2, "encoder_block_1/": 0.5**1}
 
     formulas = []
     for variable in model.trainable_variables:
@@ -45,6 +47,17 @@ def test_layerwise_adamw_equals_the_formula():
         # four float32 updates of size 1e-2: a few units in the last place of the update
         expected = formula.values[""]
         np.testing.assert_allclose(np.array(variable), expected, atol=1e-6, err_msg=variable.path)
+
+
+@pytest.mark.parametrize(
+    "scheme, shares",
+    [("learned", [0.125]), ("tupe", [0.125] * 4), ("relative", [0.25, 0.25, 0.5, 0.5])],
+)
+def test_weights_of_positions_learn_as_slowly_as_what_they_are_added_to(scheme, shares):
+    backbone = small_backbone(position_scheme=scheme, position_options=None)
+    paths = [v.path for v in backbone.weights if v.path.startswith("position_scheme")]
+    optimizer = LayerwiseAdamW(1.0, num_layers=2, layer_decay=0.5)
+    assert [optimizer.multiplier(path) for path in paths] == shares
 
 
 def test_layerwise_adamw_trains_saves_and_continues(tmp_path):
