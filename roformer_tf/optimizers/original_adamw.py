@@ -97,7 +97,8 @@ class OriginalAdamW(OriginalOptimizer):
         )
 
     def update_step(self, gradient, variable, learning_rate):
-        if not (self.uses_kernel and keras.config.backend() == "tensorflow"):
+        has_kernel = self.uses_kernel and variable.dtype != "bfloat16"  # in which 0.999 is 1
+        if not (has_kernel and keras.config.backend() == "tensorflow"):
             return super().update_step(gradient, variable, learning_rate)
 
         import tensorflow as tf
@@ -122,12 +123,15 @@ class OriginalAdamW(OriginalOptimizer):
 
     def new_values(self, gradient, variable, learning_rate):
         index, dtype = self._get_variable_index(variable), variable.dtype
+        dtype = "float32" if dtype == "bfloat16" else dtype
         rate, beta_1, beta_2, step = (
             ops.cast(x, dtype)
             for x in (learning_rate, self.beta_1, self.beta_2, self.iterations + 1)
         )
         targets = self._momentums[index], self._velocities[index], variable
-        first, second, value = (ops.convert_to_tensor(target) for target in targets)
+        first, second, value, gradient = (
+            ops.cast(ops.convert_to_tensor(x), dtype) for x in (*targets, gradient)
+        )
         first = beta_1 * first + (1 - beta_1) * gradient
         second = beta_2 * second + (1 - beta_2) * ops.square(gradient)
         corrected, root = first, ops.sqrt(second)

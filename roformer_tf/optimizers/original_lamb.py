@@ -82,7 +82,10 @@ class OriginalLAMB(OriginalAdamW):
 def adapt(variable, described, new_value, learning_rate):
     """Scales the update of each of the original's weights to the norm of the weight."""
     shape = original_shape(described)
-    value = ops.reshape(ops.convert_to_tensor(variable), shape)
+    value, learning_rate = (
+        ops.cast(ops.convert_to_tensor(x), new_value.dtype) for x in (variable, learning_rate)
+    )
+    value = ops.reshape(value, shape)
     change = ops.reshape(new_value, shape) - value
     # both have the same number of entries, so the ratio of these roots is that of the norms
     norm = ops.sqrt(mean_square(value, described))

@@ -258,3 +258,20 @@ def test_refuses_impossible_arguments(cls, arguments, message):
 def test_epsilon_must_be_positive():
     with pytest.raises(ValueError, match="epsilon=0.0"):
         OriginalAdamW(1e-3, epsilon=0.0)
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+@pytest.mark.parametrize("cls", [OriginalAdamW, OriginalLAMB])
+def test_bfloat16_weights_move_as_those_of_float32(cls, accumulation_steps):
+    """0.999 is 1 in bfloat16, so the formulas are computed in float32."""
+    start, results = [1.0, -2.0, 0.5], []
+    for dtype in ("float32", "bfloat16"):
+        weight = keras.Variable(np.array(start), dtype=dtype, name="kernel")
+        optimizer = cls(0.1, weight_decay=0.0, accumulation_steps=accumulation_steps)
+        optimizer.build([weight])
+        for gradient in ([0.1, 0.2, -0.3], [0.3, 0.1, -0.1], [0.2, 0.2, -0.2]):
+            optimizer.apply([keras.ops.convert_to_tensor(gradient, dtype)])
+        results.append(keras.ops.convert_to_numpy(weight.value).astype("float32"))
+    assert np.abs(results[0] - start).min() > 0.05
+    # a number has 8 bits
+    np.testing.assert_allclose(results[1], results[0], atol=0.02)
