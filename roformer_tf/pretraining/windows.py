@@ -183,8 +183,8 @@ class Windows(ShardWindows):
         self.segmenter = None
         if data.whole_word and data.objective == "masked_lm" and not tokenizer.word_level:
             # Chinese whole words are jieba's, whose characters are separate tokens here
-            words = RoFormerTokenizer(tokenizer.get_vocabulary(), lowercase=tokenizer.lowercase)
-            self.segmenter = words.graph
+            words = {"word_level": True, "vocabulary": tokenizer.get_vocabulary()}
+            self.segmenter = RoFormerTokenizer(**{**tokenizer.get_config(), **words}).graph
         self.objective = PretrainingObjective(
             tokenizer,
             data.objective,

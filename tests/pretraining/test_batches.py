@@ -215,6 +215,23 @@ def test_whole_words_of_a_character_level_model_are_those_of_jieba(tmp_path, mon
     assert checked > 20
 
 
+def test_whole_words_keep_the_settings_of_the_tokenizer(tmp_path):
+    (tmp_path / "dict.txt").write_text("经济 10\n发展 10", encoding="utf-8")
+    tokenizer = roformer_tf.RoFormerTokenizer(
+        ["[PAD]", "<unk>", "<s>", "[SEP]", "[MASK]", *"经济发展", "<a>"],
+        word_level=False,
+        dictionary=tmp_path / "dict.txt",
+        unk_token="<unk>",
+        start_token="<s>",
+        added_tokens=["<a>"],
+    )
+    tokens = Windows([], tokenizer, *settings(whole_word=True), (1, 2), 1)._tokenize(
+        tf.constant(["经济<a>发展经"])
+    )
+    assert tokens["token_ids"].numpy().tolist() == [5, 6, 9, 7, 8, 5]
+    assert tokens["word_starts"].numpy().tolist() == [True, False, True, True, False, True]
+
+
 def test_starts_anywhere(folder, stream):
     """In the middle of a window, and after the last batch of one, with any number of threads."""
     packing, expected = stream
