@@ -1,3 +1,4 @@
+import inspect
 import math
 
 import keras
@@ -276,6 +277,21 @@ class Pretrainer(keras.Model):
             )
         logits = self.task.head(hidden_states, training=training)
         return cross_entropy_sums(logits, labels, weights)
+
+    def fit(self, *args, **kwargs):
+        """See `keras.Model.fit`, but without validation data."""
+        arguments = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments
+        if arguments.get("validation_data") is not None or arguments.get("validation_split"):
+            self.evaluate()
+        return super().fit(*args, **kwargs)
+
+    def evaluate(self, *args, **kwargs):
+        """Raises `NotImplementedError`: see `evaluate_batches`."""
+        raise NotImplementedError(
+            "Pretrainer has neither `evaluate` nor validation in `fit`, because Keras would "
+            "not weigh all tokens alike. Call `evaluate_batches(batches)` with batches such as "
+            "those of `held_out_batches`."
+        )
 
     def evaluate_batches(self, batches, micro_batch_size=None):
         """Computes loss and accuracy over a dataset, on one device.

@@ -335,6 +335,18 @@ def test_steps_under_op_determinism(data):
     assert "input_ready" not in history and np.isfinite(history["loss"]).all()
 
 
+def test_keras_evaluation_names_ours(data, prepared):
+    """Not deep inside, after an epoch."""
+    pretrainer, dataset = prepared(), as_dataset(data[1])
+    for evaluate in (
+        lambda: pretrainer.evaluate(dataset),
+        lambda: pretrainer.fit(dataset, steps_per_epoch=1, validation_data=dataset, verbose=0),
+    ):
+        with pytest.raises(NotImplementedError, match=r"Call `evaluate_batches\(batches\)`"):
+            evaluate()
+    assert pretrainer.steps_done == 0
+
+
 def test_wrong_slices_are_an_error():
     with pytest.raises(ValueError, match="`slices` must be a positive integer. Received: slices=0"):
         make_pretrainer(adamw(), slices=0)
