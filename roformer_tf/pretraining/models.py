@@ -9,7 +9,7 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.checkpoint import open_folder
 from roformer_tf.checkpoint.vocabulary import Vocabulary, has_words
-from roformer_tf.models.presets import saved_head
+from roformer_tf.models.presets import limit_to_positions, saved_head
 from roformer_tf.optimizers import OriginalAdamW, OriginalLAMB, PiecewiseLinear
 
 # like the original: norms and biases do not decay; nor do learned rotary frequencies
@@ -76,6 +76,13 @@ def make_task(model, objective, vocabulary_size, max_length):
         **arguments,
     )
     return cls(backbone)
+
+
+def make_preprocessor(task, tokenizer):
+    """Makes the preprocessor of a task, for sequences no longer than its learned positions."""
+    options = {}
+    limit_to_positions(options, task.backbone.get_config())
+    return task.preprocessor_cls(tokenizer, **options)
 
 
 def check_packing(packing, attention):

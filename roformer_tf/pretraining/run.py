@@ -16,7 +16,13 @@ from roformer_tf.files import lock_folder, replace_file
 from roformer_tf.pretraining.batches import held_out_batches, training_batches
 from roformer_tf.pretraining.callbacks import RunLog, StopWhenSkipping, TensorBoardLog, log_number
 from roformer_tf.pretraining.corpus import prepare_corpus
-from roformer_tf.pretraining.models import StagesSchedule, make_optimizer, make_task, make_tokenizer
+from roformer_tf.pretraining.models import (
+    StagesSchedule,
+    make_optimizer,
+    make_preprocessor,
+    make_task,
+    make_tokenizer,
+)
 from roformer_tf.pretraining.plan import plan_run
 from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.progress_bar import ProgressBar
@@ -130,7 +136,7 @@ class PretrainingResult:
     Attributes:
         completed: bool. Whether all stages are done; `False` after SIGTERM or SIGINT.
         signal: int or `None`. Number of the signal that ended the run early.
-        task: the trained `RoFormerMaskedLM` or `RoFormerCausalLM`.
+        task: the trained `RoFormerMaskedLM` or `RoFormerCausalLM`, with a preprocessor.
         classifiers: dict from the names of the tasks of `train_tasks` to their trained
             `RoFormerTextClassifier` or `RoFormerQuestionAnswering`, which share the backbone of
             `task`.
@@ -313,6 +319,7 @@ class Run:
 
     def _result(self, completed, number=None):
         task, classifiers = self.pretrainer.task, dict(self.classifiers or {})
+        task.preprocessor = make_preprocessor(task, self.tokenizer)
         return PretrainingResult(completed, number, task, classifiers)
 
     def _train_stage(self, index, stage, stage_step, signals):

@@ -16,6 +16,7 @@ from roformer_tf.checkpoint.original_files import readable_prefix, write_tensors
 from roformer_tf.checkpoint.saving import has_original_format
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.files import flush_to_disk, remove_temporary, replace_files
+from roformer_tf.pretraining.models import make_preprocessor
 
 CHECKPOINT_FORMAT = 2  # raise it when names of settings or variables change
 _NAME = re.compile(r"step-(\d{9,})")
@@ -271,7 +272,7 @@ class StageModels:
             if has_original_format(task.backbone, tokenizer):
                 save_checkpoint(task, folder, vocabulary=tokenizer.get_vocabulary())
             else:
-                task.preprocessor = task.preprocessor_cls(tokenizer)
+                task.preprocessor = make_preprocessor(task, tokenizer)
                 whole = folder / "whole"  # what is saved to a temporary folder counts as a part
                 task.save_to_preset(whole)
                 for path in whole.iterdir():

@@ -13,6 +13,7 @@ import tensorflow as tf
 import roformer_tf
 from roformer_tf.__main__ import main
 from roformer_tf.files import lock_folder
+from roformer_tf.models import fill_mask
 from roformer_tf.pretraining import Pretrainer, PretrainingObjective, PretrainingSettings, pretrain
 from roformer_tf.pretraining.models import make_optimizer, make_tokenizer
 from roformer_tf.pretraining.settings import ModelSettings
@@ -67,6 +68,8 @@ def test_a_run_passes_through_all_stages(texts, whole):
     loaded = roformer_tf.RoFormerMaskedLM.from_preset(str(folder / "stage-2-64"))
     assert_equal(loaded.get_weights(), result.task.get_weights())
     assert (folder / "stage-1-32" / "bert_model.ckpt.index").exists()
+    # and both take strings
+    assert fill_mask(result.task, "一[MASK]三") == fill_mask(loaded, "一[MASK]三")
 
     # a completed run stays as it is
     before = (folder / "log.csv").read_bytes()
