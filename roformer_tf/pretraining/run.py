@@ -28,6 +28,7 @@ from roformer_tf.pretraining.pretrainer import Pretrainer
 from roformer_tf.pretraining.progress_bar import ProgressBar
 from roformer_tf.pretraining.strategies import (
     all_agree,
+    check_backend,
     choose_strategy,
     distribute_batches,
     is_chief,
@@ -72,7 +73,8 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
 
     Raises:
         FileNotFoundError, ValueError, OSError: If settings, texts (see `prepare_corpus`) or folder
-            cannot be used, or the folder holds a run with other settings or texts.
+            cannot be used, the folder holds a run with other settings or texts, or the Keras
+            backend is not TensorFlow.
         ConnectionError: If another worker is lost: start all of them again. Or if the tf.data
             service cannot be reached.
         FloatingPointError: If `max_skipped_in_a_row` consecutive steps, or most of all steps up to
@@ -103,6 +105,7 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
 
 def start(run_class, settings, folder, strategy, callbacks, verbose, allow_changes):
     """Trains a `Run` of this class to its end, or until a signal; see `pretrain`."""
+    check_backend()
     with DelaySignals() as signals, contextlib.ExitStack() as held:
         strategy, run = strategy or choose_strategy(), None
         if is_chief(strategy):

@@ -270,6 +270,14 @@ def test_wrong_arguments(texts, tmp_path):
         pretrain(blank, tmp_path / "blank", verbose=False)
 
 
+def test_another_backend_is_an_error(texts, tmp_path, monkeypatch):
+    """At once, not after reading all texts."""
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="needs the TensorFlow backend of Keras. Received: 'jax'"):
+        pretrain(make_settings(texts), tmp_path / "run", verbose=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_command_line_errors(tmp_path, capsys):
     assert main(["pretrain", str(tmp_path / "no.toml"), "--output", str(tmp_path)]) == 2
     assert "There is no settings file" in capsys.readouterr().err
