@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+import os
 import typing
 
 _WORDS = {
@@ -73,6 +74,8 @@ def check_one_of(name, value, choices, optional=False):
 def check_types(values):
     """Raises `ValueError` for a field of a dataclass that is not of its annotated type.
 
+    A path in place of a string becomes one.
+
     >>> @dataclasses.dataclass
     ... class Settings:
     ...     whole_word: bool = False
@@ -85,6 +88,9 @@ def check_types(values):
         value = getattr(values, field.name)
         if not allowed or (value is None and type(None) in typing.get_args(field.type)):
             continue
+        if str in allowed and isinstance(value, os.PathLike):
+            value = os.fspath(value)
+            object.__setattr__(values, field.name, value)
         kinds = {*allowed, int} if float in allowed else set(allowed)  # an integer is a number
         if type(value) not in kinds:
             raise ValueError(

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -138,8 +139,8 @@ def test_values_of_a_wrong_kind(name, value, message):
 
 
 def test_a_checkpoint_brings_its_own_settings():
-    model = {"checkpoint": "folder", "dtype": "mixed_bfloat16"}
-    PretrainingSettings.from_dict(changed(model=model))
+    model = {"checkpoint": Path("folder"), "dtype": "mixed_bfloat16"}
+    assert PretrainingSettings.from_dict(changed(model=model)).model.checkpoint == "folder"
     with pytest.raises(
         ValueError, match=r"\[model\] `checkpoint` brings .*Received: num_layers, dropout"
     ):
