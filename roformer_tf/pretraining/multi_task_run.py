@@ -96,7 +96,7 @@ def train_tasks(settings, folder, strategy=None, callbacks=(), verbose=True, all
 
     Reference: `multi-task/main.py` of the original's v2.
     """
-    return start(MultiTaskRun, settings, folder, strategy, list(callbacks), verbose, allow_changes)
+    return start(MultiTaskRun, settings, folder, strategy, callbacks, verbose, allow_changes)
 
 
 class MultiTaskRun(Run):

@@ -62,8 +62,8 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
         folder: str or path. The folder of the run. With several workers all must see the same
             folder; the chief writes.
         strategy: `tf.distribute.Strategy`. Defaults to `choose_strategy()`.
-        callbacks: list of `keras.callbacks.Callback`, passed to each `fit`. There is one `fit` for
-            what is left of each stage.
+        callbacks: `keras.callbacks.Callback` or list of them, passed to each `fit`. There is one
+            `fit` for what is left of each stage.
         verbose: bool. Whether to show progress.
         allow_changes: bool. Whether a run may resume with other settings than those its last
             checkpoint was made with.
@@ -100,12 +100,14 @@ def pretrain(settings, folder, strategy=None, callbacks=(), verbose=True, allow_
     >>> sorted(path.name for path in (folder / "run").iterdir())
     ['checkpoints', 'corpus', 'log.csv', 'settings.json', 'stage-1-16', 'tensorboard']
     """
-    return start(Run, settings, folder, strategy, list(callbacks), verbose, allow_changes)
+    return start(Run, settings, folder, strategy, callbacks, verbose, allow_changes)
 
 
 def start(run_class, settings, folder, strategy, callbacks, verbose, allow_changes):
     """Trains a `Run` of this class to its end, or until a signal; see `pretrain`."""
     check_backend()
+    is_one = isinstance(callbacks, keras.callbacks.Callback)
+    callbacks = [callbacks] if is_one else list(callbacks or ())
     with DelaySignals() as signals, contextlib.ExitStack() as held:
         strategy, run = strategy or choose_strategy(), None
         if is_chief(strategy):

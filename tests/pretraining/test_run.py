@@ -104,7 +104,7 @@ def test_a_stopped_run_is_saved(texts, whole, tmp_path):
             signal.raise_signal(signal.SIGTERM)
 
     callback = keras.callbacks.LambdaCallback(on_train_batch_begin=stop)
-    stopped = pretrain(make_settings(texts), tmp_path, callbacks=[callback], verbose=False)
+    stopped = pretrain(make_settings(texts), tmp_path, callbacks=callback, verbose=False)
     assert not stopped.completed
     assert stopped.signal == signal.SIGTERM
     assert len(rows(tmp_path / "log.csv")) == 2
