@@ -324,7 +324,7 @@ class ServedSim(ServedCausalLM):
             ]
         ):
             drawn = self.generate(tf.repeat(texts, n), max_length)["texts"]
-        same = tokenizer.detokenize(tokenizer(texts))
+        same = tokenizer.detokenize(tokenizer.graph(texts))
 
         vectors = self.text_vectors(drawn)
         vectors = tf.reshape(vectors, [tf.size(texts), n, task.backbone.hidden_dim])

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
-from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, weighted
+from roformer_tf.models.roformer_preprocessor import RoFormerPreprocessor, tokenize, weighted
 from roformer_tf.text import PairPacker
 
 
@@ -88,7 +88,7 @@ class RoFormerCausalLMPreprocessor(RoFormerPreprocessor, keras_hub.models.Causal
         length = self.sequence_length if sequence_length is None else sequence_length
         pack = PairPacker(tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pad_token_id)
         segments = x if isinstance(x, tuple) else (x,)
-        packed = pack(tuple(tokenizer(segment) for segment in segments))
+        packed = pack(tuple(tokenize(tokenizer, segment) for segment in segments))
         kept = packed["padding_mask"][..., 1:]  # all tokens of a sequence but the last
         kept = _check_room(kept, length, segments[0])
         widths = [[0, 0]] * (kept.shape.rank - 1) + [[0, length - tf.shape(kept)[-1]]]

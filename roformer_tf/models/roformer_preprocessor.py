@@ -21,7 +21,7 @@ from roformer_tf.naming import automatic_name
 from roformer_tf.portable import trace_quietly
 from roformer_tf.text import PairPacker, RoFormerTokenizer
 from roformer_tf.text.familiar_names import FamiliarName
-from roformer_tf.text.strings import check_one_length, to_string_tensor
+from roformer_tf.text.strings import check_one_length, map_strings, to_string_tensor
 
 PADDINGS = ("longest", "max_length")
 
@@ -133,7 +133,7 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         """
 
         def packed(*segments):
-            return self.pack_ids(tuple(map(self.tokenizer, segments)), extra)
+            return self.pack_ids(tuple(tokenize(self.tokenizer, x) for x in segments), extra)
 
         segments = x if isinstance(x, tuple) else (x,)
         return self.as_graph(("pack", extra), packed, *segments)
@@ -153,9 +153,8 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         if not tf.executing_eagerly() or not are_batches:
             return function(*texts)
         tokenizer = self.tokenizer
-        special = tokenizer.mask_token, tokenizer.sequence_length
         settings = self.packing_settings(), self.padding, self.pair_segments
-        key = tokenizer.graph, special, *settings
+        key = tokenizer.graph, tokenizer.mask_token, *settings
         if self._compiled.key != key:
             self._compiled.key, self._compiled.functions = key, {}
         functions = self._compiled.functions
@@ -199,7 +198,7 @@ class RoFormerPreprocessor(PreprocessorFromPreset):
         """
 
         def counts(*segments):
-            lengths = [row_lengths(self.tokenizer(segment)) + 1 for segment in segments]
+            lengths = [row_lengths(tokenize(self.tokenizer, x)) + 1 for x in segments]
             return tf.minimum(sum(lengths) + 1, self.sequence_length)
 
         segments = x if isinstance(x, tuple) else (x,)
@@ -215,11 +214,14 @@ class TextPreprocessor(keras_hub.models.Preprocessor):
         self.sequence_length = sequence_length
 
 
+def tokenize(tokenizer, texts):
+    """Returns token ids without the padding that a tokenizer with `sequence_length` adds."""
+    return map_strings(tokenizer.graph, to_string_tensor(texts))
+
+
 def row_lengths(ids):
-    """Returns the int32 lengths of the rows of a ragged or dense tensor."""
-    if isinstance(ids, tf.RaggedTensor):
-        return tf.cast(ids.row_lengths(), tf.int32)
-    return tf.fill([tf.shape(ids)[0]], tf.shape(ids)[1])
+    """Returns the int32 lengths of the rows of a ragged tensor."""
+    return tf.cast(ids.row_lengths(), tf.int32)
 
 
 LONGEST = 2**20  # memory for it is taken at once

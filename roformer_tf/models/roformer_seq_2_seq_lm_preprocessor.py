@@ -143,11 +143,15 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         limits = self.encoder_sequence_length, self.decoder_sequence_length
         columns = as_pair(x) if isinstance(x, tuple | dict) else (x, None)
         counts = [
-            tf.minimum(row_lengths(self.tokenizer(column)) + 2, limit)
+            tf.minimum(row_lengths(self.tokenize(column)) + 2, limit)
             for column, limit in zip(columns, limits, strict=True)
             if column is not None
         ]
         return tf.reduce_max(tf.stack(counts), axis=0)
+
+    def tokenize(self, texts):
+        """Returns ragged token ids, also with a tokenizer that pads to its own `sequence_length`."""
+        return self.tokenizer.graph.tokenize(to_string_tensor(texts))
 
     def pack(self, texts, length, add_end=True, width=None):
         """Tokenizes texts, adds special tokens, and pads.
@@ -165,7 +169,7 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         if texts.shape.rank == 0:
             packed = self.pack(texts[None], length, add_end, width)
             return tuple(x[0] for x in packed)
-        ids = self.tokenizer.tokenize(texts)[:, : length - 1 - int(add_end)]
+        ids = self.tokenize(texts)[:, : length - 1 - int(add_end)]
         count = ids.nrows()
         parts = [tf.fill([count, 1], self.tokenizer.start_token_id), ids]
         if add_end:

@@ -8,6 +8,7 @@ from roformer_tf.models.labels import ranked
 from roformer_tf.models.roformer_backbone import check_pooler
 from roformer_tf.models.roformer_causal_lm import RoFormerCausalLM
 from roformer_tf.models.roformer_masked_lm import token_loss
+from roformer_tf.models.roformer_preprocessor import tokenize
 from roformer_tf.models.roformer_sim_preprocessor import RoFormerSimPreprocessor
 from roformer_tf.models.similarity_distillation import SimilarityDistillation
 
@@ -169,12 +170,12 @@ class RoFormerSim(RoFormerCausalLM):
         check_positive_integer("n", n)
         check_positive_integer("k", k)
         texts, is_single = text_batch(texts)
-        results = []
+        tokenizer, results = self.preprocessor.tokenizer, []
         for text in texts.numpy():
             text = text.decode("utf-8", "replace")
             drawn = self.generate([text] * n, max_length=max_length)
             # The text as it would be generated: in lower case, and with normalized blanks.
-            same = self.preprocessor.tokenizer.detokenize(self.preprocessor.tokenizer([text]))[0]
+            same = tokenizer.detokenize(tokenize(tokenizer, [text]))[0]
             others = [t for t in dict.fromkeys(drawn) if t not in ("", text, same)]
             vectors = self.embed([text, *others])
             results.append(ranked(others, vectors[1:] @ vectors[0], k))

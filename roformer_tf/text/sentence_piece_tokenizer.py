@@ -86,6 +86,7 @@ class RoFormerSentencePieceTokenizer(
     @property
     def graph(self):
         """TensorFlow Text's tokenizer, a `tf.Module` for `tf.saved_model.save`."""
+        self._check_vocabulary()
         return self._sentence_piece
 
     def load_assets(self, dir_path):

@@ -100,6 +100,24 @@ def test_labels_pass_through_and_one_string(tokens):
     assert numpy(one["token_ids"]).tolist() == [CLS, *ids("天地"), SEP]
 
 
+@pytest.mark.parametrize("cls", CLASSES)
+def test_padding_of_the_tokenizer_is_not_text(tokens, cls):
+    """A tokenizer's own `sequence_length` is for those who call it."""
+    vocabulary = tokens.get_vocabulary()
+    padded = roformer_tf.RoFormerTokenizer(vocabulary, word_level=False, sequence_length=4)
+    given, expected = cls(padded), cls(tokens)
+    for x in (["天地", "玄黄宇宙洪荒"], (["天地"], ["玄"])):
+        np.testing.assert_array_equal(given.count_tokens(x), expected.count_tokens(x))
+        results = []
+        for preprocessor in (given, expected):
+            keras.utils.set_random_seed(5)
+            results.append(preprocessor(x))
+        tf.nest.map_structure(np.testing.assert_array_equal, *results)
+    if cls is CLASSES[2]:
+        prompts = [p.generate_preprocess(["天地"], sequence_length=9) for p in (given, expected)]
+        tf.nest.map_structure(np.testing.assert_array_equal, *prompts)
+
+
 def test_truncation_from_the_left(tokens):
     preprocessor = CLASSES[0](tokens, sequence_length=5, truncate_from="left")
     assert as_lists(preprocessor(["天地玄黄宇宙"])) == [([CLS, *ids("黄宇宙"), SEP], [0] * 5)]

@@ -5,11 +5,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from roformer_tf.models import RoFormerSeq2SeqBackbone, RoFormerSeq2SeqLM, translate
+from roformer_tf.models import (
+    RoFormerSeq2SeqBackbone,
+    RoFormerSeq2SeqLM,
+    RoFormerSeq2SeqLMPreprocessor,
+    translate,
+)
 from roformer_tf.samplers import BeamSearchSampler
+from roformer_tf.text import RoFormerSentencePieceTokenizer
 from tests.layers.harness import assert_close, assert_equal, numpy
 from tests.models.builders import saved_and_loaded
-from tests.models.seq_2_seq import SIZES, backbone, inputs, oracle_logits, translator
+from tests.models.seq_2_seq import SIZES, backbone, inputs, oracle_logits, tokenizer, translator
 
 SCHEMES = ("rotary", "sinusoidal")
 
@@ -201,6 +207,14 @@ def test_strings_of_all_sizes_in_one_graph(calls_of):
     assert inputs["decoder_token_ids"].shape[1] == inputs["encoder_token_ids"].shape[1] + 50
     if keras.backend.backend() == "tensorflow":
         assert len(calls) == 1
+
+
+def test_the_preprocessor_adds_the_special_tokens():
+    pair, proto = (["a dog"], ["ein"]), tokenizer().proto
+    padded = RoFormerSentencePieceTokenizer(proto, sequence_length=4)
+    found, expected = map(RoFormerSeq2SeqLMPreprocessor, (padded, tokenizer()))
+    assert_equal(found(pair), expected(pair))
+    assert_equal(found.count_tokens(pair), expected.count_tokens(pair))
 
 
 def test_fit_takes_pairs_and_dictionaries():
