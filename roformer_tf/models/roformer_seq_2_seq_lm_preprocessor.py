@@ -25,7 +25,8 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
     Source and target become `<s> … </s>` each. Longer ones lose their ends.
 
     Args:
-        tokenizer: a `RoFormerSentencePieceTokenizer`.
+        tokenizer: a `RoFormerSentencePieceTokenizer` without `add_bos` and `add_eos`, since this
+            preprocessor adds the special tokens.
         encoder_sequence_length: int. Maximum number of tokens of a source.
         decoder_sequence_length: int. Maximum number of tokens of a target, without its `</s>`.
         padding: `"longest"` pads to the longest sequence of the batch, `"max_length"` to the
@@ -43,7 +44,8 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         target, and 1.0 where it counts.
 
     Raises:
-        ValueError: If `padding` is unknown or a length is less than 2.
+        ValueError: If `padding` is unknown, a length is less than 2, or the tokenizer adds special
+            tokens.
 
     Example:
 
@@ -81,6 +83,13 @@ class RoFormerSeq2SeqLMPreprocessor(PreprocessorFromPreset, keras_hub.models.Seq
         check_one_of("padding", padding, PADDINGS)
         check_sequence_length("encoder_sequence_length", encoder_sequence_length)
         check_sequence_length("decoder_sequence_length", decoder_sequence_length)
+        added = [name for name in ("add_bos", "add_eos") if getattr(tokenizer, name, False)]
+        if added:
+            raise ValueError(
+                "`tokenizer` must not add special tokens, since the preprocessor adds them and they "
+                f"would be there twice. Create it without {' and '.join(added)}. Received: "
+                f"{', '.join(f'{name}=True' for name in added)}"
+            )
         super().__init__(tokenizer, encoder_sequence_length, decoder_sequence_length, **kwargs)
         self.padding = padding
 

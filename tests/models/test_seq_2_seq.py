@@ -215,6 +215,8 @@ def test_the_preprocessor_adds_the_special_tokens():
     found, expected = map(RoFormerSeq2SeqLMPreprocessor, (padded, tokenizer()))
     assert_equal(found(pair), expected(pair))
     assert_equal(found.count_tokens(pair), expected.count_tokens(pair))
+    with pytest.raises(ValueError, match="must not add special tokens.*Received: add_eos=True"):
+        RoFormerSeq2SeqLMPreprocessor(RoFormerSentencePieceTokenizer(proto, add_eos=True))
 
 
 def test_fit_takes_pairs_and_dictionaries():
