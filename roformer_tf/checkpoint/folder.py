@@ -9,9 +9,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from roformer_tf.checkpoint import hugging_face_tokenizer
 from roformer_tf.checkpoint.damage import named_errors, read_json
 from roformer_tf.checkpoint.hub import download, is_hub_source
 from roformer_tf.checkpoint.hugging_face import HF_CONFIG_FILE, WEIGHTS_FILES, HuggingFaceArrays
+from roformer_tf.checkpoint.hugging_face_tokenizer import (
+    HF_TOKENIZER_CONFIG_FILE,
+    HF_TOKENIZER_FILE,
+    read_tokenizer_json,
+    tokenizer_settings,
+)
 from roformer_tf.checkpoint.mapping import FAMILIES, find_family
 from roformer_tf.checkpoint.model_files import check_digests
 from roformer_tf.checkpoint.original_config import backbone_arguments, masking_of
@@ -36,9 +43,6 @@ _COUNTER = re.compile(
     r"^(training/)?(global_step|beta[12]_power(_\d+)?|(loss|current)_scale\w*|(good|bad)_steps\w*"
     r"|learning_rate|iterations)$"
 )
-# Hugging Face's names of special tokens -> ours
-_SPECIAL_TOKENS = {name: name for name in ("pad_token", "unk_token", "mask_token")}
-_SPECIAL_TOKENS |= {"cls_token": "start_token", "sep_token": "end_token"}
 
 
 def open_folder(path, weights=True):
@@ -49,7 +53,7 @@ def open_folder(path, weights=True):
 
     Args:
         path: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
-            `vocab.txt`), a Hugging Face folder (`config.json`, `vocab.txt`, and
+            `vocab.txt`), a Hugging Face folder (`config.json`, `vocab.txt` or `tokenizer.json`, and
             `model.safetensors`, `tf_model.h5` or `pytorch_model.bin`), or one written by
             `save_to_preset`. Also a `.zip` file of one, a model on the Hugging Face hub
             (`hf://user/name` or `hf://user/name@revision`), the prefix of a TF1 checkpoint, or one
@@ -123,13 +127,15 @@ def find_layout(path):
         return "preset"
     if any(path.glob(CONFIG_FILE)) or any(path.glob("*.index")):
         return "original"
-    if (path / HF_CONFIG_FILE).is_file():
-        if (path / "metadata.json").exists():
-            return "preset"
-        with contextlib.suppress(ValueError, OSError):  # `CheckpointFolder.config` explains them
-            if "registered_name" in read_json(path / HF_CONFIG_FILE, ""):
-                return "preset"
-        return "huggingface"
+    if (path / HF_CONFIG_FILE).is_file() and (path / "metadata.json").exists():
+        return "preset"
+    # a preprocessor or tokenizer alone has no `config.json`
+    for name in (HF_CONFIG_FILE, "preprocessor.json", HF_TOKENIZER_FILE, HF_TOKENIZER_CONFIG_FILE):
+        if (path / name).is_file():
+            with contextlib.suppress(ValueError, OSError):  # what reads the file explains them
+                if "registered_name" in read_json(path / name, ""):
+                    return "preset"
+            return "huggingface"
     if any(path.glob(VOCABULARY_FILE)) or any(path.glob("*.data-*-of-*")):
         return "original"
     raise FileNotFoundError(nothing_found(path))
@@ -144,7 +150,7 @@ class CheckpointFolder:
         config: dict. The settings as stored in `bert_config.json` or `config.json`.
         arrays: The weights: `shapes`, `dtypes`, `read(name)` and the file, `source`. Both
             checkpoint layouts have the original's names and shapes; a preset has its own.
-        vocabulary: `Vocabulary` of `vocab.txt`, or of a preset's tokenizer.
+        vocabulary: `Vocabulary` of `vocab.txt`, or of the tokenizer of a preset or of transformers 5.
 
     Example:
 
@@ -184,9 +190,17 @@ class CheckpointFolder:
 
     @cached_property
     def vocabulary(self):
+        file = self.vocabulary_file
+        return Vocabulary(read_tokenizer_json(file)[0] if file.suffix == ".json" else file)
+
+    @property
+    def vocabulary_file(self):
+        """Path of the vocabulary of a `RoFormerTokenizer`."""
         if self.layout == "preset":
-            return Vocabulary(self.path / "assets" / "tokenizer" / "vocabulary.txt")
-        return Vocabulary(self.path / VOCABULARY_FILE)
+            return self.path / "assets" / "tokenizer" / "vocabulary.txt"
+        if self.layout == "huggingface":
+            return hugging_face_tokenizer.vocabulary_file(self.path)
+        return self.path / VOCABULARY_FILE
 
     @property
     def backbone_class(self):
@@ -199,7 +213,7 @@ class CheckpointFolder:
         if self.layout == "preset":
             part = self.part("tokenizer.json")
             return None if part is None else part["class_name"]
-        return "RoFormerTokenizer" if (self.path / VOCABULARY_FILE).exists() else None
+        return "RoFormerTokenizer" if self.vocabulary_file.exists() else None
 
     def part(self, name):
         """Returns the stored configuration of a part of a preset, or `None` if there is none.
@@ -300,24 +314,19 @@ class CheckpointFolder:
         """Returns the arguments of `RoFormerTokenizer` for a checkpoint.
 
         The vocabulary decides between word and character level. Case and special tokens are read
-        from Hugging Face's `tokenizer_config.json`, if there is one.
+        from Hugging Face's `tokenizer_config.json`, if there is one, and added tokens from
+        `tokenizer.json`, if there is no `vocab.txt`.
 
         Args:
             vocabulary: Path, list of tokens or dict of token to id. Defaults to the folder's own.
             **overrides: More arguments of the tokenizer.
         """
         parsed = self.vocabulary if vocabulary is None else Vocabulary(vocabulary)
-        arguments = {"vocabulary": parsed.tokens, "word_level": has_words(parsed.ids)}
-        file = self.path / "tokenizer_config.json"
-        if self.layout == "huggingface" and file.is_file():
-            settings = read_json(file, "it holds the settings of the tokenizer.")
-            if isinstance(settings.get("do_lower_case"), bool):
-                arguments["lowercase"] = settings["do_lower_case"]
-            for theirs, ours in _SPECIAL_TOKENS.items():
-                token = settings.get(theirs)
-                token = token.get("content") if isinstance(token, dict) else token
-                if token in parsed.ids:
-                    arguments[ours] = token
+        arguments = {}
+        if self.layout == "huggingface":
+            arguments = tokenizer_settings(self.path, parsed.ids)
+        words = set(parsed.ids) - set(arguments.get("added_tokens", ()))
+        arguments |= {"vocabulary": parsed.tokens, "word_level": has_words(words)}
         return {**arguments, **overrides}
 
 

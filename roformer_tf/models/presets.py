@@ -142,7 +142,7 @@ def _preprocessor(cls, folder, backbone, surgery, kwargs):
     if "vocabulary" in options:
         vocabulary, source = Vocabulary(options["vocabulary"]), "`vocabulary`"
     else:
-        vocabulary, source = folder.vocabulary, str(folder.path / "vocab.txt")
+        vocabulary, source = folder.vocabulary, str(folder.vocabulary_file)
         if surgery:
             vocabulary = _edited(vocabulary, **surgery)
             options["vocabulary"] = vocabulary.tokens

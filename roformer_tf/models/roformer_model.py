@@ -359,8 +359,8 @@ class RoFormerModel:
 
         Args:
             preset: str or path. An original folder (`bert_config.json`, `bert_model.ckpt.*`,
-                `vocab.txt`), a Hugging Face folder (`config.json`, `vocab.txt`, and
-                `model.safetensors`, `tf_model.h5` or `pytorch_model.bin`), or one written by
+                `vocab.txt`), a Hugging Face folder (`config.json`, `vocab.txt` or `tokenizer.json`,
+                and `model.safetensors`, `tf_model.h5` or `pytorch_model.bin`), or one written by
                 `save_to_preset`; a `.zip` file of one (`"x.zip"`, or `"x.zip/folder"`); or a model
                 on the Hugging Face hub, `"hf://user/name"` or `"hf://user/name@revision"`.
                 KerasHub's other handles (`"kaggle://…"`) work, too.

@@ -114,6 +114,35 @@ def test_the_folder_of_an_original_checkpoint(dictionary, tmp_path):
     assert characters(["追一"]) == [[5, 6]]
 
 
+def test_the_tokenizer_of_transformers_5(tmp_path):
+    """It writes no `vocab.txt`."""
+    vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", "<s>", "[SEP]", *"追一"])}
+    added = [{"content": "<s>", "id": 2, "special": True}, {"content": "追一", "id": 6}]
+    model = {"type": "WordPiece", "vocab": dict(reversed(vocabulary.items()))}
+    content = {"model": model, "added_tokens": added, "normalizer": {"lowercase": False}}
+    file, options = tmp_path / "tokenizer.json", {"mask_token": None}
+    file.write_text(json.dumps(content), "utf-8")
+    (tmp_path / "tokenizer_config.json").write_text('{"cls_token": "<s>"}')
+    tokenizer = RoFormerTokenizer.from_preset(tmp_path, **options)
+    assert tokenizer.get_vocabulary() == [*vocabulary, "追一"]
+    # an added word does not make it a vocabulary of words
+    assert not tokenizer.word_level and not tokenizer.lowercase
+    assert tokenizer.added_tokens == ["追一"]
+    assert tokenizer.encode(["追一追<s>"])[0] == [[2, 6, 4, 1, 1, 1, 3]]
+
+    for changes, message in (
+        ({"model": {"type": "BPE"}}, "type WordPiece with the prefix ##.* type='BPE'"),
+        (
+            {"added_tokens": [{"content": "x", "id": 9}]},
+            "without a gap.* 7 tokens with ids .* to 9",
+        ),
+        ({"added_tokens": [3]}, "tokenizer.json is damaged"),
+    ):
+        file.write_text(json.dumps({**content, **changes}), "utf-8")
+        with pytest.raises(ValueError, match=message):
+            RoFormerTokenizer.from_preset(tmp_path, **options)
+
+
 def test_tables_are_kept_on_disk(tmp_path, monkeypatch, dictionary):
     monkeypatch.setattr("roformer_tf.text.tokenizer_tables.SMALL", 0)
     monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
