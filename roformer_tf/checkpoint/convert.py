@@ -17,6 +17,7 @@ from roformer_tf.checkpoint.hugging_face import (
     HF_WEIGHTS_FILE,
     import_safetensors,
 )
+from roformer_tf.checkpoint.hugging_face_tokenizer import HF_TOKENIZER_FILE, HF_TOKENIZER_FILES
 from roformer_tf.checkpoint.model_files import add_digests
 from roformer_tf.checkpoint.original_config import (
     check_sizes,
@@ -31,11 +32,10 @@ from roformer_tf.files import replace_files
 LAYOUTS = ("original", "huggingface")
 # patterns of the files of an overwritten model
 _STALE = (
-    VOCABULARY_FILE,
+    *HF_TOKENIZER_FILES,
     "*.safetensors*",
     "tf_model*.h5*",
     "pytorch_model*.bin*",
-    "tokenizer_config.json",
 )
 
 # arguments of the tokenizer of a folder in the original layout
@@ -46,6 +46,7 @@ _TOKENIZER = {
     "start_token": "[CLS]",
     "end_token": "[SEP]",
     "mask_token": "[MASK]",
+    "added_tokens": [],
 }
 
 
@@ -79,8 +80,9 @@ def convert(source, target, to=None, family=None, overwrite=False):
     To Hugging Face: writes `config.json` and `model.safetensors` for `RoFormerForMaskedLM`, or for
     `RoFormerForCausalLM` if the settings have `masking="causal"`, or for `RoFormerModel` if there
     is no masked-LM head. To the original: writes `bert_config.json`, `bert_model.ckpt.*` and
-    `checkpoint`. Both get `SHA256SUMS`, and `vocab.txt` if the source has one. No number changes,
-    so converting there and back gives the same bytes.
+    `checkpoint`. Both get `SHA256SUMS`, and `vocab.txt` if the source has a vocabulary. From Hugging
+    Face to Hugging Face, such as from `pytorch_model.bin` to `model.safetensors`, the files of the
+    tokenizer are copied. No number changes, so converting there and back gives the same bytes.
 
     Args:
         source: str or path. A folder in either layout, a checkpoint in it, a `.zip` file of one,
@@ -182,15 +184,25 @@ def _convert(folder, target, to, family):
         config_file = CONFIG_FILE if to == "original" else HF_CONFIG_FILE
         text = dumps(dict(sorted(settings.items())), indent=2) + "\n"
         (temporary / config_file).write_text(text, encoding="utf-8")
-        if (folder.path / VOCABULARY_FILE).is_file():
-            shutil.copyfile(folder.path / VOCABULARY_FILE, temporary / VOCABULARY_FILE)
+        _write_tokenizer(temporary, folder, to)
     dropped = tuple(name for name in arrays.shapes if name not in variables)
     return ConvertReport(target, to, tuple(variables), dropped)
 
 
+def _write_tokenizer(target, folder, to):
+    """Copies the files of the tokenizer, as far as the layout `to` has them."""
+    between_hugging_face = folder.layout == to == "huggingface"
+    for name in HF_TOKENIZER_FILES if between_hugging_face else (VOCABULARY_FILE,):
+        if (folder.path / name).is_file():
+            shutil.copyfile(folder.path / name, target / name)
+    if not between_hugging_face and folder.vocabulary_file.name == HF_TOKENIZER_FILE:
+        text = "".join(f"{token}\n" for token in folder.vocabulary.tokens)
+        (target / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
+
+
 def _warn_of_tokenizer_settings(folder):
     """Warns of settings of the tokenizer that get lost, so that texts get other token ids."""
-    if not (folder.path / VOCABULARY_FILE).is_file():
+    if folder.tokenizer_class is None:
         return
     arguments = folder.tokenizer_arguments()
     lost = {

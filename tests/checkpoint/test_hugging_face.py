@@ -155,6 +155,47 @@ def test_settings_of_the_tokenizer_that_are_lost_are_named(rng, tmp_path):
         convert(tmp_path / "hf", tmp_path / "back")
 
 
+def test_the_tokenizer_is_kept_between_folders_of_hugging_face(rng, tmp_path):
+    convert(random_folder(tmp_path / "original", rng), tmp_path / "hf")
+    settings = {"do_lower_case": False, "cls_token": "[SEP]"}
+    (tmp_path / "hf" / "tokenizer_config.json").write_text(json.dumps(settings))
+    convert(tmp_path / "hf", tmp_path / "again", to="huggingface")
+    configs = (
+        roformer_tf.RoFormerTokenizer.from_preset(tmp_path / name, name="tokenizer").get_config()
+        for name in ("hf", "again")
+    )
+    assert next(configs) == next(configs)
+    # without settings they are gone again
+    convert(tmp_path / "original", tmp_path / "again", overwrite=True)
+    assert roformer_tf.RoFormerTokenizer.from_preset(tmp_path / "again").lowercase
+
+
+def test_the_tokenizer_of_transformers(rng, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("rjieba")
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天气", "天气", "Paris", "paris"]
+    folder = random_folder(tmp_path / "original", rng, tokens=tokens, vocab_size=13)
+    convert(folder, tmp_path / "hf")
+    theirs = transformers.RoFormerTokenizer.from_pretrained(tmp_path / "hf", do_lower_case=False)
+    theirs.add_tokens("<city>")
+    theirs.add_tokens("<e1>", special_tokens=True)
+    theirs.save_pretrained(tmp_path / "hf")
+    for file in ("vocab.txt", "SHA256SUMS"):  # transformers 5 saves no `vocab.txt`
+        (tmp_path / "hf" / file).unlink()
+    text = "今天气 Paris<city>天气paris<e1>"
+    model = roformer_tf.RoFormerMaskedLM.from_preset(tmp_path / "hf")
+    assert (
+        model.preprocessor.tokenizer.encode(text)[0].numpy().tolist() == theirs(text)["input_ids"]
+    )
+    with pytest.warns(UserWarning, match="lowercase=False, added_tokens=\\['<city>', '<e1>'\\]$"):
+        convert(tmp_path / "hf", tmp_path / "back")
+    assert (tmp_path / "back" / "vocab.txt").read_text("utf-8").split() == [
+        *tokens,
+        "<city>",
+        "<e1>",
+    ]
+
+
 @pytest.mark.parametrize("heads", [(), ("mlm",), ("mlm", "pooler")], ids=str)
 @pytest.mark.parametrize("embedding_size", [32, 24])
 def test_there_and_back_is_bit_for_bit(rng, tmp_path, heads, embedding_size):
