@@ -51,7 +51,9 @@ def check_part(config, file):
 
 def check_preset(folder, weights):
     """Raises an error if settings of a preset are damaged, or do not fit the weights beside them."""
-    configs = {folder.config_file: folder.config["config"]}
+    configs = {}
+    if weights or os.path.lexists(folder.config_file):  # a tokenizer alone has none
+        configs[folder.config_file] = folder.config["config"]
     parts = ("task.json", "preprocessor.json", "tokenizer.json")
     task, *_ = [folder.part(name) for name in parts]
     if not weights:

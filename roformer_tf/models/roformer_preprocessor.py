@@ -3,6 +3,7 @@ from typing import Self
 
 import keras_hub
 import tensorflow as tf
+from keras_hub.src.utils.preset_utils import KerasPresetLoader
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
@@ -50,7 +51,7 @@ class PreprocessorFromPreset(SavedWhole):
         """Builds the preprocessor from a folder.
 
         Args:
-            preset: str or path. An original or Hugging Face folder with a `vocab.txt`, or one
+            preset: str or path. An original or Hugging Face folder with a vocabulary, or one
                 written by `save_to_preset`; a `.zip` file of one; or `"hf://user/name"`.
             config_file: str. Name of the preprocessor's file in the latter.
             **kwargs: Arguments of the class and, for original and Hugging Face folders, of
@@ -64,6 +65,12 @@ class PreprocessorFromPreset(SavedWhole):
         if is_kerashub_source(preset):  # KerasHub downloads it
             return super().from_preset(str(preset), config_file, **kwargs)
         with checked_folder(preset, weights=False) as folder:
+            if folder.layout == "preset" and not folder.config_file.exists():
+                # KerasHub loads nothing without a backbone's settings
+                if "tokenizer" not in kwargs:
+                    folder.check_tokenizer_class(cls.tokenizer_cls)
+                loader = KerasPresetLoader(str(folder.path), {})
+                return loader.load_preprocessor(cls, config_file, **kwargs)
             check_backbone_class(cls, folder)
             if folder.layout == "preset":
                 if "tokenizer" not in kwargs:

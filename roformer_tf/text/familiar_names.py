@@ -2,6 +2,8 @@
 
 from typing import Self
 
+from keras_hub.src.utils.preset_utils import KerasPresetLoader
+
 from roformer_tf.checkpoint.folder import checked_folder, is_kerashub_source
 from roformer_tf.checkpoint.saving import SavedWhole
 from roformer_tf.naming import automatic_name
@@ -79,7 +81,7 @@ class TokenizerFromPreset(SavedWhole):
 
         Args:
             preset: str or path. A folder written by `save_to_preset`; for `RoFormerTokenizer` also
-                an original or Hugging Face folder with a `vocab.txt`; a `.zip` file of one; or
+                an original or Hugging Face folder with a vocabulary; a `.zip` file of one; or
                 `"hf://user/name"`.
             **kwargs: Arguments of the class. In a checkpoint `word_level` defaults to whether the
                 vocabulary has Chinese words.
@@ -96,6 +98,8 @@ class TokenizerFromPreset(SavedWhole):
         with checked_folder(preset, weights=False) as folder:
             folder.check_tokenizer_class(cls)
             if folder.layout == "preset":
+                if not folder.config_file.exists():  # KerasHub loads nothing without a backbone's
+                    return KerasPresetLoader(str(folder.path), {}).load_tokenizer(cls, **kwargs)
                 return super().from_preset(str(folder.path), **kwargs)
             return cls(**folder.tokenizer_arguments(**kwargs))
 

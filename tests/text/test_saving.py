@@ -88,6 +88,20 @@ def test_preset_assets(tokenizer, tmp_path):
     assert again(["追一科技"]) == tokenizer(["追一科技"])
 
 
+def test_preprocessors_without_a_model(tmp_path):
+    tokenizer = RoFormerTokenizer(VOCABULARY, word_level=False, lowercase=False)
+    roformer_tf.RoFormerMaskedLMPreprocessor(tokenizer, sequence_length=9).save_to_preset(tmp_path)
+    for cls, length in (("MaskedLM", 9), ("CausalLM", 512)):
+        again = getattr(roformer_tf, f"RoFormer{cls}Preprocessor").from_preset(tmp_path)
+        assert again.sequence_length == length
+        assert again.tokenizer.get_config()["lowercase"] is False
+    assert RoFormerTokenizer.from_preset(tmp_path)(["RoFormer"]) == tokenizer(["RoFormer"])
+    with pytest.raises(ValueError, match="Use `RoFormerTokenizer.from_preset`"):
+        roformer_tf.RoFormerSeq2SeqLMPreprocessor.from_preset(tmp_path)
+    with pytest.raises(FileNotFoundError, match="config.json is missing"):
+        roformer_tf.RoFormerMaskedLM.from_preset(tmp_path)
+
+
 @keras.saving.register_keras_serializable(package="tests.text")
 class RoFormerNames(RoFormerTokenizer):
     """A tokenizer of a user's own, with a name like ours."""
@@ -95,7 +109,6 @@ class RoFormerNames(RoFormerTokenizer):
 
 def test_the_preset_of_a_subclass(tmp_path):
     tokenizer = RoFormerNames(VOCABULARY, word_level=False)
-    backbone(num_layers=1).save_to_preset(tmp_path)  # a folder needs a model
     tokenizer.save_to_preset(tmp_path)
     again = RoFormerNames.from_preset(tmp_path)
     assert type(again) is RoFormerNames and again.get_vocabulary() == tokenizer.get_vocabulary()
