@@ -90,7 +90,8 @@ def convert(source, target, to=None, family=None, overwrite=False):
         target: str or path. The folder to write; other files in it stay.
         to: str. `"original"` or `"huggingface"`. Defaults to the layout other than that of
             `source`. The original has no place for the settings of a tokenizer: those of
-            `tokenizer_config.json` that are not the defaults raise a warning.
+            `tokenizer_config.json` that are not the defaults raise a warning. So does an epsilon of
+            the masked-LM head that Hugging Face has no place for.
         family: str. `"roformer"` overrides the family found in the files, see
             `inspect_checkpoint`.
         overwrite: bool. Whether to replace a model in the same layout that `target` holds.
@@ -166,14 +167,18 @@ def _convert(folder, target, to, family):
             "The original has no rotated values, and would compute different numbers from the "
             f"file. Received: rotary_value=True in {folder.path / HF_CONFIG_FILE}"
         )
+    variables = _select(arrays, sizes)
+    head_epsilon = None
+    if any(variable.group == "mlm" for variable in variables.values()):
+        head_epsilon = _head_epsilon(folder, arguments["layer_norm_epsilon"], to)
     settings = spell_settings(
         arguments,
         initializer_range=config.get("initializer_range", 0.02),
         masking=masking_of(config),
         max_position_embeddings=sizes.num_positions,
         pooler=config.get("pooler"),
+        head_epsilon=head_epsilon,
     )
-    variables = _select(arrays, sizes)
     add = partial(add_digests, stale=_STALE)
     with replace_files(target, remove=_STALE, before_moving=add) as temporary:
         if to == "original":
@@ -187,6 +192,21 @@ def _convert(folder, target, to, family):
         _write_tokenizer(temporary, folder, to)
     dropped = tuple(name for name in arrays.shapes if name not in variables)
     return ConvertReport(target, to, tuple(variables), dropped)
+
+
+def _head_epsilon(folder, layer_norm_epsilon, to):
+    """Returns the epsilon of the head's norm for the settings, or `None` if they have no place."""
+    epsilon = folder.head_epsilon
+    if to == "original":
+        return epsilon
+    if epsilon != layer_norm_epsilon:
+        warnings.warn(
+            "Hugging Face has one epsilon for all norms, so the norm of the masked-LM head gets "
+            f"another one, and outputs differ a little. Received: {epsilon:g} in the head and "
+            f"layer_norm_eps={layer_norm_epsilon:g} of {folder.config_file}",
+            stacklevel=4,
+        )
+    return None
 
 
 def _write_tokenizer(target, folder, to):

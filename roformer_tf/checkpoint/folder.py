@@ -21,7 +21,7 @@ from roformer_tf.checkpoint.hugging_face_tokenizer import (
 )
 from roformer_tf.checkpoint.mapping import FAMILIES, find_family
 from roformer_tf.checkpoint.model_files import check_digests
-from roformer_tf.checkpoint.original_config import backbone_arguments, masking_of
+from roformer_tf.checkpoint.original_config import HEAD_EPSILON, backbone_arguments, masking_of
 from roformer_tf.checkpoint.original_files import (
     CONFIG_FILE,
     VOCABULARY_FILE,
@@ -294,6 +294,12 @@ class CheckpointFolder:
             )
         family = family or self.identity().family
         return backbone_arguments(self.config, family, str(self.config_file))
+
+    @property
+    def head_epsilon(self):
+        """Epsilon of the norm in a checkpoint's masked-LM head. Hugging Face has one for all norms."""
+        name = "head_epsilon" if self.layout == "original" else "layer_norm_eps"
+        return self.config.get(name) or HEAD_EPSILON
 
     def check_tokenizer_class(self, cls):
         """Raises an error unless the folder contains a tokenizer of a class or one of its bases."""

@@ -21,7 +21,7 @@ _SETTINGS = (
     "vocab_size hidden_size embedding_size num_hidden_layers num_attention_heads intermediate_size "
     "hidden_act max_position max_position_embeddings segment_vocab_size type_vocab_size "
     "dropout_rate hidden_dropout_prob attention_dropout_rate attention_probs_dropout_prob "
-    "layer_norm_eps masking pooler"
+    "layer_norm_eps head_epsilon masking pooler"
 ).split()
 
 

@@ -38,6 +38,7 @@ _LARGEST = {
 }
 _NUMBERS = {  # the original's spelling -> the lowest and the highest value
     "layer_norm_eps": (1e-30, 0.1),
+    "head_epsilon": (1e-30, 0.1),
     "dropout_rate": (0, 0.999),
     "hidden_dropout_prob": (0, 0.999),
     "attention_dropout_rate": (0, 0.999),
@@ -61,6 +62,7 @@ _ACTIVATIONS = {
 }
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _EPSILONS = {"layer_norm": 1e-12, "rms_norm": 1e-7}
+HEAD_EPSILON = 1e-12  # of the norm in the masked-LM head, in every version of bert4keras
 _DEFAULTS = {"num_segments": 2, "dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -140,15 +142,17 @@ def _num_positions(config):
     return next((config[name] for name in _POSITIONS if config.get(name) is not None), 512)
 
 
-def original_config(backbone):
+def original_config(backbone, head_epsilon=None):
     """Returns the `bert_config.json` of a backbone, in the spelling of the released files.
 
     Args:
         backbone: A model with the attributes of `RoFormerBackbone`.
+        head_epsilon: float. Epsilon of the norm in the masked-LM head, or `None` without a head.
 
     Returns:
         dict. `max_position_embeddings` is required by the format but used by learned positions
-        only. The original ignores our entries `masking`, `pooler` and `layer_norm_eps`.
+        only. The original ignores our entries `masking`, `pooler`, `layer_norm_eps` and
+        `head_epsilon`, which are there if they are not its own.
 
     Raises:
         ValueError: If the backbone has a setting that the original format cannot hold.
@@ -173,6 +177,7 @@ def original_config(backbone):
         masking=backbone.masking,
         max_position_embeddings=backbone.max_sequence_length,
         pooler=backbone.pooler_activation,
+        head_epsilon=head_epsilon,
     )
     if backbone.position_scheme_name == "sinusoidal_relative":
         # as in NEZHA's own file; its variables are those of RoFormer
@@ -187,6 +192,8 @@ def spell_settings(arguments, **others):
         settings["embedding_size"] = None
     if arguments["layer_norm_epsilon"] == _EPSILONS[arguments["norm"]]:
         settings["layer_norm_eps"] = None
+    if others.get("head_epsilon") == HEAD_EPSILON:
+        others["head_epsilon"] = None
     settings = {"initializer_range": 0.02, **settings, **others}
     return {name: value for name, value in settings.items() if value is not None}
 

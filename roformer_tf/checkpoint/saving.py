@@ -134,7 +134,8 @@ def save_checkpoint(model, folder, vocabulary=None, settings=None, nsp_head=Fals
             "encoder alone with `save_checkpoint(model.backbone, …)`, or everything with "
             "`model.save_to_preset`. If it is the next-sentence head, pass nsp_head=True."
         )
-    config, settings = original_config(binding.backbone), settings or {}
+    head_epsilon = getattr(model, "head_epsilon", None)
+    config, settings = original_config(binding.backbone, head_epsilon), settings or {}
     contradictions = {
         name: value
         for name, value in settings.items()

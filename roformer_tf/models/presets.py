@@ -82,9 +82,11 @@ def from_checkpoint(cls, folder, load_weights, kwargs):
         arguments["pooler"] = _pooler(cls, identity, options, kwargs)
         backbone = backbone_cls(**{**arguments, **overrides})
     if is_task:
-        if folder.layout == "huggingface" and "head_epsilon" in own:
+        if "head_epsilon" in own:
             # Hugging Face has one epsilon for all norms, the original another for the head
-            kwargs.setdefault("head_epsilon", backbone.layer_norm_epsilon)
+            is_original = folder.layout == "original"
+            epsilon = folder.head_epsilon if is_original else backbone.layer_norm_epsilon
+            kwargs.setdefault("head_epsilon", epsilon)
         if "preprocessor" not in kwargs:
             kwargs["preprocessor"] = _preprocessor(cls, folder, backbone, surgery, kwargs)
     _check_arguments(cls, kwargs, {*own, *KERAS_ARGUMENTS} if is_task else set())

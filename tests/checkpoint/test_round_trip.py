@@ -1,5 +1,7 @@
 """Loading and saving a checkpoint gives the same bytes, and bert4keras reads saved models."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -114,6 +116,15 @@ def test_a_second_model_computes_the_same(folder, tmp_path, rng):
     second = masked_lm(save_checkpoint(first, tmp_path / "saved"))
     inputs = model_inputs({"input_token_ids": rng.integers(1, 200, size=(2, 9))})
     np.testing.assert_array_equal(numpy(first(inputs)), numpy(second(inputs)))
+
+
+def test_epsilons_come_back(folder, tmp_path):
+    model = masked_lm(folder, layer_norm_epsilon=0.05, head_epsilon=0.03)
+    again = masked_lm(save_checkpoint(model, tmp_path / "saved"))
+    assert (again.backbone.layer_norm_epsilon, again.head_epsilon) == (0.05, 0.03)
+    settings = json.loads((tmp_path / "saved" / "bert_config.json").read_text())
+    assert settings["head_epsilon"] == 0.03
+    assert masked_lm(folder).head_epsilon == 1e-12  # of the original, which has no entry for it
 
 
 def test_reduced_precision_is_saved_in_float32(folder, tmp_path):
