@@ -1,5 +1,6 @@
 """Loads the variables of a checkpoint into the weights of a model."""
 
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 
@@ -17,6 +18,8 @@ _OPTIONAL = {
     "cls/predictions/": "mlm",
     "bert/embeddings/token_type_embeddings": "segments",
 }
+# The new layers of Hugging Face's tasks, such as `RoFormerForSequenceClassification`
+_HUGGING_FACE_HEADS = ("classifier.", "qa_outputs.", "sequence_summary.")
 _SIZES = [field.name for field in fields(mapping.Sizes) if field.name != "num_positions"]
 # What to do if a group of variables is missing.
 _FIXES = {
@@ -138,7 +141,7 @@ class LoadReport:
         source: str. The checkpoint.
         loaded: tuple of str. Variables that were loaded.
         ignored: dict. Maps groups to variables of parts that the model does not have: heads, or the
-            segment embedding.
+            segment embedding, `"hugging_face"` for the heads of Hugging Face's other tasks.
         optimizer_slots: tuple of str. Variables left over from training.
         missing: tuple of str. Variables that the model needs but the checkpoint lacks.
         unexpected: tuple of str. Variables that the checkpoint should not have.
@@ -187,7 +190,8 @@ def load_checkpoint(
     Args:
         model: A `RoFormerBackbone` or a task. A masked-LM head must be in the checkpoint; any other
             head, such as a classifier's, is new and keeps its values. Pooler, next-sentence and
-            masked-LM variables are ignored if the model has no such part.
+            masked-LM variables are ignored if the model has no such part. The trained head of
+            another task of Hugging Face is left out, with a warning.
         path: str or path. A folder in the original or Hugging Face's layout, a `.zip` file of one,
             a model on the Hugging Face hub (`hf://user/name`), the prefix of a TF1 checkpoint
             (`folder/bert_model.ckpt`), or one of its files. Also a `CheckpointFolder`.
@@ -237,6 +241,13 @@ def load_checkpoint(
         report = _compare(reader, binding, edits)
         if strict and not report.complete:
             raise ValueError(_complaint(report, binding, edits))
+        if "hugging_face" in report.ignored:
+            warnings.warn(
+                f"{report.source} holds the trained head of another library, Hugging Face, which "
+                "no task here can hold. It is left out, and the backbone is loaded. Train a new "
+                f"head. Left out: {', '.join(report.ignored['hugging_face'])}",
+                stacklevel=2,
+            )
         loaded = set(report.loaded)
         for name, variables in binding.by_weight().items():
             variables = [v for v in variables if v.name in loaded]
@@ -310,6 +321,8 @@ def _compare(reader, binding, edits):
     ignored, unexpected = {}, []
     for name in unknown:
         group = next((g for start, g in _OPTIONAL.items() if name.startswith(start)), None)
+        if name.startswith(_HUGGING_FACE_HEADS):
+            group = "hugging_face"
         if group is None or group in binding.groups:
             unexpected.append(name)
         else:

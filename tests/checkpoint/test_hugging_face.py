@@ -248,6 +248,20 @@ def test_shards_are_read(folder, hf, tmp_path):
     assert_same_bytes(after, read_variables(folder / "bert_model.ckpt"))
 
 
+@pytest.mark.parametrize("head", ["classifier.dense", "classifier", "qa_outputs"])
+def test_the_trained_head_of_another_task_is_left_out(folder, hf, head):
+    file = hf / "model.safetensors"
+    tensors = {f"{head}.weight": np.ones((2, 32), "float32"), f"{head}.bias": np.ones(2, "float32")}
+    for name, tensor in safetensors.load_file(file).items():
+        if name.startswith("roformer."):
+            tensors[name] = tensor
+    safetensors.save_file(tensors, file)
+    with pytest.warns(UserWarning, match=f"Left out: {head}.bias, {head}.weight$"):
+        backbone = roformer_tf.RoFormerBackbone.from_preset(hf)
+    wanted = roformer_tf.RoFormerBackbone.from_preset(folder)
+    assert_equal(backbone.get_weights(), wanted.get_weights())
+
+
 def test_untied_output_raises(hf):
     file = hf / "model.safetensors"
     tensors = safetensors.load_file(file)
