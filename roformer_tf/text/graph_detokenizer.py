@@ -51,6 +51,8 @@ class GraphDetokenizer(tf.Module):
 
     Args:
         vocabulary: `Vocabulary`.
+        added_tokens: Tokens of it that are written as they are. All others in brackets, such as
+            "[SEP]", are special and not written.
 
     Call arguments:
         ids: RaggedTensor int32 (batch, tokens).
@@ -72,10 +74,11 @@ class GraphDetokenizer(tf.Module):
     follows only the token `##`, this strips the space before the word.
     """
 
-    def __init__(self, vocabulary, name=None):
+    def __init__(self, vocabulary, added_tokens=(), name=None):
         super().__init__(name)
         tokens = [vocabulary.token(i) for i in range(vocabulary.size)]
-        texts, kinds, lasts = zip(*map(describe, tokens), strict=True)
+        described = [describe(token, token in added_tokens) for token in tokens]
+        texts, kinds, lasts = zip(*described, strict=True)
         with tf.device("CPU"), tf.init_scope():
             self._texts = tf.constant([text.encode() for text in texts])
             self._kinds = tf.constant(kinds)
@@ -122,9 +125,9 @@ class GraphDetokenizer(tf.Module):
             return texts
 
 
-def describe(token):
+def describe(token, is_added=False):
     """Returns a token's text, how it is written, and how the text ends after it."""
-    if token is None or token[:1] == "[" and token[-1:] == "]":
+    if token is None or token[:1] == "[" and token[-1:] == "]" and not is_added:
         return "", SPECIAL, UNCHANGED
     if len(token) == 1 and is_punctuation(token) and not is_cjk(token):
         return token + " ", GLUED, OTHER

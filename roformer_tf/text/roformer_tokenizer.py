@@ -397,22 +397,22 @@ class RoFormerTokenizer(TokenizerFromPreset, keras_hub.tokenizers.Tokenizer):
 
     def _checked_vocabulary(self, source):
         vocabulary = Vocabulary(source)
-        special = [getattr(self, name) for name in self._special_token_attrs]
-        check_has_tokens(vocabulary, {*special, *self.added_tokens})
+        check_has_tokens(vocabulary, {*self.special_tokens, *self.added_tokens})
         return vocabulary
 
     def _set(self, vocabulary, tables):
         self._vocabulary, self._tables = vocabulary, tables
         graph, marked = GraphTokenizer(tables), self.marked_tokens()
         self._graph = MarkedTokens(graph, marked) if marked else graph
-        self._graph_detokenizer = GraphDetokenizer(vocabulary)
+        added = set(self.added_tokens) - set(self.special_tokens)
+        self._graph_detokenizer = GraphDetokenizer(vocabulary, added)
         self._update_special_token_ids()
 
     def marked_tokens(self) -> dict[str, int]:
         """Returns the ids of the tokens that are found in a text as they are written."""
         marked = set(self.added_tokens)
         if self.special_tokens_in_strings:
-            marked |= {getattr(self, name) for name in self._special_token_attrs}
+            marked.update(self.special_tokens)
         return {token: self._vocabulary.ids[token] for token in sorted(marked)}
 
     def settings_beside_vocabulary(self) -> dict:

@@ -73,6 +73,15 @@ def test_added_tokens(word_level, dictionary, tmp_path):
             tokenizer.add_tokens(wrong)
 
 
+def test_added_tokens_in_brackets_are_written(by_character):
+    tokenizer = RoFormerTokenizer(VOCABULARY, word_level=False)
+    tokenizer.add_tokens(["[LAUGH]", "[MASK]"])  # the latter is special
+    ids = tokenizer.encode("追[LAUGH]一[MASK]a [LAUGH]")[0]
+    assert tokenizer.detokenize(ids) == "追[LAUGH]一a [LAUGH]"
+    grown = RoFormerTokenizer(tokenizer.get_vocabulary(), word_level=False)
+    assert grown.detokenize(ids) == by_character.detokenize(by_character.encode("追一a")[0])
+
+
 def test_new_tokens_share_no_id():
     """The ids of a repeated line leave gaps that a file cannot fill."""
     tokenizer = RoFormerTokenizer([*VOCABULARY, VOCABULARY[-1]], word_level=False)
