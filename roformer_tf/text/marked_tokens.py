@@ -1,5 +1,7 @@
 """Finds some tokens in a string as they are written, before the rest is tokenized."""
 
+import itertools
+import os
 import re
 
 import tensorflow as tf
@@ -31,7 +33,8 @@ class MarkedTokens(tf.Module):
     """A `GraphTokenizer` that first looks for some tokens, such as "[MASK]", in the strings.
 
     It has the methods of `GraphTokenizer`. If several of these tokens begin at the same character,
-    it takes the longest.
+    it takes the longest. Some 5,000 tokens that begin with hundreds of different characters, such as
+    Chinese names, are too many: RE2 prints "DFA out of memory", and takes milliseconds for a line.
 
     Args:
         graph: `GraphTokenizer`. Tokenizes the text between these tokens.
@@ -50,8 +53,7 @@ class MarkedTokens(tf.Module):
     def __init__(self, graph, ids):
         super().__init__()
         self._graph = graph
-        longest_first = sorted(ids, key=len, reverse=True)
-        self._pattern = "(" + "|".join(map(re.escape, longest_first)) + ")"
+        self._pattern = _pattern_of(list(ids))
         tokens = tf.constant([token.encode() for token in ids])
         with tf.device("CPU"), tf.init_scope():
             values = tf.constant(list(ids.values()), tf.int32)
@@ -92,10 +94,24 @@ class MarkedTokens(tf.Module):
 
     def _split(self, texts):
         """Returns the parts of each text, their ids (-1 for text), and the parts that are text."""
-        texts = tf.strings.regex_replace(texts, self._pattern, _MARK + rb"\1" + _MARK)
+        texts = tf.strings.regex_replace(texts, self._pattern, _MARK + rb"\0" + _MARK)
         parts = tf.strings.split(texts, sep=_MARK)
         ids = self._ids.lookup(parts.values)
         return parts, ids, tf.where(ids < 0, parts.values, "")
+
+
+def _pattern_of(tokens):
+    """Returns a regular expression for the longest token. It has common beginnings once.
+
+    RE2 has little memory for a list of alternatives, and is slow when that is full.
+    """
+    prefix = os.path.commonprefix(tokens)
+    rests = sorted(token[len(prefix) :] for token in tokens)
+    groups = itertools.groupby(filter(None, rests), key=lambda rest: rest[0])
+    choices = "|".join(_pattern_of(list(group)) for _, group in groups)
+    if choices:
+        choices = f"(?:{choices})" + ("?" if "" in rests else "")
+    return re.escape(prefix) + choices
 
 
 def _spans(parts):

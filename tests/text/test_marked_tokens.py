@@ -1,5 +1,7 @@
 """Special and added tokens in strings, offsets of `encode`, pairs as text, names from elsewhere."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -71,6 +73,16 @@ def test_added_tokens(word_level, dictionary, tmp_path):
     for wrong in ("<B>", [""], ["a b"], [3]):
         with pytest.raises(ValueError, match="list of strings without white space"):
             tokenizer.add_tokens(wrong)
+
+
+def test_the_longest_of_tokens_with_common_beginnings(rng):
+    tokens = {"".join(rng.choice(list("ab.[天"), rng.integers(1, 6))) for _ in range(300)}
+    text = "".join(rng.choice(list("ab.[天"), 400))
+    tokenizer = RoFormerTokenizer([*SPECIAL, *sorted(tokens)], word_level=False)
+    tokenizer.add_tokens(sorted(tokens))
+    longest = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
+    expected = [tokenizer.token_to_id(token) for token in re.findall(longest, text)]
+    assert tokenizer([text]) == [expected]
 
 
 def test_added_tokens_in_brackets_are_written(by_character):
