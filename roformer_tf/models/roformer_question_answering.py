@@ -161,7 +161,7 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
         """
         check_positive_integer("n_best", n_best)
         check_positive_integer("max_answer_length", max_answer_length)
-        return super().predict(
+        found = super().predict(
             x,
             batch_size,
             verbose,
@@ -172,6 +172,16 @@ class RoFormerQuestionAnswering(AnsweringTask, keras_hub.models.Task):
             no_answer=no_answer,
             max_answer_length=max_answer_length,
         )
+        contexts = x.get("context") if isinstance(x, dict) else None
+        if not isinstance(contexts, list):
+            return found
+        # words of the given strings, as a tensor cannot hold lone surrogates
+        return [
+            [(start, end, context[start:end], score) for start, end, _, score in answers]
+            if isinstance(context, str)
+            else answers
+            for context, answers in zip(contexts, found)
+        ]
 
     def run_on(self, texts):
         contexts = [text[4:] for text in texts]  # for the question and another [SEP]

@@ -228,6 +228,10 @@ def test_every_form_of_data(rng):
         history = task.fit(data, answers, batch_size=4, verbose=0, **more)
         assert np.isfinite(history.history["loss"]).all()
     assert task.predict(dataset, verbose=0) == task.predict(data, verbose=0)
+    context = "北\ud83d京"  # half an emoji, which no tensor can hold
+    [found] = task.predict(columns(["谁"], [context]), verbose=0, n_best=9, no_answer=True)
+    assert "\ud83d" in {text for *_, text, _ in found}
+    assert all(text == context[start:end] for start, end, text, _ in found)
 
 
 @pytest.mark.slow
