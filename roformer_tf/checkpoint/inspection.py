@@ -210,8 +210,8 @@ def _inspect(folder, family):
         sizes = None if config is None else _or_note(notes, lambda: sizes_of_config(config, source))
         if sizes is not None and size not in (None, sizes.vocabulary_size):
             notes.append(
-                f"{folder.vocabulary_file.name} has {size} tokens, but vocab_size in {folder.config_file.name} is "
-                f"{sizes.vocabulary_size}."
+                f"{folder.vocabulary_file.name} has {size} tokens, but vocab_size in "
+                f"{folder.config_file.name} is {sizes.vocabulary_size}."
             )
         if sizes is not None and found.family is not None:
             table = arrays.shapes.get("bert/embeddings/position_embeddings", (sizes.num_positions,))
