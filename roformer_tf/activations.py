@@ -58,12 +58,15 @@ def gelu_tanh(x):
     return keras.activations.gelu(x, approximate=True)
 
 
+_OWN = {"gelu": gelu, "gelu_tanh": gelu_tanh}
+
+
 def get_activation(name):
     """Activation by its name in `bert_config.json`, or as any `keras.activations` identifier.
 
     Args:
-        name: `"gelu"` (exact), `"gelu_tanh"`, any Keras activation name, a callable, or `None`
-            (linear).
+        name: `"gelu"` (exact), `"gelu_tanh"`, any Keras activation name, a callable, the dict that
+            Keras saves of a callable, or `None` (linear).
 
     Returns:
         A callable on tensors.
@@ -77,10 +80,27 @@ def get_activation(name):
     >>> get_activation("gelu").__name__, get_activation("relu").__name__
     ('gelu', 'relu')
     """
+    if isinstance(name, str) and name in _OWN:
+        return _OWN[name]
     try:
-        return {"gelu": gelu, "gelu_tanh": gelu_tanh}.get(name) or keras.activations.get(name)
+        return keras.activations.get(name)
     except ValueError as error:
         raise ValueError(
             "`activation` must be 'gelu', 'gelu_tanh', or an activation of Keras, such as 'relu'. "
             f"Received: activation={name!r}"
         ) from error
+
+
+def activation_name(activation):
+    """Returns the name by which `get_activation` finds a function, or any other value unchanged.
+
+    Example:
+
+    >>> import keras
+    >>> from roformer_tf.activations import activation_name
+    >>> activation_name(keras.activations.silu)
+    'silu'
+    """
+    name = getattr(activation, "__name__", None)
+    function = _OWN.get(name) or getattr(keras.activations, str(name), None)
+    return name if function is activation else activation

@@ -3,6 +3,7 @@ from functools import partial
 import keras
 from keras import ops
 
+from roformer_tf.activations import activation_name
 from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at, with_mask_at
 from roformer_tf.layers.config import arguments_of, deserialize_parts, shape_of_spec
 from roformer_tf.layers.dropout import Dropout
@@ -112,7 +113,7 @@ class EncoderBlock(keras.layers.Layer):
         self.num_heads = num_heads
         self.dropout = dropout
         self.attention_dropout = attention_dropout
-        self.activation_name = activation
+        self.activation_name = activation_name(activation)
         self.norm_kind = norm
         self.epsilon = epsilon
         self.use_bias = use_bias

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from roformer_tf.activations import get_activation
+from roformer_tf.activations import activation_name, get_activation
 from roformer_tf.layers.config import arguments_of
 from roformer_tf.layers.flat_dense import flatten, make_dense
 
@@ -47,7 +47,7 @@ class FeedForward(keras.layers.Layer):
         self.supports_masking = True
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
-        self.activation_name = activation
+        self.activation_name = activation_name(activation)
         self.activation = get_activation(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from roformer_tf.activations import get_activation
+from roformer_tf.activations import activation_name, get_activation
 from roformer_tf.layers.attention_mask import tokens_at
 from roformer_tf.layers.config import arguments_of, deserialize_parts, shape_of_spec
 from roformer_tf.layers.dropout import Dropout
@@ -65,7 +65,7 @@ class MaskedLMHead(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         self.token_embedding = token_embedding
         self.has_transform = transform
-        self.activation_name = activation
+        self.activation_name = activation_name(activation)
         self.activation = get_activation(activation)
         self.epsilon = epsilon
         self.dropout = dropout

@@ -4,6 +4,7 @@ import keras
 import keras_hub
 from keras import ops
 
+from roformer_tf.activations import activation_name
 from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.layers import AttentionMask, EncoderBlock, Pooler, RoFormerEmbeddings
 from roformer_tf.layers.cache import as_index, is_prefill
@@ -408,7 +409,11 @@ def saved_arguments(backbone, cls):
     ]
     values = {name: getattr(backbone, name) for name in names}
     values = {k: (dict(v) or None) if isinstance(v, dict) else v for k, v in values.items()}
-    return {**values, "position_scheme": backbone.position_scheme_name}
+    return {
+        **values,
+        "activation": activation_name(backbone.activation),
+        "position_scheme": backbone.position_scheme_name,
+    }
 
 
 def check_sizes(sizes):

@@ -1,3 +1,4 @@
+import json
 import math
 
 import keras
@@ -70,3 +71,21 @@ def test_names():
     assert get_activation(math.tanh) is math.tanh
     with pytest.raises(ValueError, match="no_such_activation"):
         get_activation("no_such_activation")
+
+
+@pytest.mark.parametrize(
+    ("activation", "name"),
+    [
+        (keras.activations.silu, "silu"),
+        (gelu, "gelu"),
+        (keras.activations.gelu, None),  # "gelu" is ours
+        (keras.layers.LeakyReLU(0.3), None),
+    ],
+)
+def test_functions_and_layers_are_saved(activation, name):
+    """Functions are kept by the names that they have in `bert_config.json`, if there are any."""
+    config = json.dumps(keras.saving.serialize_keras_object(FeedForward(8, 16, activation)))
+    loaded = keras.saving.deserialize_keras_object(json.loads(config))
+    np.testing.assert_array_equal(numpy(loaded.activation(X)), numpy(activation(X)))
+    if name is not None:
+        assert loaded.activation is activation and loaded.get_config()["activation"] == name

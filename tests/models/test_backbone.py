@@ -274,6 +274,15 @@ def test_config_and_file(kind, options, rng, tmp_path):
         assert_equal(other(given), expected)
 
 
+def test_functions_as_activations_are_saved(rng, tmp_path):
+    given = inputs(rng)
+    for activation, name in ((keras.activations.silu, "silu"), (keras.layers.LeakyReLU(), None)):
+        model = backbone("v1", activation=activation)
+        loaded = saved_and_loaded(model, tmp_path)
+        assert_equal(loaded(given), model(given))
+        assert name in (None, loaded.get_config()["activation"])
+
+
 def test_number_of_weights():
     """Only the original's weights: 12 H^2 in a block and its vectors, none for positions."""
     h, f, v = 16, 32, 48
