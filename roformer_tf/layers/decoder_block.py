@@ -36,7 +36,8 @@ class DecoderBlock(EncoderBlock):
         self_attention_cache: Output of `build_cache`, or of the call before.
         self_attention_cache_update_index: int or scalar int tensor. Position of the first of these
             tokens; needed with a cache.
-        cross_attention_cache: Output of the call before, which saves projecting `encoder_sequence`.
+        cross_attention_cache: Output of the call before, which takes the place of
+            `encoder_sequence`. Pass the masks of the encoder in every call.
         use_causal_mask: bool. Whether a query sees only the keys up to its own position.
         attention_bias: See `SelfAttention`. Takes the place of the decoder's masks.
         encoder_attention_bias: float32 tensor that broadcasts to `(batch, num_heads, length,
@@ -102,9 +103,12 @@ class DecoderBlock(EncoderBlock):
         encoder_attention_bias=None,
         position=None,
     ):
-        if encoder_attention_bias is None and encoder_sequence is not None:
+        encoder_keys = encoder_sequence
+        if encoder_keys is None and cross_attention_cache is not None:
+            encoder_keys = ops.swapaxes(cross_attention_cache[0], 1, 2)
+        if encoder_attention_bias is None and encoder_keys is not None:
             encoder_attention_bias = bias_of_masks(
-                encoder_sequence, encoder_padding_mask, encoder_attention_mask
+                encoder_keys, encoder_padding_mask, encoder_attention_mask
             )
         if self_attention_cache is not None:
             if cross_attention_cache is None and encoder_sequence is not None:

@@ -149,12 +149,12 @@ def test_decoder_block():
     np.testing.assert_allclose(numpy(block(X, memory, **options)), expected, atol=NOISE)
 
     whole = numpy(block(X, memory, encoder_padding_mask=real))
-    cache, cross, outputs = block.build_cache(2, LENGTH), None, []
+    cache, cross, outputs, one_row = block.build_cache(2, LENGTH), None, [], as_mask[:, :1]
     for i in range(LENGTH):
         output, cache, cross = block(
             X[:, i : i + 1],
-            memory,
-            encoder_padding_mask=real,
+            memory if i < 2 else None,  # the cache holds what the block needs of it
+            **({"encoder_padding_mask": real} if i % 2 else {"encoder_attention_mask": one_row}),
             self_attention_cache=cache,
             self_attention_cache_update_index=i,
             cross_attention_cache=cross,
