@@ -70,7 +70,8 @@ class CrossAttention(Attention):
 
     def build(self, x_shape, encoder_sequence_shape, *shapes, **named_shapes):
         self.query.build(x_shape)
-        self.key_value.build(encoder_sequence_shape)
+        if not self.key_value.built:  # `build_cache` builds it
+            self.key_value.build(encoder_sequence_shape)
         self.output_dense.build((*x_shape[:-1], self.num_heads * self.head_dim))
 
     def call(self, x, encoder_sequence, attention_bias=None, training=None):
@@ -97,6 +98,8 @@ class CrossAttention(Attention):
         Returns:
             Tensor `(beams * batch, length, num_heads * head_dim)`.
         """
+        if not self.built:
+            self.build(x.shape, None)
         key, value = cache
         query = ops.reshape(
             self.query(flatten(x)) / math.sqrt(self.head_dim),

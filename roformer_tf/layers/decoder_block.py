@@ -161,6 +161,8 @@ class DecoderBlock(EncoderBlock):
         Returns:
             Tuple of the outputs, of the shape of `x`, and the new cache.
         """
+        if not self.built:
+            self.build(x.shape, None if cross_attention_cache is None else x.shape)
         x = ops.cast(x, self.compute_dtype)
         update, cache = self.attention.call_with_cache(
             x, cache, cache_update_index, attention_bias=attention_bias, position=position

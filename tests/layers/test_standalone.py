@@ -165,6 +165,20 @@ def test_decoder_block():
         block(X)
 
 
+def test_steps_come_before_the_first_call():
+    memory = X[:, :4]
+    block = layers.DecoderBlock(WIDTH, 24, HEADS)
+    cross = block.cross_attention.build_cache(memory)
+    found, _ = block.call_with_cache(X, block.build_cache(2, LENGTH), 0, cross)
+    np.testing.assert_allclose(numpy(found), numpy(block(X, memory)), atol=NOISE)
+    block = layers.DecoderBlock(WIDTH, 24, HEADS)
+    found, _ = block.call_with_cache(X, block.build_cache(2, LENGTH), 0)
+    np.testing.assert_allclose(numpy(found), numpy(block(X)), atol=NOISE)
+    attention = layers.CrossAttention(HEADS, HEAD_DIM)
+    found = attention.call_with_cache(X, attention.build_cache(memory))
+    np.testing.assert_allclose(numpy(found), numpy(attention(X, memory)), atol=NOISE)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "calls"),
     [
