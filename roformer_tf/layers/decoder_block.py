@@ -1,3 +1,5 @@
+import inspect
+
 import keras
 from keras import ops
 
@@ -169,6 +171,19 @@ class DecoderBlock(EncoderBlock):
         )
         x = self._after_self_attention(x, update, cross_attention_cache, encoder_attention_bias)
         return x, cache
+
+    def compute_output_spec(self, x, *args, **kwargs):
+        output = super().compute_output_spec(x)
+        given = inspect.signature(self.call).bind(x, *args, **kwargs).arguments
+        if given.get("self_attention_cache") is None:
+            return output
+        outputs, memory = (output, given["self_attention_cache"]), given.get("encoder_sequence")
+        if given.get("cross_attention_cache") is not None:
+            outputs += (given["cross_attention_cache"],)
+        elif memory is not None:
+            heads = self.attention.num_heads, memory.shape[1], self.attention.head_dim
+            outputs += (2 * (keras.KerasTensor((memory.shape[0], *heads), self.compute_dtype),),)
+        return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), outputs)
 
     def _forward(
         self, x, encoder_sequence, attention_bias, encoder_attention_bias, position, training

@@ -364,6 +364,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         outputs = super().compute_output_spec(query, value, key, **options)
         if cache is None:
             return outputs
+        # not the symbols of the cache given, which are inputs
+        cache = keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), cache)
         return (*(outputs if isinstance(outputs, tuple) else (outputs,)), cache)
 
     def get_config(self):

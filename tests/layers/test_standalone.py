@@ -179,6 +179,22 @@ def test_steps_come_before_the_first_call():
     np.testing.assert_allclose(numpy(found), numpy(attention(X, memory)), atol=NOISE)
 
 
+def test_models_take_and_return_caches():
+    block = layers.DecoderBlock(WIDTH, 24, HEADS)
+    attention = layers.RotaryMultiHeadAttention(HEADS, HEAD_DIM)
+    attention.build(X.shape, X.shape)
+
+    def step(x, memory, cache, other):
+        of_block = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
+        return block(x, memory, **of_block), attention(x, x, cache=other, cache_update_index=0)
+
+    given = X, X[:, :4], block.build_cache(2, LENGTH), attention.build_cache(2, LENGTH)
+    given = keras.tree.map_structure(keras.ops.convert_to_tensor, given)
+    symbols = keras.tree.map_structure(lambda x: keras.Input(x.shape[1:]), given)
+    model = keras.Model(symbols, step(*symbols))
+    assert_equal(model(given), step(*given), atol=NOISE)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "calls"),
     [
