@@ -221,11 +221,15 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             update = ops.cast(ops.stack([key, value], axis=1), cache.dtype)
             cache = ops.slice_update(cache, (0, 0, cache_update_index, 0, 0), update)
             key, value = ops.unstack(cache, 2, axis=1)
-            written = self._visible_in_cache(query, key, cache_update_index, use_causal_mask)
+            visible = self._visible_in_cache(query, key, cache_update_index, use_causal_mask)
             if attention_mask is not None:
-                written = ops.logical_and(ops.cast(attention_mask, "bool"), written)
-            attention_mask = written
-        if not is_causal:
+                visible = ops.logical_and(ops.cast(attention_mask, "bool"), visible)
+            if query_mask is not None:
+                visible = ops.logical_and(
+                    ops.expand_dims(ops.cast(query_mask, "bool"), -1), visible
+                )
+            attention_mask = visible
+        elif not is_causal:
             attention_mask = self._compute_attention_mask(
                 query,
                 value,
@@ -233,7 +237,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 value_mask=value_mask,
                 key_mask=key_mask,
                 attention_mask=attention_mask,
-                use_causal_mask=use_causal_mask and not cached,
+                use_causal_mask=use_causal_mask,
             )
         if heads_per_key > 1:
             key, value = (ops.repeat(x, heads_per_key, axis=2) for x in (key, value))
@@ -325,10 +329,15 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return outputs
 
     def _visible_in_cache(self, query, key, cache_update_index, causal):
-        """Returns the bool mask `(1, length, max_length)` of the positions that are written."""
+        """Returns the bool mask `(1, length, max_length)` of the positions that queries see."""
         length, places = ops.shape(query)[1], ops.arange(ops.shape(key)[1])
-        rows = ops.arange(length) if causal else ops.full((length,), length - 1, "int32")
-        return (places[None] <= cache_update_index + rows[:, None])[None]
+        rows = ops.arange(length)
+        written = rows if causal else ops.full((length,), length - 1, "int32")
+        visible = places[None] <= cache_update_index + written[:, None]
+        if self._sliding_window is not None:
+            distance = places[None] - (cache_update_index + rows[:, None])
+            visible = ops.logical_and(visible, ops.abs(distance) < self._sliding_window)
+        return visible[None]
 
     def build_cache(self, batch_size, max_length):
         """Makes an empty key/value cache.

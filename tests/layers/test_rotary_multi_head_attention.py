@@ -118,14 +118,15 @@ def in_parts(layer, x, cache, is_causal=lambda count: True):
     return np.concatenate(outputs, 1)
 
 
-@pytest.mark.parametrize("num_key_value_heads", [4, 2])
-def test_cached_equals_uncached(num_key_value_heads, rng):
-    layer = attention(num_key_value_heads=num_key_value_heads)
+@pytest.mark.parametrize(("num_key_value_heads", "window"), [(4, None), (2, None), (4, 3)])
+def test_cached_equals_uncached(num_key_value_heads, window, rng):
+    layer = attention(num_key_value_heads=num_key_value_heads, sliding_window=window)
     x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
     whole = numpy(layer(x, x, use_causal_mask=True))
     cache = layer.build_cache(2, LENGTH + 3)  # with positions that are never written
     assert tuple(cache.shape) == (2, 2, LENGTH + 3, num_key_value_heads, 4)
-    np.testing.assert_allclose(in_parts(layer, x, cache), whole, atol=2e-6)
+    # some last places of outputs up to 6
+    np.testing.assert_allclose(in_parts(layer, x, cache), whole, atol=4e-6)
 
 
 def linear_oracle(layer, x, visible):
