@@ -30,15 +30,7 @@ def write(cache, update, cache_update_index):
     """
     cache = ops.convert_to_tensor(cache)
     update = ops.cast(update, cache.dtype)
-    max_length, count = cache.shape[2], update.shape[2]
-    if (
-        all(isinstance(number, int) for number in (max_length, count, cache_update_index))
-        and cache_update_index + count > max_length
-    ):
-        raise ValueError(
-            f"The cache holds {max_length} tokens; pass a larger `max_length` to `build_cache`. "
-            f"Received: cache_update_index={cache_update_index} and {count} more tokens"
-        )
+    check_room(cache.shape[2], update.shape[2], cache_update_index)
     if in_plain_graph():
         import tensorflow as tf
 
@@ -59,6 +51,16 @@ def write(cache, update, cache_update_index):
         )
         return tf.reshape(written, (batch, num_heads, max_length, head_dim))
     return ops.slice_update(cache, (0, 0, cache_update_index, 0), update)
+
+
+def check_room(max_length, count, cache_update_index):
+    """Raises `ValueError` if `count` more tokens do not fit, as far as the numbers are known."""
+    numbers = max_length, count, cache_update_index
+    if all(isinstance(x, int) for x in numbers) and cache_update_index + count > max_length:
+        raise ValueError(
+            f"The cache holds {max_length} tokens; pass a larger `max_length` to `build_cache`. "
+            f"Received: cache_update_index={cache_update_index} and {count} more tokens"
+        )
 
 
 def read(x, cache_update_index, length):

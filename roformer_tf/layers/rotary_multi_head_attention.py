@@ -6,7 +6,7 @@ from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from roformer_tf.checks import check_positive_integer
 from roformer_tf.layers.attention_mask import HIDDEN
-from roformer_tf.layers.cache import as_index
+from roformer_tf.layers.cache import as_index, check_room
 from roformer_tf.layers.config import deserialize_parts, serialized
 from roformer_tf.layers.feature_map import FeatureMap, check_no_scores
 from roformer_tf.layers.linear_attention import initial_state, linear_attention
@@ -57,8 +57,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     Raises:
         ValueError: If `num_key_value_heads` does not divide `num_heads`, inputs have more than one
-            sequence axis, only one of `cache` and `cache_update_index` is given, or linear
-            attention is asked for scores, a mask by query or a sliding window.
+            sequence axis, only one of `cache` and `cache_update_index` is given, a cache is full,
+            or linear attention is asked for scores, a mask by query or a sliding window.
 
     Example:
 
@@ -218,6 +218,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         query = self.rotary_embedding(query, positions=positions)
         key = self.rotary_embedding(key, positions=key_positions)
         if cached:
+            check_room(cache.shape[2], key.shape[1], cache_update_index)
             update = ops.cast(ops.stack([key, value], axis=1), cache.dtype)
             cache = ops.slice_update(cache, (0, 0, cache_update_index, 0, 0), update)
             key, value = ops.unstack(cache, 2, axis=1)

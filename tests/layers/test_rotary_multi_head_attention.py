@@ -239,6 +239,9 @@ def test_errors(rng):
     x = rng.normal(size=(1, 2, WIDTH)).astype("float32")
     with pytest.raises(ValueError, match="Pass both `cache` and `cache_update_index`"):
         attention()(x, x, cache_update_index=0)
+    layer = attention()
+    with pytest.raises(ValueError, match="holds 4 tokens.*index=3 and 2 more tokens"):
+        layer(x, x, cache=layer.build_cache(1, 4), cache_update_index=3)
     with pytest.raises(ValueError, match="one sequence axis"):
         RotaryMultiHeadAttention(4, 4)(x[None], x[None])
     dynamic = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
