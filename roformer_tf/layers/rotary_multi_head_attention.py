@@ -101,7 +101,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         feature_map=None,
         **kwargs,
     ):
-        super().__init__(num_heads, key_dim, **kwargs)
+        # autocast would round float32 positions, features and sums; the dense layers cast the inputs
+        super().__init__(num_heads, key_dim, autocast=False, **kwargs)
         self.num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
         check_positive_integer("num_key_value_heads", self.num_key_value_heads)
         if num_heads % self.num_key_value_heads:
@@ -125,6 +126,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             layout=layout,
             rotary_dim=rotary_dim,
             rope_scaling=rope_scaling,
+            autocast=False,
             dtype=self.dtype_policy,
             name="rotary_embedding",
         )

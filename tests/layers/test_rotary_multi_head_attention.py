@@ -199,6 +199,34 @@ def test_every_feature_map_gives_the_numbers_of_linear_attention(feature_map, rn
     np.testing.assert_allclose(found, whole, atol=5e-6)
 
 
+@pytest.mark.parametrize(
+    "feature_map",
+    [None, EluFeatureMap(), FavorFeatureMap(16, seed=1, rotate_inputs=True)],
+    ids=["softmax", "elu", "favor"],
+)
+@pytest.mark.parametrize(
+    ("dtype", "rounding"),
+    [
+        ("mixed_float16", 2.0**-11),
+        ("mixed_bfloat16", 2.0**-8),
+        pytest.param("float64", 2.0**-22, marks=pytest.mark.tensorflow("JAX has no float64")),
+    ],
+)
+def test_positions_and_linear_sums_are_in_float32(feature_map, dtype, rounding, rng):
+    """So are the sums in a cache, which no step rounds."""
+    if feature_map is None and dtype == "mixed_float16" and keras.backend.backend() == "jax":
+        pytest.skip("JAX computes no such attention in float16 on a CPU")
+    x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
+    exact, layer = (attention(feature_map=feature_map, dtype=name) for name in ("float32", dtype))
+    positions = 2048.5 + np.arange(LENGTH, dtype="float32")
+    for options in ({}, {"positions": positions}, {"use_causal_mask": True}):
+        expected = numpy(exact(x, x, **options))
+        found = numpy(layer(x, x, **options)).astype("float64")
+        np.testing.assert_allclose(found, expected, atol=4 * rounding * np.abs(expected).max())
+    found = in_parts(layer, x, layer.build_cache(2, LENGTH)).astype("float64")
+    np.testing.assert_allclose(found, expected, atol=4 * rounding * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("feature_map", [None, EluFeatureMap()], ids=["softmax", "linear"])
 def test_masks_that_keras_carries_along(feature_map):
     layer = attention(feature_map=feature_map)
