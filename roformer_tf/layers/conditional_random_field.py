@@ -5,7 +5,9 @@ from keras.src.backend.common.masking import get_keras_mask
 
 from roformer_tf.layers.config import arguments_of, shape_of_spec
 
-MINUS_INFINITY = np.float32("-inf")  # whatever `keras.config.floatx()` is
+# NumPy numbers, whose dtype no `keras.config.floatx()` changes
+MINUS_INFINITY = np.float32("-inf")
+NEVER = np.float32(-1e30)  # as good, and differences of it have gradients
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -24,13 +26,13 @@ class ConditionalRandomField(keras.layers.Layer):
 
     Call arguments:
         x: Tensor `(batch, length, tags)`, the scores of the tags of each token.
-        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Defaults to the mask
-            that Keras propagates with `x`.
+        padding_mask: int or bool tensor `(batch, length)`, 1 for real tokens. Others are skipped,
+            wherever they are. Defaults to the mask that Keras propagates with `x`.
 
     Returns:
         float32 tensor `(batch, length, tags, tags)`: score of a tag (last axis) after another one.
-        At the first token the score of the tag. At padding 0 for the same tag, and minus infinity
-        for all others.
+        At the first real token the score of the tag. At padding 0 for the same tag, and minus
+        infinity for all others.
 
     Raises:
         ValueError: If `lr_multiplier` is not positive.
@@ -73,13 +75,18 @@ class ConditionalRandomField(keras.layers.Layer):
         if padding_mask is None:
             padding_mask = get_keras_mask(x)
         x = ops.cast(x, "float32")
-        is_first = ops.expand_dims(ops.arange(ops.shape(x)[1]) == 0, (1, 2))
+        if padding_mask is None:
+            is_first = ops.arange(ops.shape(x)[1])[None] == 0
+        else:
+            padding_mask = ops.cast(padding_mask, "bool")
+            is_first = ops.cumsum(ops.cast(padding_mask, "int32"), axis=1) <= 1
         transitions = ops.cast(self.transitions, "float32") * self.lr_multiplier
-        outputs = ops.expand_dims(x, 2) + ops.where(is_first, 0.0, transitions)
+        outputs = ops.expand_dims(x, 2) + ops.where(
+            ops.expand_dims(is_first, (2, 3)), 0.0, transitions
+        )
         if padding_mask is None:
             return outputs
-        same = ops.where(ops.eye(x.shape[-1], dtype="bool"), 0.0, MINUS_INFINITY)
-        return ops.where(ops.expand_dims(ops.cast(padding_mask, "bool"), (2, 3)), outputs, same)
+        return ops.where(ops.expand_dims(padding_mask, (2, 3)), outputs, _same_tag(x.shape[-1]))
 
     def compute_output_spec(self, x, padding_mask=None):
         return keras.KerasTensor((*x.shape, x.shape[-1]), "float32")
@@ -98,7 +105,8 @@ class ConditionalRandomFieldLoss(keras.losses.Loss):
         **kwargs: Arguments of `keras.losses.Loss`, such as `name`.
 
     Call arguments:
-        y_true: int tensor `(batch, length)` of tags, -1 for padding.
+        y_true: int tensor `(batch, length)` of tags, -1 for tokens to skip, such as
+            padding. Hide the ones before the first tag from the layer too, by `padding_mask`.
         y_pred: Tensor `(batch, length, tags, tags)`, outputs of `ConditionalRandomField`.
 
     Returns:
@@ -120,16 +128,32 @@ class ConditionalRandomFieldLoss(keras.losses.Loss):
         tags = ops.cast(y_true, "int32")
         size = y_pred.shape[-1]
         is_real = tags >= 0
-        tags = ops.where(is_real, tags, 0)
-        before = ops.concatenate([ops.zeros_like(tags[:, :1]), tags[:, :-1]], axis=1)
+        y_pred = ops.where(ops.expand_dims(is_real, (2, 3)), y_pred, _same_tag(size))
         batch, length = ops.shape(y_pred)[:2]
         pairs = ops.reshape(y_pred, (batch, length, size * size))
-        scores = ops.take_along_axis(pairs, (before * size + tags)[..., None], axis=-1)[..., 0]
+        pair = _tags_before(tags) * size + ops.maximum(tags, 0)
+        scores = ops.take_along_axis(pairs, pair[..., None], axis=-1)[..., 0]
         score = ops.sum(ops.where(is_real, scores, 0.0), axis=1)
 
         steps = ops.transpose(y_pred, (1, 0, 2, 3))
         total, _ = ops.scan(_log_total, _first_total(y_pred), steps)
         return ops.logsumexp(total, axis=1) - score
+
+
+def _same_tag(size):
+    """Returns the scores of pairs at padding, which keeps the tag before: `(size, size)`."""
+    return ops.where(ops.eye(size, dtype="bool"), 0.0, MINUS_INFINITY)
+
+
+def _tags_before(tags):
+    """Returns the last tag before each token that is not -1, or 0 before the first one."""
+    is_real = tags >= 0
+    index = ops.arange(ops.shape(tags)[1], dtype="int32")
+    order = ops.argsort(ops.where(is_real, index, index + ops.shape(tags)[1]), axis=1)
+    real = ops.take_along_axis(tags, order, axis=1)  # all real ones first
+    real = ops.concatenate([ops.zeros_like(tags[:, :1]), real], axis=1)
+    count = ops.cast(is_real, "int32")
+    return ops.take_along_axis(real, ops.cumsum(count, axis=1) - count, axis=1)
 
 
 def viterbi_decode(scores):
@@ -140,7 +164,7 @@ def viterbi_decode(scores):
             infinity for a tag that may not follow another.
 
     Returns:
-        int32 tensor `(batch, length)`. Padding repeats the last tag.
+        int32 tensor `(batch, length)`. Padding repeats the tag before, and has 0 before the first.
 
     Example:
 
@@ -174,7 +198,7 @@ def viterbi_decode(scores):
 def _first_total(scores):
     """Returns the totals before the first token, where tag 0 stands for none: `(batch, tags)`."""
     is_first = ops.arange(scores.shape[-1]) == 0
-    return ops.zeros_like(scores[:, 0, 0]) + ops.where(is_first, 0.0, MINUS_INFINITY)
+    return ops.zeros_like(scores[:, 0, 0]) + ops.where(is_first, 0.0, NEVER)
 
 
 def _log_total(total, pairs):

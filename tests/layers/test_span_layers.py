@@ -245,39 +245,49 @@ def path_score(emissions, transitions, path):
 
 @pytest.mark.parametrize("factor", [1, 100])
 def test_field_equals_all_paths(rng, factor):
-    """Loss and best tags equal those of a search through all sequences of tags."""
-    emissions = (2 * rng.normal(size=(3, 5, 3))).astype("float32")
+    """Loss and best tags equal those of a search through all sequences of tags of real tokens."""
+    mask = [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 0, 1, 0, 1], [0, 0, 1, 0, 1]]
+    mask = np.array(mask, "bool")
+    emissions = (2 * rng.normal(size=(*mask.shape, 3))).astype("float32")
     weights = (rng.normal(size=(3, 3)) / factor).astype("float32")
-    lengths = [5, 3, 1]
-    mask = np.arange(5) < np.array(lengths)[:, None]
-    tags = np.where(mask, rng.integers(0, 3, (3, 5)), -1)
+    tags = np.where(mask, rng.integers(0, 3, mask.shape), -1)
     layer = ConditionalRandomField(factor)
     layer.build(emissions.shape)
     layer.set_weights([weights])
     scores = ops.stop_gradient(layer(emissions, padding_mask=mask))
-    losses, best = [], []
-    for row, length, true in zip(emissions.astype("float64"), lengths, tags, strict=True):
+    losses, best, shares = [], [], []
+    for row, real, true in zip(emissions.astype("float64"), mask, tags, strict=True):
         found = {
-            path: path_score(row[:length], factor * weights.astype("float64"), path)
-            for path in paths(length, 3)
+            path: path_score(row[real], factor * weights.astype("float64"), path)
+            for path in paths(real.sum(), 3)
         }
         values = np.array(list(found.values()))
         total = np.log(np.exp(values - values.max()).sum()) + values.max()
-        losses.append(total - found[tuple(true[:length])])
+        losses.append(total - found[tuple(true[real])])
         best.append(max(found, key=found.get))
+        shares.append(np.zeros((real.sum(), 3)))
+        for path, value in found.items():
+            shares[-1][range(len(path)), path] += np.exp(value - total)
     loss = ConditionalRandomFieldLoss(reduction=None)
     np.testing.assert_allclose(numpy(loss(tags, scores)), losses, rtol=1e-5, atol=1e-5)
-    probabilities = numpy(tag_probabilities(scores))
-    for row, length, found in zip(emissions.astype("float64"), lengths, probabilities, strict=True):
-        wanted = np.zeros((length, 3))
-        for path in paths(length, 3):
-            share = np.exp(path_score(row[:length], factor * weights.astype("float64"), path))
-            wanted[range(length), path] += share
-        np.testing.assert_allclose(found[:length], wanted / wanted.sum(1)[:, None], atol=2e-6)
+    # tags of -1 suffice where the first token is real
+    np.testing.assert_allclose(numpy(loss(tags, layer(emissions)))[:4], losses[:4], rtol=1e-5)
+    np.testing.assert_allclose(
+        numpy(tag_probabilities(scores))[mask], np.concatenate(shares), atol=2e-6
+    )
     decoded = numpy(viterbi_decode(scores))
-    for row, path in zip(decoded, best, strict=True):
-        assert tuple(row[: len(path)]) == path and (row[len(path) :] == path[-1]).all()
+    for row, real, path in zip(decoded, mask, best, strict=True):
+        # padding repeats the tag before
+        assert row.tolist() == [(0, *path)[count] for count in np.cumsum(real)]
     np.testing.assert_array_equal(numpy(compiled(viterbi_decode)(scores)), decoded)
+
+    def loss_of(x):
+        return loss(tags, layer(x, padding_mask=mask))
+
+    _, (gradient, _) = gradients(loss_of, [emissions], np.ones(5), layer)
+    wanted = np.concatenate(shares) - np.eye(3)[tags[mask]]
+    np.testing.assert_allclose(gradient[mask], wanted, atol=2e-6)
+    assert (gradient[~mask] == 0).all()
 
 
 @pytest.mark.oracle
