@@ -1,12 +1,15 @@
 import keras
 import keras_hub
+import numpy as np
 from keras import ops
 
 from roformer_tf.checks import check_one_of, check_positive_integer
 from roformer_tf.samplers.stop_tokens import is_any_of
 
 PENALTY_FORMS = ("fairseq", "gnmt")
-NO_SCORE = float("-inf")  # the score of a missing hypothesis
+# The score of a missing hypothesis. A NumPy number, because `ops.where` of two Python numbers has the
+# dtype `keras.config.floatx()`.
+NO_SCORE = np.float32("-inf")
 
 
 class BeamLoop(keras_hub.samplers.Sampler):

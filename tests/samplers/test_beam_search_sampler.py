@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.samplers import BeamSearchSampler, with_min_length
+from roformer_tf.samplers import BeamSearchSampler, OriginalBeamSampler, with_min_length
 from tests.layers.harness import compiled, numpy
 from tests.samplers import table_model
 from tests.samplers.table_model import LENGTH, LENGTHS, Row, search
@@ -122,6 +122,16 @@ def test_sequences_do_not_depend_on_each_other(rng):
             alone = sampler(next, prompt, index=length, mask=mask, stop_token_ids=stops)
             assert numpy(alone[0])[0, :, 1:].tolist() == texts[row, :, 1:].tolist()
             np.testing.assert_allclose(numpy(alone[1])[0], scores[row], rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("cls", [BeamSearchSampler, OriginalBeamSampler])
+@pytest.mark.parametrize("floatx", ["float16", "float64"])
+def test_floatx_changes_nothing(cls, floatx, rng):
+    tables = tables_for(rng, vocabulary=4)
+    _, expected = search(cls(3), tables, [2])
+    keras.config.set_floatx(floatx)
+    _, found = search(cls(3), tables, [2])
+    assert found.tolist() == expected.tolist()
 
 
 def test_cache_follows_its_beam(rng):
