@@ -134,7 +134,8 @@ class TupePosition(BiasScheme):
             bias = bias + self.t5_relative_bias(token_ids, position_ids)
         if self.untie_cls:
             cls = ops.equal(positions_of(token_ids, position_ids), 0)
-            bias = ops.where(cls[:, None, None, :], ops.convert_to_tensor(self.cls_bias), bias)
+            cls_bias = ops.cast(self.cls_bias, "float32")
+            bias = ops.where(cls[:, None, None, :], cls_bias, bias)
             bias = ops.where(cls[:, None, :, None], 0.0, bias)
         return bias
 

@@ -206,12 +206,18 @@ def test_deberta_equals_hugging_face(rng):
 
 
 @pytest.mark.parametrize("options", [{}, {"relative_bias": False}, {"untie_cls": True}])
-def test_tupe_bias_equals_float64(options):
-    scheme = built(layers.TupePosition(9, HEADS, HEAD_DIM, **options))
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32", pytest.param("float64", marks=pytest.mark.tensorflow("JAX has no float64"))],
+)
+def test_tupe_bias_equals_float64(options, dtype):
+    scheme = built(layers.TupePosition(9, HEADS, HEAD_DIM, **options, dtype=dtype))
     positions = np.array([[0, 1, 2, 3], [3, 0, 8, 0]])
     untie = options.get("untie_cls", False)
     expected = oracle.tupe_bias(weights_by_path(scheme), positions, HEADS, untie_cls=untie)
-    np.testing.assert_allclose(numpy(scheme(positions, positions)), expected, atol=2e-6)
+    found = numpy(scheme(positions, positions))
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert found.dtype == "float32"
 
 
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
