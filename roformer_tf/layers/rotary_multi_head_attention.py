@@ -194,11 +194,14 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             )
         no_mask = all(m is None for m in (query_mask, value_mask, key_mask, attention_mask))
         is_causal = use_causal_mask and no_mask and not cached and self._sliding_window is None
+        is_self = query is key
         gate, query, key, value = self._project(query, key, value)
         if positions is None and cached:
             positions = cache_update_index + ops.arange(ops.shape(query)[1], dtype="int32")
-        if key_positions is None and query.shape[1] == key.shape[1]:
+        if key_positions is None and is_self:
             key_positions = positions
+        elif key_positions is None and positions is not None:
+            key_positions = _positions_of_keys(positions, query, key)
         heads_per_key = self.num_heads // self.num_key_value_heads
         if self.feature_map is not None:
             check_no_scores(return_attention_scores, self.feature_map)
@@ -395,3 +398,14 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     @classmethod
     def from_config(cls, config):
         return super().from_config(deserialize_parts(config))
+
+
+def _positions_of_keys(positions, query, key):
+    """Returns the positions of the queries if there are as many keys, and otherwise 0, 1, 2, …"""
+    length, key_length = ops.shape(query)[1], ops.shape(key)[1]
+    counted = ops.arange(key_length, dtype="int32")
+    if isinstance(length, int) and isinstance(key_length, int):
+        return positions if length == key_length else counted
+    # known at run time only, and one expression for both: compiled branches have one shape
+    same = ops.take(positions, ops.minimum(counted, length - 1), axis=-1)
+    return ops.where(ops.equal(length, key_length), same, counted)

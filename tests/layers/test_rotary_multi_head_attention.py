@@ -129,6 +129,24 @@ def test_cached_equals_uncached(num_key_value_heads, window, rng):
     np.testing.assert_allclose(in_parts(layer, x, cache), whole, atol=4e-6)
 
 
+@pytest.mark.tensorflow("its graphs have unknown lengths")
+@pytest.mark.parametrize("xla", [False, True])
+def test_positions_of_keys_in_a_graph_of_any_length(xla, rng):
+    import tensorflow as tf
+
+    layer, spec = attention(), tf.TensorSpec((None, None, WIDTH))
+    x = rng.normal(size=(2, LENGTH, WIDTH)).astype("float32")
+    positions = rng.uniform(0, 9, size=(2, LENGTH)).astype("float32")
+
+    @tf.function(input_signature=[spec, spec], jit_compile=xla)
+    def attend(query, value):
+        return layer(query, value, positions=positions)
+
+    for value in (x[:, ::-1], x[:, :4], np.tile(x, (1, 2, 1))):
+        expected = layer(x, value, positions=positions)
+        np.testing.assert_allclose(numpy(attend(x, value)), numpy(expected), atol=5e-6)
+
+
 def linear_oracle(layer, x, visible):
     """Equation 19 in float64: weights of rotated features, divided by those of plain ones."""
     w = {v.path.split("/", 1)[1]: numpy(v.value).astype("float64") for v in layer.weights}
