@@ -182,7 +182,8 @@ def viterbi_decode(scores):
     def forward(total, pairs):
         candidates = total[:, :, None] + pairs
         # On TensorFlow `ops.scan` collects nothing but the dtype of `steps`.
-        return ops.max(candidates, axis=1), ops.cast(ops.argmax(candidates, axis=1), "float32")
+        best = ops.max(candidates, axis=1, initial=MINUS_INFINITY)
+        return best, ops.cast(ops.argmax(candidates, axis=1), "float32")
 
     def backward(tag, best):
         tag_before = ops.take_along_axis(best, tag[:, None], axis=1)[:, 0]
@@ -198,7 +199,7 @@ def viterbi_decode(scores):
 def _first_total(scores):
     """Returns the totals before the first token, where tag 0 stands for none: `(batch, tags)`."""
     is_first = ops.arange(scores.shape[-1]) == 0
-    return ops.zeros_like(scores[:, 0, 0]) + ops.where(is_first, 0.0, NEVER)
+    return ops.zeros((ops.shape(scores)[0], 1), "float32") + ops.where(is_first, 0.0, NEVER)
 
 
 def _log_total(total, pairs):
@@ -231,6 +232,7 @@ def tag_probabilities(scores):
     def backward(rest, pairs):
         return ops.logsumexp(pairs + rest[:, None, :], axis=2), rest
 
-    _, before = ops.scan(_log_total, _first_total(scores), steps)
-    _, after = ops.scan(backward, ops.zeros_like(scores[:, 0, 0]), steps, reverse=True)
+    first = _first_total(scores)
+    _, before = ops.scan(_log_total, first, steps)
+    _, after = ops.scan(backward, ops.zeros_like(first), steps, reverse=True)
     return ops.transpose(ops.softmax(before + after, axis=-1), (1, 0, 2))

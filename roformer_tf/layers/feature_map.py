@@ -87,5 +87,10 @@ def no_scale(key):
 
 def scaled_exp(x):
     """Returns `exp(x)` divided by its largest feature, and the logarithm of the latter."""
-    log_scale = ops.stop_gradient(ops.max(x, axis=-1))
+    log_scale = largest_of(x, axis=-1)
     return ops.exp(x - ops.expand_dims(log_scale, -1)), log_scale
+
+
+def largest_of(x, axis, keepdims=False):
+    """Returns the largest numbers along an axis, without a gradient; of no numbers, minus infinity."""
+    return ops.stop_gradient(ops.max(x, axis=axis, keepdims=keepdims, initial=float("-inf")))

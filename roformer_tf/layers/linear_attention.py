@@ -8,7 +8,7 @@ from roformer_tf.layers.attention_mask import bias_of_masks, tokens_at, with_mas
 from roformer_tf.layers.cache import as_index
 from roformer_tf.layers.chunked_attention import in_chunks, out_of_chunks
 from roformer_tf.layers.elu_feature_map import EluFeatureMap
-from roformer_tf.layers.feature_map import no_scale
+from roformer_tf.layers.feature_map import largest_of, no_scale
 from roformer_tf.layers.position_scheme import tokens_of
 from roformer_tf.layers.rotary_position import RotaryPosition
 from roformer_tf.layers.self_attention import SelfAttention
@@ -308,7 +308,7 @@ def bidirectional_sums(features, rotated, value, log_weight):
         length, 1)`.
     """
     (query, key), (rotated_query, rotated_key) = features, rotated
-    largest = ops.stop_gradient(ops.max(log_weight, axis=-1, keepdims=True))
+    largest = largest_of(log_weight, axis=-1, keepdims=True)
     weight = ops.expand_dims(ops.exp(log_weight - largest), -1)
     sums = ops.matmul(ops.swapaxes(rotated_key, -1, -2), value * weight)
     normalizer = ops.expand_dims(ops.sum(key * weight, axis=-2), -1)
@@ -340,7 +340,7 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
     """
     batch, num_heads, length, head_dim = ops.shape(value)
     if isinstance(length, int):
-        chunk_size = min(chunk_size, length)
+        chunk_size = max(1, min(chunk_size, length))
     if state is None:
         sums, scale = initial_state(batch, num_heads, features[0].shape[-1], head_dim)
         scale = scale[:1, :1]  # the same for all heads
@@ -372,7 +372,7 @@ def causal_sums(features, rotated, value, log_weight, state=None, chunk_size=128
         ops.expand_dims(ops.sum(key * weight, axis=-2), -1),
     ]
     added = ops.concatenate([ops.expand_dims(sums, 2), ops.concatenate(added, axis=-1)], axis=2)
-    scale = ops.broadcast_to(ops.expand_dims(scale, -1), ops.shape(ends[..., :1]))
+    scale = ops.broadcast_to(ops.expand_dims(scale, -1), (*ops.shape(ends)[:2], 1))
     scale = ops.concatenate([scale, ends], axis=-1)
     before, last = _running_sums(added, scale)
     carried = ops.expand_dims(ops.exp(ops.expand_dims(scale[..., :-1], -1) - largest), -1)

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from roformer_tf.layers.feature_map import FeatureMap, no_scale, scaled_exp
+from roformer_tf.layers.feature_map import FeatureMap, largest_of, no_scale, scaled_exp
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -44,5 +44,5 @@ class SoftmaxFeatureMap(FeatureMap):
             return query, *scaled_exp(key)
         if key_bias is not None:
             key = key + ops.expand_dims(key_bias, -1)
-        key = ops.exp(key - ops.stop_gradient(ops.max(key, axis=-2, keepdims=True)))
+        key = ops.exp(key - largest_of(key, axis=-2, keepdims=True))
         return query, key / ops.sum(key, axis=-2, keepdims=True), no_scale(key)

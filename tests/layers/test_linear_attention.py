@@ -162,6 +162,17 @@ def test_rows_that_see_nothing_are_finite(name, causal):
     assert all(np.isfinite(array).all() for array in (*outputs, *found))
 
 
+@pytest.mark.tensorflow("the other backends cannot infer a size of empty tensors")
+@pytest.mark.parametrize("name", NAMES)
+def test_no_texts_and_no_tokens(name):
+    layer, whole = attention(name), attention(name, causal=False)
+    for x in (X[:0], X[:, :0]):
+        assert tuple(layer(x).shape) == tuple(whole(x).shape) == x.shape
+    _, state = layer.call_with_cache(X, layer.build_cache(2), 0)
+    _, same = layer.call_with_cache(X[:, :0], state, LENGTH)
+    assert_close(keras.tree.map_structure(numpy, same), keras.tree.map_structure(numpy, state), 0)
+
+
 def test_only_distance_matters():
     for name in NAMES:
         layer = attention(name)

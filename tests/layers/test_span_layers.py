@@ -322,6 +322,16 @@ def test_field_equals_bert4keras(original, rng, factor):
         np.testing.assert_array_equal(row[: len(path)], path)
 
 
+@pytest.mark.tensorflow("PyTorch cannot scan empty tensors")
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_no_texts_and_no_tokens(shape):
+    scores = np.zeros((*shape, 2, 2), "float32")
+    assert viterbi_decode(scores).shape == shape
+    assert tag_probabilities(scores).shape == (*shape, 2)
+    loss = ConditionalRandomFieldLoss(reduction=None)(np.zeros(shape, "int32"), scores)
+    assert numpy(loss).tolist() == [0] * shape[0]
+
+
 def test_forbidden_tags_are_never_chosen(rng):
     layer = ConditionalRandomField()
     scores = numpy(layer(rng.normal(size=(4, 7, 3)).astype("float32"))).copy()
