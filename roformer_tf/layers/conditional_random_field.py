@@ -7,7 +7,7 @@ from roformer_tf.layers.config import arguments_of, shape_of_spec
 
 # NumPy numbers, whose dtype no `keras.config.floatx()` changes
 MINUS_INFINITY = np.float32("-inf")
-NEVER = np.float32(-1e30)  # as good, and differences of it have gradients
+NEVER = np.float32(-1e30)  # as low as none is, but finite, so that differences of it have gradients
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
