@@ -95,7 +95,9 @@ class RotaryEmbedding(keras.layers.Layer):
         rope_scaling=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        # Keras would cast positions too, and bfloat16 has no 1001.
+        self._casts_inputs = kwargs.pop("autocast", True)
+        super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         check_one_of("rope_type", rope_type, ROPE_TYPES)
         check_one_of("layout", layout, rotary.LAYOUTS)
@@ -139,6 +141,8 @@ class RotaryEmbedding(keras.layers.Layer):
         return _UniformScaling(self.scaling_factor, self.rope_type == "dynamic")
 
     def call(self, inputs, start_index=0, positions=None, inverse=False):
+        if self._casts_inputs:
+            inputs = ops.cast(inputs, self.compute_dtype)
         rank = len(inputs.shape)
         sequence_axis, feature_axis = self._axes(rank)
         inputs = ops.moveaxis(inputs, (sequence_axis, feature_axis), (1, rank - 1))

@@ -110,10 +110,12 @@ def test_rotates_in_float32_under_every_policy(dtype, rng):
     layer = RotaryEmbedding(dtype=dtype)
     rounded = keras.ops.cast(x, layer.compute_dtype)
     expected = RotaryEmbedding()(keras.ops.cast(rounded, "float32"), start_index=65_537)
-    found = layer(rounded, start_index=65_537)
-    np.testing.assert_array_equal(
-        numpy(found), numpy(keras.ops.cast(expected, layer.compute_dtype))
-    )
+    expected = numpy(keras.ops.cast(expected, layer.compute_dtype))
+    positions = 65_537 + np.arange(4, dtype="float32")
+    for given in ({"start_index": 65_537}, {"positions": keras.ops.array(positions)}):
+        found = layer(x, **given)
+        assert keras.backend.standardize_dtype(found.dtype) == layer.compute_dtype
+        np.testing.assert_array_equal(numpy(found), expected)
 
 
 def test_a_start_in_a_tensor_whatever_floatx_is(rng):
