@@ -243,9 +243,9 @@ def load_checkpoint(
             raise ValueError(_complaint(report, binding, edits))
         if "hugging_face" in report.ignored:
             warnings.warn(
-                f"{report.source} holds the trained head of another library, Hugging Face, which "
-                "no task here can hold. It is left out, and the backbone is loaded. Train a new "
-                f"head. Left out: {', '.join(report.ignored['hugging_face'])}",
+                f"{report.source} holds the trained head of a Hugging Face task, which differs from "
+                "the heads here. It was left out, and the backbone was loaded: train a new head. "
+                f"Left out: {', '.join(report.ignored['hugging_face'])}",
                 stacklevel=2,
             )
         loaded = set(report.loaded)
