@@ -15,6 +15,22 @@ _WORDS = {
 }
 
 
+def check_tensorflow_backend(action, advice):
+    """Raises `ValueError` if the Keras backend is not TensorFlow.
+
+    Args:
+        action: str. What needs it, such as `"Pretraining"`.
+        advice: str. What to do with another backend.
+    """
+    import keras
+
+    if keras.config.backend() != "tensorflow":
+        raise ValueError(
+            f"{action} needs the TensorFlow backend of Keras. Received: "
+            f"{keras.config.backend()!r}. {advice}"
+        )
+
+
 def check_positive_integer(name, value, optional=False):
     """Raises `ValueError` unless `value` is a positive integer, or `None` if it is `optional`.
 

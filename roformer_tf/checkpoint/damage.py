@@ -30,7 +30,7 @@ def named_errors(path):
         yield
     except Exception as error:
         message, kind = str(error), type(error)
-        if isinstance(error, Warning):  # warnings may be turned into errors
+        if isinstance(error, Warning):  # a program may make warnings errors
             raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         if last.filename.startswith(_PACKAGE) and (last.line or "").startswith("raise "):

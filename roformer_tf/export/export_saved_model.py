@@ -4,10 +4,9 @@ import os
 import tempfile
 from pathlib import Path
 
-import keras
 import tensorflow as tf
 
-from roformer_tf.checks import check_positive_integer
+from roformer_tf.checks import check_positive_integer, check_tensorflow_backend
 from roformer_tf.export.served_models import SERVED, served_model
 from roformer_tf.files import replace_files
 from roformer_tf.models import (
@@ -166,13 +165,12 @@ def export_saved_model(
 
 def check_backend():
     """Raises `ValueError` if the Keras backend is not TensorFlow."""
-    if keras.config.backend() != "tensorflow":
-        raise ValueError(
-            "Exporting needs the TensorFlow backend of Keras. Received: "
-            f"{keras.config.backend()!r}. Save the model (`task.save('model.keras')`) and export "
-            "it in a process with KERAS_BACKEND=tensorflow, or by `KERAS_BACKEND=tensorflow "
-            "python -m roformer_tf export model.keras FOLDER`."
-        )
+    check_tensorflow_backend(
+        "Exporting",
+        "Save the model (`task.save('model.keras')`) and export it in a process with "
+        "KERAS_BACKEND=tensorflow, or by `KERAS_BACKEND=tensorflow python -m roformer_tf export "
+        "model.keras FOLDER`.",
+    )
 
 
 def check_target(folder, overwrite, file=SAVED_MODEL_FILE):

@@ -10,17 +10,15 @@ import zlib
 import keras
 import tensorflow as tf
 
-from roformer_tf.checks import check_positive_integer
+from roformer_tf.checks import check_positive_integer, check_tensorflow_backend
 
 
 def check_backend():
     """Raises `ValueError` if the Keras backend is not TensorFlow."""
-    if keras.config.backend() != "tensorflow":
-        raise ValueError(
-            "Pretraining needs the TensorFlow backend of Keras. Received: "
-            f"{keras.config.backend()!r}. Unset `KERAS_BACKEND`, or set it to `tensorflow`. Any "
-            "backend loads the trained model."
-        )
+    check_tensorflow_backend(
+        "Pretraining",
+        "Unset `KERAS_BACKEND`, or set it to `tensorflow`. Any backend loads the trained model.",
+    )
 
 
 def choose_strategy(cpu_replicas=None):

@@ -237,7 +237,7 @@ def test_training_goes_on_from_a_file_of_any_name(model, x, name, tmp_path):
     assert again.predict(x).shape == (5, 1)
     again.compile(BertAdam(0.1), squared, metrics=["mae"])
     again.load_weights(tmp_path / name)
-    assert train(again) != expected  # the optimizer starts anew
+    assert train(again) != expected  # with a new optimizer
 
 
 def test_files_of_plain_keras_in_the_layout_of_keras_2(model, x, tmp_path):
